@@ -55,6 +55,7 @@ def run_words(
     words = sys.argv[1:]
     sys.path.insert(0, os.getcwd())  # the user's modules
     outlive_closed_pipe()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     exit_code = DONE
     try:

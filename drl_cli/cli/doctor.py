@@ -27,6 +27,8 @@ GIB = 2**30
 STORE_MB = 256  # size of Ray's object store in a run without images
 RAY_S = 60.0  # time that Ray may take to start
 RAY_LOGS = "its logs are in /tmp/ray/session_latest/logs"
+HEADLESS = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"} if sys.platform == "linux" else {}
+"""Environment variables for drawing without a display, as drl-play sets them, unless the user has set them."""
 RENDER = """
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import build
@@ -192,7 +194,7 @@ def render(id: str, advice: str) -> Check:
     """Draw one frame without a display, in another process, because a graphics driver may kill the process."""
     command = [sys.executable, "-c", RENDER.format(id=id)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env=HEADLESS | os.environ, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:
         return Check("warn", "rendering", f"{id}: no frame within 30 s", advice)
     if done.returncode:

@@ -17,13 +17,13 @@ from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, opti
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
-from drl_cli.runs.find import check_format, find_runs, find_saved_run, find_step, read_config
+from drl_cli.runs.find import check_format, find_runs, find_saved_step, find_step, read_config
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.run import Run, read_json
 from drl_cli.runs.statistics import interval
 from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
@@ -62,7 +62,7 @@ def main() -> None:
 def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:
     """Split the command line into options and arguments of the environment. Raise UsageError."""
     own = [arg for arg in args if not arg.lstrip("+").startswith(KWARGS)]
-    bare = [arg for arg in own if "=" not in arg]
+    bare = [arg for arg in without_flags(own, ())[0] if "=" not in arg]
     options = parse(own, Options, positional="run" if len(bare) < 2 else "runs")
     if options.runs is not None and any(arg.startswith("run=") for arg in own):
         raise UsageError("run names one run, runs several: say one of them")
@@ -82,27 +82,33 @@ def environment_argument(arg: str) -> tuple[str, Any]:
 
 def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
     """Evaluate every run, print the results, and write them. Raise UsageError with the problems of all failed runs."""
+    steps: dict[Path, Path | None]
     if options.runs is None:
-        folders = [find_saved_run(options.run, options.output_dir)]
+        steps = dict([find_saved_step(options.run, options.checkpoint, options.output_dir)])
     else:
-        folders = find_runs(options.runs, options.output_dir)
+        steps = dict.fromkeys(find_runs(options.runs, options.output_dir))
     results: dict[Path, dict[str, Any]] = {}
     errors: list[ReportedError] = []
-    for folder in folders:
+    for folder, step in steps.items():
         try:
-            results[folder] = evaluate(folder, options, kwargs)
+            results[folder] = evaluate(folder, with_step(options, step), kwargs)
         except ReportedError as error:
             errors.append(error)
     if len(results) > 1:
         print("\n".join([results_table(results), *over_runs(results)]))
     for folder, result in results.items():
         if options.min_return is not None and result["mean"] < options.min_return:
-            name = f"{folder.name}: " if len(folders) > 1 else ""
+            name = f"{folder.name}: " if len(steps) > 1 else ""
             line = f"{name}mean return {result['mean']:.1f} is below min_return={options.min_return:g}"
             errors.append(UsageError(line, BELOW))
     if errors:
         raise UsageError([line for error in errors for line in error.problems], errors[0].exit_code)
     return DONE
+
+
+def with_step(options: Options, checkpoint: Path | None) -> Options:
+    """Return the options with the name of a checkpoint, if one has been found."""
+    return options if checkpoint is None else dataclasses.replace(options, checkpoint=checkpoint.name)
 
 
 def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +187,7 @@ def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, 
     how = "stochastic" if result["stochastic"] else "greedy"
     texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
     texts["mean"] = _mean_text(result)
-    lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']} updates, {how})"]
+    lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']:,} updates, {how})"]
     lines.append("  ".join(f"{key} {value}" for key, value in texts.items()))
     if result["info"]:
         lines.append("  ".join(f"{key} {value:.4g}" for key, value in result["info"].items()))

@@ -19,6 +19,8 @@ def main() -> None:
 def answer(words: Sequence[str]) -> int:
     """Print the list that the first word names."""
     topic, *args = words
+    if flags := [word for word in words if word.startswith("-")]:
+        raise UsageError(f"no flag '{flags[0]}': options have no dashes; say {flags[0].lstrip('-')}")
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
     if args and topic in ("algos", "envs", "modes"):

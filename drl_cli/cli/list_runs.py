@@ -4,16 +4,17 @@ import fnmatch
 import math
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs
+from drl_cli.runs.find import MAX_NAMED, all_runs
 from drl_cli.runs.groups import SHORT, compared, differing_keys, grouped, override_text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
@@ -70,11 +71,26 @@ def help_of(topic: str) -> str:
 def run_lines(args: Sequence[str]) -> list[str]:
     """Return the table of runs. Raise UsageError for a wrong option or condition."""
     own = [arg for arg in args if arg.partition("=")[0] in group_of(Options).keys]
-    options = parse(own, Options)
-    found = filtered([Run(path) for path in reversed(all_runs(options.output_dir))], set(args) - set(own))
+    options, conditions = parse(own, Options), set(args) - set(own)
+    runs = [Run(path) for path in reversed(all_runs(options.output_dir))]
+    found = filtered(runs, conditions)
+    if not found:
+        return [nothing(runs, conditions, options.output_dir)]
     if options.sort != "newest":
         found = sorted(found, key=ORDER[options.sort], reverse=True)
     return group_table(found, options) if options.seeds == "mean" else run_table(found, options.limit)
+
+
+def nothing(runs: Sequence[Run], conditions: Iterable[str], output_dir: str) -> str:
+    """Return why a list is empty: there are no runs, or no run fulfils the conditions, with the values that exist."""
+    if not runs:
+        return f"no runs in {Path(output_dir).absolute()}"
+    asked = sorted(conditions)
+    parts = []
+    for key in (condition.partition("=")[0] for condition in asked):
+        counts = Counter(str(value_of(run, key)) for run in runs).most_common(MAX_NAMED)
+        parts.append(f"{key} is {', '.join(f'{value} ({count})' for value, count in counts)}")
+    return f"none of {len(runs)} runs has {' '.join(asked)}; {'; '.join(parts)}"
 
 
 def run_table(runs: Sequence[Run], limit: int) -> list[str]:
@@ -131,6 +147,8 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     """Return a line per sweep, newest first: its jobs, its keys, and its best run. Raise UsageError."""
     options = parse(args, SweepOptions)
     folders = sorted(path.parent for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}"))
+    if not folders:
+        return [f"no sweeps in {Path(options.output_dir, 'multirun').absolute()}"]
     rows = []
     for sweep in map(Sweep.open, folders[::-1][: options.limit]):
         runs = [Run(job.run) for job in sweep.jobs if job.run is not None]
@@ -144,9 +162,14 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     return _table(head, rows, len(folders))
 
 
+def value_of(run: Run, key: str) -> Any:  # Any: a value of the config
+    """Return the run's status, or its value of a key, which may be a short name."""
+    return run.status if key == "status" else run.config.get(SHORT.get(key, key))
+
+
 def _fits(run: Run, key: str, asked: str) -> bool:
     """Return whether a run's value of a key matches a condition. Text matches by its beginning or by a glob."""
-    value = run.status if key == "status" else run.config.get(SHORT.get(key, key))
+    value = value_of(run, key)
     if isinstance(value, str):
         return value.startswith(asked) or fnmatch.fnmatchcase(value, asked)
     try:

@@ -1,6 +1,7 @@
 """drl-train: compose the config with Hydra, check it, train."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,9 +55,9 @@ def answer(args: list[str]) -> int:
         return DONE
     command = read_command(args)
     command = with_config_of(named_run(command), command)
-    check_command(command)
     if is_search(command.overrides) and not command.is_sweep:
-        raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")
+        raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
+    check_command(command)
     if command.is_sweep and "explain=true" in command.overrides:
         raise UsageError("explain=true explains one run: leave -m and the lists of values out")
     if command.is_sweep:
@@ -75,6 +76,14 @@ def answer(args: list[str]) -> int:
     except ReportedError:
         erase(sys.stdout)
         raise
+
+
+def search_words(args: Sequence[str]) -> str:
+    """Return the words of a search: these words, and a space for `algo.lr` if none of them has a space."""
+    if any("interval(" in arg or "choice(" in arg for arg in args):
+        return shlex.join(args)
+    kept = [arg for arg in args if not arg.startswith("algo.lr=")]
+    return shlex.join([*kept, "algo.lr=tag(log,interval(1e-4,1e-2))"])
 
 
 def console_kind(args: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import CHECKPOINT, MISSING, RESOURCES, USER_CODE, CheckpointError, as_usage_error, users_errors
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.runs.find import check_format, find_saved_run, find_step, read_config
+from drl_cli.runs.find import check_format, find_saved_step, read_config
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.types import EnvSpec
@@ -20,8 +20,7 @@ if TYPE_CHECKING:  # slow: imports gymnasium
 
 def open_policy(run: str, checkpoint: str = "best", output_dir: str = "outputs") -> "TrainedPolicy":
     """Return the policy of a run's checkpoint. Raise UsageError if it can't be opened."""
-    folder = find_saved_run(run, output_dir)
-    step = find_step(folder, checkpoint)
+    folder, step = find_saved_step(run, checkpoint, output_dir)
     check_format(step)
     config = read_config(folder)
     plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import warnings
 from dataclasses import replace
@@ -127,6 +128,18 @@ def _without_order_checks(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Env[Any,
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env
     return env
+
+
+def arguments(id: str) -> list[str]:
+    """Return the names of the arguments of an environment's constructor, or none if they can't be read."""
+    try:
+        found = _found(id)
+        entry = found.entry_point if isinstance(found, EnvRegistration) else gymnasium.spec(found).entry_point
+        make = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+        kinds = inspect.signature(make).parameters.values() if make is not None else ()
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError):
+        return []
+    return [each.name for each in kinds if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
 def exists(id: str) -> bool:

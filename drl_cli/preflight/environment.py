@@ -1,6 +1,7 @@
 """Checks of the environment: its spaces, its first steps, its evaluation variant, and the cluster that will run it."""
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING
 
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
@@ -9,6 +10,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.outside import raised
 from drl_cli.utils.run_log import tell
+from drl_cli.utils.spelling import did_you_mean
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
@@ -25,7 +27,21 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
     except (MissingExtra, EnvFault) as error:
         raise UsageError(str(error), MISSING if isinstance(error, MissingExtra) else USER_CODE) from error
     except Exception as error:
+        if line := argument_line(config, error):
+            raise UsageError(line) from error
         raise UsageError(f"{config.env.id} {raised(error)}", USER_CODE) from error
+
+
+def argument_line(config: Config, error: Exception) -> str | None:
+    """Return an error line with the environment's arguments, if `error` is about a wrong name in `env.kwargs`."""
+    from drl_cli.envs.make import arguments
+
+    match = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
+    if match is None or match[1] not in config.env.kwargs or not (known := arguments(config.env.id)):
+        return None
+    hint = did_you_mean(match[1], known)
+    line = f"env.kwargs.{match[1]}: {config.env.id} has no argument '{match[1]}'.{hint}"
+    return f"{line}   arguments: {', '.join(known)}"
 
 
 def join_cluster(config: Config) -> "Cluster":

@@ -1,5 +1,6 @@
 """Find settings with which workers and trainer would deadlock, lose data or never make an update."""
 
+import math
 from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm
@@ -64,8 +65,11 @@ def update_problems(config: Config) -> Iterator[str]:
             yield f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
     if config.load_weights is not None:  # a run that only collects with the loaded policy is allowed
         return
+    least = pace.min_inserts + math.ceil(1 / pace.sample_insert_ratio)
+    least += config.num_workers * config.worker.envs * (config.row_steps - 1)
+    advice = f"say total_env_steps={max(least, size)} or more"
     if pace.min_inserts >= steps:
-        yield f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: {NO_UPDATE}"
+        yield f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: {NO_UPDATE}; {advice}"
     elif config.num_updates < 1:
         yield (
             f"orchestrator.sample_insert_ratio={pace.sample_insert_ratio:g} x the transitions after "

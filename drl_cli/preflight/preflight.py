@@ -6,7 +6,7 @@ from drl_cli.preflight.algorithm import check_network, check_priorities, try_alg
 from drl_cli.preflight.environment import check_evaluation, check_normalization, environment_spec, try_environment
 from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
-from drl_cli.preflight.resources import check_hardware, check_resources
+from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.preflight.weights import check_weights
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
@@ -18,6 +18,7 @@ LARGE_BATCH = 2**16
 
 def preflight(config: Config) -> EnvSpec:
     """Return the environment's spec. Raise UsageError, with the problems of all checks, if the run can't start."""
+    check_workers(config)  # first, because other problems of a huge number of workers would hide this one
     problems = Problems()
     with problems.collect():
         if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:

@@ -16,6 +16,7 @@ from drl_cli.replay.store import row_bytes
 from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.cores import num_cores
 from drl_cli.utils.memory import free_memory
 
 GB = 2**30
@@ -32,8 +33,7 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
     capacity, needed = config.replay.num_transitions, replay_bytes(config, spec)
     _check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
     if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
-        num, store_mb, size = config.num_workers, config.ray.object_store_mb, config.trainer.batch_size
-        _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, f"lower it to {free // WORKER_BYTES // 2}")
+        store_mb, size = config.ray.object_store_mb, config.trainer.batch_size
         _check_fits(f"ray.object_store_mb={store_mb}", (store_mb or 0) * 2**20, free, "leave it out")
         batch_bytes = 2 * config.updates_per_call * size * row_bytes(leaves(spec.obs))
         _check_fits(f"trainer.batch_size={size}", batch_bytes, free, "lower it")
@@ -62,6 +62,14 @@ def with_capacity(config: Config, spec: EnvSpec) -> Config:
     return dataclasses.replace(config, replay=replay)
 
 
+def check_workers(config: Config) -> None:
+    """Raise UsageError if the processes of the workers don't fit in memory."""
+    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
+        num, free = config.num_workers, free_memory()
+        advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
+        _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
+
+
 def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:
     """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
     if needed > free:
@@ -85,12 +93,20 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
 
 def check_hardware(config: Config) -> None:
     """Raise UsageError (exit 3) if a CUDA device, a C++ compiler or the package lz4 is needed but missing."""
-    if config.device == "cuda":
+    if config.device not in ("auto", "cpu"):
         import torch
 
         if not torch.cuda.is_available():
-            raise UsageError("device=cuda, but torch finds no CUDA device here; device=cpu works everywhere", MISSING)
-        if (found := torch.cuda.device_count()) < config.trainer.num:
+            line = f"device={config.device}, but torch finds no CUDA device here; device=cpu works everywhere"
+            raise UsageError(line, MISSING)
+        number, found = config.device.partition(":")[2], torch.cuda.device_count()
+        if number and int(number) >= found:
+            raise UsageError(f"device={config.device}: the CUDA devices here are cuda:0 to cuda:{found - 1}", MISSING)
+        if number and config.trainer.num > 1:
+            raise UsageError(
+                f"device={config.device} is one device; for trainer.num={config.trainer.num} say device=cuda"
+            )
+        if found < config.trainer.num:
             raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     # on a cluster the trainer may run on another machine

@@ -1,6 +1,7 @@
 """The text printed at the end of a run: the results and useful next commands."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,5 +49,5 @@ def _speed(summary: Mapping[str, Any]) -> str:
 
 
 def relative_path(folder: Path) -> str:
-    """Return the path as the user would type it: relative if the folder is below the current folder."""
-    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+    """Return the path as the user would type it: relative below the current folder, in quotes if it needs them."""
+    return shlex.quote(os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder))

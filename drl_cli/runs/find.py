@@ -4,6 +4,7 @@ import glob
 import re
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import SWEEP_FILE, Run, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
-from drl_cli.settings.build import build
+from drl_cli.settings.build import build, with_new_keys
+from drl_cli.utils.spelling import did_you_mean
 
 MAX_NAMED = 5
 """Maximum number of runs that an error message names."""
@@ -67,6 +69,29 @@ def _matches(run: str, output_dir: str) -> list[Path]:
     return [each.resolve() for each in found]
 
 
+def find_saved_step(run: str, checkpoint: str, output_dir: str) -> tuple[Path, Path]:
+    """Return a run that has a checkpoint, and the checkpoint. `run` may also be the folder of a checkpoint.
+
+    Raise UsageError, with exit code 8 if the run has no such checkpoint.
+    """
+    path = Path(run)
+    if path.parent.name == "checkpoints" and (path.parents[1] / "run.json").is_file():
+        folder, checkpoint = path.parents[1].resolve(), path.name
+    else:
+        folder = find_saved_run(run, output_dir)
+    warn_of_versions(folder)
+    return folder, find_step(folder, checkpoint)
+
+
+def warn_of_versions(folder: Path) -> None:
+    """Print a line if the run was made with another version of drl-cli, torch or gymnasium than those here."""
+    made = read_json(folder / "run.json").get("versions", {})
+    here = {name: version(name) for name in ("drl-cli", "torch", "gymnasium")}
+    others = [f"{name} {made[name]} (here {here[name]})" for name in here if made.get(name, here[name]) != here[name]]
+    if others:
+        print(f"warning: {folder.name} was made with {', '.join(others)}", file=sys.stderr)
+
+
 def find_step(folder: Path, name: str) -> Path:
     """Return the checkpoint `name`: best, last, a folder's name or a number of env steps (2e5). Raise UsageError."""
     root = folder / "checkpoints"
@@ -98,7 +123,10 @@ def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
         there = f"; the newest of {len(below)} runs below it is {below[-1]}" if below else ""
         return f"{path} is no run: it has no run.json{there}"
     newest = f", the newest is {runs[-1].name}" if runs else ""
-    return f"no run '{path}' in {Path(output_dir).absolute()} ({len(runs)} runs there{newest})"
+    hint = did_you_mean(str(path), ["latest"])
+    if path.resolve() == Path(output_dir).resolve():
+        hint = " Say latest for the newest run."
+    return f"no run '{path}' in {Path(output_dir).absolute()} ({len(runs)} runs there{newest}){hint and f'.{hint}'}"
 
 
 def read_config(folder: Path) -> Config:
@@ -110,7 +138,7 @@ def read_config(folder: Path) -> Config:
         raise UsageError(f"{path}: not readable ({error})", CHECKPOINT) from error
     if not isinstance(node, dict):
         raise UsageError(f"{path}: damaged, it holds no options", CHECKPOINT)
-    return build(node)
+    return build(with_new_keys(node))
 
 
 def check_format(checkpoint: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.changes import Change, changed_code, changed_keys, check_changes
-from drl_cli.runs.find import check_format, checkpoint_names, find_run, find_saved_run, read_config
+from drl_cli.runs.find import check_format, checkpoint_names, find_run, find_saved_run, read_config, warn_of_versions
 from drl_cli.runs.run import RUN_LOCK, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
@@ -28,6 +28,8 @@ ORPHAN_WAIT_S = 30.0  # until the manage process of a killed run has ended
 def named_run(command: CommandLine) -> Path | None:
     """Return the run folder that `resume=` or `from_config=` names, or None without these keys. Raise UsageError."""
     values = {match["key"]: match["value"] for arg in command.overrides if (match := OVERRIDE.fullmatch(arg))}
+    if empty := [key for key in ("resume", "from_config", "load_weights") if values.get(key) == ""]:
+        raise UsageError([f"{key}: say which run: {key}=latest, a path, or the start of a run id" for key in empty])
     named = {key: value for key in ("resume", "from_config") if (value := values.get(key)) not in (None, "", "null")}
     if not named:
         return None
@@ -38,8 +40,8 @@ def named_run(command: CommandLine) -> Path | None:
         raise UsageError(f"{key} brings the run's config: leave --config-path and --config-name out")
     if key == "resume" and command.is_sweep:  # the value is the name of a sweep
         return None
-    for name in values.keys() & set(groups()) - {"mode"}:
-        raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
+    if chosen := sorted(values.keys() & set(groups()) - {"mode"}):
+        raise UsageError([group_line(key, group, values[group]) for group in chosen])
     run, output_dir = unquoted(value), unquoted(values.get("output_dir") or "outputs")
     # is_quiet, because `resume` finds the run again, and then prints the warning about newer runs
     find = partial(find_saved_run, is_quiet=True) if key == "resume" else find_run
@@ -48,6 +50,16 @@ def named_run(command: CommandLine) -> Path | None:
         check_format(checkpoint)
     read_config(folder)  # rejects unknown keys before Hydra reads the file
     return folder
+
+
+def group_line(key: str, group: str, option: str) -> str:
+    """Return the error line for `GROUP=OPTION` beside `resume=` or `from_config=`."""
+    choice = f"{key}: {group}={option} chooses another group of options"
+    if group in ("env", "algo"):
+        why = "the saved weights and replay belong" if key == "resume" else "the run's values belong"
+        typed = f"drl-train {group}={option} ..."
+        return f"{choice}; {why} to the run's own {group}, so it can't change; a new run: {typed}"
+    return f"{choice}; here single keys can be set, such as {group}.KEY=VALUE"
 
 
 def find_checkpoint(run: str, output_dir: str, find: Callable[[str, str], Path] = find_saved_run) -> tuple[Path, Path]:
@@ -101,12 +113,13 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
 
     assert config.resume is not None
     folder, path = find_checkpoint(config.resume, config.output_dir)
+    warn_of_versions(folder)
     old = read_config(folder)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
     check_changes(changes, config.confirm)
     summary = read_json(folder / "summary.json")
     if summary.get("status") == "done" and (steps := summary["env_steps"]) >= config.total_env_steps:
-        line = f"resume: {folder.name} is done at {steps} env steps; total_env_steps={2 * steps} would go on"
+        line = f"resume: {folder.name} is done at {steps:,} env steps; total_env_steps={2 * steps} would go on"
         raise UsageError(line)
     with claim_run(folder):
         try:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import module_path
@@ -15,7 +15,7 @@ from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConf
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
-from drl_cli.utils.ranges import Count, Natural
+from drl_cli.utils.ranges import Count, DeviceName, Natural
 
 Mode = Literal["single", "sync", "async"]
 
@@ -33,7 +33,7 @@ class Config:
     mode: Mode
     seed: Natural
     total_env_steps: Count
-    device: Literal["auto", "cpu", "cuda"]
+    device: Annotated[str, DeviceName(("auto", "cpu", "cuda"))]
     precision: Literal["float32", "bf16"]
     output_dir: str
     load_weights: str | None

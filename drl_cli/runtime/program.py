@@ -92,7 +92,7 @@ def build(
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
     """Create the trainers, each on a separate GPU if there are enough GPUs."""
     num = config.trainer.num
-    gpus = 1 if config.device != "cpu" and runtime.gpus() >= num else 0
+    gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
     weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
     names = enumerate(roles(num))

@@ -109,6 +109,7 @@ class SweepConfig:
     """How many jobs of a sweep run at the same time."""
 
     jobs: Literal["auto"] | Count
+    max_jobs: Count
 
 
 @dataclass(frozen=True)

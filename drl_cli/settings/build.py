@@ -4,11 +4,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import yaml
+
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
 from drl_cli.settings.description import Key, config_group
 from drl_cli.settings.judge import judge
-from drl_cli.settings.value_types import MISSING
+from drl_cli.settings.value_types import MISSING, Group, group_of
 
 
 def build(node: Mapping[str, Any]) -> Config:
@@ -17,6 +20,31 @@ def build(node: Mapping[str, Any]) -> Config:
     config = judge(Key("", config_group(algo)), node, algo)
     assert isinstance(config, Config)
     return config
+
+
+def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of an older version's run, with the default values of the keys that were added since."""
+    own = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)
+    filled = {**{key: value for key, value in own.items() if key != "defaults"}, **node}
+    groups = {name for name, kind in group_of(Config).keys.items() if isinstance(kind, Group)}
+    for name, option in {**defaults(), "env": "LunarLander"}.items():
+        group = filled.get(name)
+        if name in groups and name != "algo" and isinstance(group, Mapping):
+            option = str(group.get("sampler", option)) if name == "replay" else option
+            filled[name] = {**option_values(name, option), **group}
+    algo = filled.get("algo")
+    if isinstance(algo, Mapping):
+        values = default_values(config_class(str(algo.get("name"))))
+        filled["algo"] = {**{key: value for key, value in values.items() if value != MISSING}, **algo}
+    return filled
+
+
+def option_values(group: str, option: str) -> dict[str, Any]:
+    """Return the values in an option's yaml and in the files that it extends; none if there is no such option."""
+    file = option_file(group, option)
+    node = yaml.load(file.read_text(), LOADER) if file is not None else {}
+    inherited = {key: value for base in bases(node) for key, value in option_values(group, base).items()}
+    return inherited | {key: value for key, value in node.items() if key != "defaults"}
 
 
 def default_values(kind: type[Any]) -> dict[str, Any]:

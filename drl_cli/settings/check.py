@@ -1,6 +1,7 @@
 """Check a drl-train command line, and the user's yaml that it names, before the slow import of Hydra."""
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.settings.judge import problems_of
+from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.spelling import did_you_mean
@@ -59,6 +61,10 @@ def check_command(command: CommandLine) -> None:
     if found.errors and not command.is_sweep and (line := _action_problem(command, algo)):
         found.errors.append(UsageError(line))
     found.report()
+    typed = [match["key"] for match in values]
+    for key, text in typed_values(overrides).items():
+        if typed.count(key) > 1:
+            print(f"warning: {key} is given {typed.count(key)} times; {key}={text} counts", file=sys.stderr)
 
 
 def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str | None:
@@ -139,6 +145,8 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
             hint = f" Say optimizer.name={name.lower()}."
         if not hint and group in MAIN_KEY and re.fullmatch(r"[\d.e]+|\[[\d, ]*\]", name):
             hint = f" Did you mean {as_override(f'{group}.{MAIN_KEY[group]}', name)}?"
+        if not hint and f"{group}.{name}" in keys_of(AlgoConfig):
+            hint = f" Did you mean {synonym(name, keys_of(AlgoConfig)) or f'{group}.{name}=...'}?"
         raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(known)}")
     return []
 

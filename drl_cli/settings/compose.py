@@ -13,7 +13,7 @@ import yaml
 
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
-from drl_cli.settings.build import build, to_yaml_keys
+from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.env_names import default_algorithm, image_values
@@ -99,7 +99,9 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
                 del node["hydra"]
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
-        yield with_preset({str(key): value for key, value in plain.items()}, choices.get("algo")), choices
+        is_run = file is not None and (file.parent / "run.json").is_file()
+        named = {str(key): value for key, value in plain.items()}
+        yield (with_new_keys(named) if is_run else with_preset(named, choices.get("algo"))), choices
 
 
 def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:
@@ -143,8 +145,14 @@ def _usage_errors() -> Iterator[None]:
 
 def _one_line(error: Exception) -> str:
     if override := getattr(error, "override", None):
+        typed = override.lstrip("+")
+        if (closed := re.sub(r",\s*([\]}])", r"\1", typed)) != typed:
+            return f"{typed}: can't be read: a comma at the end; say {closed}"
+        if is_open(override) and typed.count("[") > typed.count("]"):
+            whole = typed + "]" * (typed.count("[") - typed.count("]"))
+            return f"{typed}: can't be read: a quote or a bracket is not closed; say {whole}"
         hint = "a quote or a bracket is not closed" if is_open(override) else "a value with such signs needs quotes"
-        return f"{override.lstrip('+')}: can't be read: {hint}, as in 'key=\"a b\"'"
+        return f"{typed}: can't be read: {hint}, as in 'key=\"a b\"'"
     for pattern, line in HYDRA_TEXTS.items():
         if match := re.search(pattern, str(error)):
             return line.format(key=getattr(error, "full_key", None) or "a value", **match.groupdict())

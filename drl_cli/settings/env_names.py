@@ -12,8 +12,9 @@ import yaml
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import MISSING, UsageError
 from drl_cli.networks.images import image, is_large
+from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
+from drl_cli.settings.conf import conf_dir, defaults, option_file
 from drl_cli.settings.description import Key
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.settings.judge import judge
@@ -132,7 +133,7 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
     typed = typed_values(overrides)
     name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
     try:
-        node = env_values(name)
+        node = option_values("env", name) if option_file("env", name) is not None else env_options(name)
         for key, text in typed.items():
             if key.startswith("env.") and not is_sweep(text):
                 _put(node, key.split(".")[1:], yaml.safe_load(text))
@@ -162,16 +163,6 @@ def typed_values(overrides: Sequence[str]) -> dict[str, str]:
     """Return the value of each key on a command line, as it was typed."""
     matches = (OVERRIDE.fullmatch(arg) for arg in overrides)
     return {match["key"]: match["value"] or "" for match in matches if match is not None}
-
-
-def env_values(name: str) -> dict[str, Any]:
-    """Return the values of `env=NAME`, from its yaml and the files that the yaml extends, or from `env_options`."""
-    file = option_file("env", name)
-    if file is None:
-        return env_options(name)
-    node = yaml.load(file.read_text(), LOADER)
-    inherited = {key: value for base in bases(node) for key, value in env_values(base).items()}
-    return inherited | {key: value for key, value in node.items() if key != "defaults"}
 
 
 def env_options(name: str) -> dict[str, Any]:

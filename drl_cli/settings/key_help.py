@@ -21,6 +21,7 @@ from drl_cli.settings.build import as_typed, default_values, is_within
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, groups, option_file, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
+from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean
 
@@ -78,11 +79,16 @@ def find(topic: str) -> list[Section]:
     found = [(section, tuple(key for key in section.keys if is_within(key.name, [topic]))) for section in every]
     if kept := [dataclasses.replace(section, keys=keys) for section, keys in found if keys]:
         return kept
+    named = [(section, tuple(key for key in section.keys if key.name.rpartition(".")[2] == topic)) for section in every]
+    if kept := [dataclasses.replace(section, keys=keys) for section, keys in named if keys]:
+        return kept
     if topic.startswith("algo="):  # a module of the user
         return [option_section(group, option)]
     words = [key.name for section in every for key in section.keys]
     known = [*groups(), *words, *(f"{name}.{choice}" for name in groups() for choice in options(name))]
-    raise UsageError(f"no group or key '{topic}'.{did_you_mean(topic, known)}   groups: {', '.join(groups())}")
+    meant = synonym(topic, words)
+    hint = f" Did you mean {meant}?" if meant else did_you_mean(topic, known)
+    raise UsageError(f"no group or key '{topic}'.{hint}   groups: {', '.join(groups())}")
 
 
 def group_sections(group: str) -> list[Section]:

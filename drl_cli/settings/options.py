@@ -1,7 +1,7 @@
 """The `key=value` options of all commands except drl-train. A dataclass defines their names and types."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -11,7 +11,7 @@ from drl_cli.settings.build import default_values
 from drl_cli.settings.description import Key
 from drl_cli.settings.judge import judge
 from drl_cli.settings.value_types import MISSING, group_of
-from drl_cli.utils.spelling import did_you_mean
+from drl_cli.utils.spelling import did_you_mean, nearest
 
 T = TypeVar("T")
 
@@ -22,7 +22,10 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     A list of texts may be typed without brackets and quotes, or as several bare words. Raise UsageError with every
     problem.
     """
-    types, values, problems = group_of(kind).keys, dict[str, Any](), list[str]()
+    types, values = group_of(kind).keys, dict[str, Any]()
+    args, problems = without_flags(args, types)
+    if problems:
+        raise UsageError(problems)
     for arg in args:
         name, equals, text = arg.partition("=")
         if not equals and positional:
@@ -47,6 +50,24 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     if problems:
         raise UsageError(problems)
     return kind(**values)
+
+
+def without_flags(args: Sequence[str], keys: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the words without flags such as `--episodes 5`, and an error line for each flag."""
+    words, problems, rest, known = list[str](), list[str](), list(args), list(keys)
+    while rest:
+        arg = rest.pop(0)
+        if not arg.startswith("-"):
+            words.append(arg)
+            continue
+        flag, equals, value = arg.partition("=")
+        name = flag.lstrip("-").replace("-", "_")
+        if not equals and rest and "=" not in rest[0] and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        near = name if name in known else next(iter(nearest(name, known)), None)
+        say = f": options have no dashes; say {near}={value or '...'}" if near else f".   options: {', '.join(known)}"
+        problems.append(f"no flag '{flag}'{say}")
+    return words, problems
 
 
 def _items(text: str) -> list[str]:

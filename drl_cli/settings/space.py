@@ -95,6 +95,8 @@ class Choice:
         return self.values[min(max(place, 0), len(self.values) - 1)]
 
 
+MOST_VALUES = 1_000_000
+"""Values of one key that are counted; a range with more is not read to its end."""
 Space: TypeAlias = Mapping[str, Interval | Choice]
 
 
@@ -115,10 +117,15 @@ def corners(space: Space) -> list[list[str]]:
     return [list(point) for point in dict.fromkeys(tuple(typed(point)) for point in points)]
 
 
-def jobs(overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each job of a sweep, in the order of nested loops. Raise UsageError."""
+def jobs(overrides: Sequence[str], max_jobs: int = MOST_VALUES) -> list[list[str]]:
+    """Return the overrides of each job of a sweep, in the order of nested loops. Raise UsageError, also if too many."""
     forms = "a sweep is a,b,c or choice(a,b), range(1,4) or, of groups, glob(*)"
-    return [list(job) for job in itertools.product(*_parsed(overrides, _values, forms))]
+    values = _parsed(overrides, _values, forms)
+    count = math.prod(map(len, values))
+    if count > max_jobs:
+        number = f"more than {MOST_VALUES:,}" if any(len(each) > MOST_VALUES for each in values) else f"{count:,}"
+        raise UsageError(f"this sweep has {number} jobs, and sweep.max_jobs={max_jobs} is the most; name fewer values")
+    return [list(job) for job in itertools.product(*values)]
 
 
 def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Choice]]:
@@ -200,7 +207,7 @@ def _values(text: str, parsed: Any) -> list[str]:
             raise ValueError(f"glob is for groups ({', '.join(groups())})")
         values = parsed.value().filter(options(parsed.key_or_group))
     else:
-        values = [_text(value) for value in parsed.sweep_iterator()]
+        values = [_text(value) for value in itertools.islice(parsed.sweep_iterator(), MOST_VALUES + 1)]
     if not values:
         raise ValueError("no value")
     return [f"{text.partition('=')[0]}={value}" for value in values]

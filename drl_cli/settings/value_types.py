@@ -4,6 +4,7 @@ A value type reads values, describes itself for the help, and lists the words th
 """
 
 import dataclasses
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,9 +13,16 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.utils.ranges import NameOrClass, Range
+from drl_cli.utils.spelling import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+OTHER_WORDS = {"gpu": "cuda", "yes": "true", "no": "false", "y": "true", "n": "false"}
+"""Words of other tools, and the words that we use for them."""
+FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "mio": 1e6, "kb": 1e3, "mb": 1e6, "gb": 1e9}
+SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+MEGABYTES = {"k": 1e-3, "m": 1, "g": 1e3, "t": 1e6, "kb": 1e-3, "mb": 1, "gb": 1e3, "tb": 1e6}
+"""Units behind a number: of counts, of seconds and of megabytes."""
 MISSING = "???"
 """The value in Hydra's yaml that marks a key without a default."""
 
@@ -67,9 +75,10 @@ class Scalar(ValueType):
         result = self._converted(value)
         if result is None:
             names = {bool: "true or false", str: "text", float: "a number", int: "a whole number"}
-            problems.append(f"{path}: must be {names[self.base]}, got {value!r}")
+            problems.append(f"{path}: must be {names[self.base]}, got {shown(value)}{_number_hint(path, value)}")
         elif self.bounds is not None and result not in self.bounds:
-            problems.append(f"{path}: must be {self.bounds}, got {value}")
+            hint = _word_hint(str(value), self.words)
+            problems.append(f"{path}: must be {self.bounds}, got {value}{hint and f'.{hint}'}")
         return result
 
     def _converted(self, value: Any) -> Any:
@@ -97,7 +106,8 @@ class Choice(ValueType):
         if isinstance(value, bool) and "on" in self.choices:  # yaml reads `on` and `off` as truth values
             value = "on" if value else "off"
         if value not in self.choices:
-            problems.append(f"{path}: {value!r} is not one of {', '.join(self.words)}")
+            hint = _word_hint(value, self.words) if isinstance(value, str) else ""
+            problems.append(f"{path}: {shown(value)} is not one of {', '.join(self.words)}{hint and f'.{hint}'}")
         return value
 
 
@@ -182,6 +192,30 @@ class Group(ValueType):
             return None
 
 
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: texts in quotes, null, true and false as the user types them."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _word_hint(word: str, words: tuple[str, ...]) -> str:
+    """Return ' Did you mean X?' for a word that names one of `words` elsewhere, or is similar to it, or ''."""
+    other = OTHER_WORDS.get(word.lower())
+    return f" Did you mean {other}?" if other in words else did_you_mean(word, words)
+
+
+def _number_hint(path: str, value: Any) -> str:
+    """Return '; say KEY=NUMBER' for a number with a unit, such as 100k, 10m (minutes in keys of seconds) or 2GB."""
+    match = re.fullmatch(r"([\d.]+) *([a-z]+)", value.lower()) if isinstance(value, str) else None
+    if match is None:
+        return ""
+    units = SECONDS if path.endswith("_s") else MEGABYTES if path.endswith("_mb") else FACTORS
+    try:
+        number = float(match[1]) * units[match[2]]
+    except (KeyError, ValueError):
+        return ""
+    return f"; say {path}={number:.12g}"
+
+
 def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
     """Return the config of a replay table. `sampler` selects its class; without a known sampler, the keys do."""
     tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
@@ -240,7 +274,7 @@ def value_type(hint: Any, bounds: Any = None) -> ValueType:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return group_of(hint)
     if isinstance(bounds, NameOrClass) and hint is str:
-        return Scalar((*bounds.names, "my_pkg.my_mod:Class"), bounds.names, hint, bounds)
+        return Scalar((*bounds.names, bounds.form), bounds.names, hint, bounds)
     if hint in (int, float):
         return Scalar((f"{hint.__name__} {bounds}" if bounds else hint.__name__,), (), hint, bounds)
     if hint in (bool, str):

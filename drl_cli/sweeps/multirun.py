@@ -5,12 +5,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from drl_cli.errors import DONE, SWEEP, UsageError
 from drl_cli.runs.run import SWEEP_FILE
+from drl_cli.runtime.sections import SweepConfig
+from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH
+from drl_cli.settings.description import Key
 from drl_cli.settings.hydra_grammar import unquoted
+from drl_cli.settings.judge import judge
 from drl_cli.settings.space import jobs as grid_jobs
+from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.population import Population, new_population, resume_population
 from drl_cli.sweeps.search import new_search, resume_search
@@ -38,7 +45,7 @@ def new_sweep(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrid
     """Run a search or a population if `hpo` is set, otherwise all combinations of values. Return the exit code."""
     if (hpo := unquoted(options.get("hpo", "none"))) != "none":
         return (new_population if hpo == "pbt" else new_search)(sweep, output_dir, options, overrides)
-    sweep.add(grid_jobs(overrides))
+    sweep.add(grid_jobs(overrides, max_jobs(options)))
     if len(sweep.jobs) == 1:
         raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out")
     configs = check_jobs(sweep, sweep.jobs, options)
@@ -64,7 +71,7 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
                     raise UsageError(f"resume: {advice}: leave {new[0]} out")
                 return resume(sweep, options)
         if new:
-            sweep.add(grid_jobs(new))
+            sweep.add(grid_jobs(new, max_jobs(options)))
         jobs = [job for job in sweep.jobs if not job.is_done]
         configs = check_jobs(sweep, jobs, options)
         if is_dry_run(options, f"{len(jobs)} jobs; all checks passed"):
@@ -85,6 +92,13 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]
         else:
             others.append(arg)
     return options, others
+
+
+def max_jobs(options: Mapping[str, str]) -> int:
+    """Return `sweep.max_jobs`: the typed value, or the default value in the yaml. Raise UsageError."""
+    typed = {key.removeprefix("sweep."): yaml.safe_load(value) for key, value in options.items() if "sweep." in key}
+    sweep: SweepConfig = judge(Key("sweep", group_of(SweepConfig)), {**option_values("sweep", "default"), **typed})
+    return sweep.max_jobs
 
 
 def find_sweep(name: str, output_dir: str) -> Path:

@@ -32,6 +32,7 @@ class NameOrClass:
     """Allows one of `names`, or the import path `my_pkg.my_mod:Class` of a class in the user's code."""
 
     names: tuple[str, ...]
+    form = "my_pkg.my_mod:Class"
 
     def __contains__(self, value: str) -> bool:
         return value in self.names or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value) is not None
@@ -39,6 +40,19 @@ class NameOrClass:
     def __str__(self) -> str:
         names = f"{', '.join(self.names)}, or " if self.names else ""
         return f"{names}a class of yours as my_pkg.my_mod:Class"
+
+
+@dataclass(frozen=True)
+class DeviceName(NameOrClass):
+    """Allows one of `names`, or one CUDA device by its number: `cuda:1`."""
+
+    form = "cuda:N"
+
+    def __contains__(self, value: str) -> bool:
+        return value in self.names or re.fullmatch(r"cuda:\d+", value) is not None
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)} or {self.form}"
 
 
 Count: TypeAlias = Annotated[int, Range(least=1)]

@@ -3,6 +3,11 @@
 import difflib
 from collections.abc import Iterable
 
+SHORT_WORD = 3
+"""Most letters of a short word."""
+SHORT_RATIO = 0.66
+"""Similarity above which two short words of different length are similar."""
+
 
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """Return up to `count` known words that are similar to `word`, the best first.
@@ -11,8 +16,17 @@ def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """
     lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), list(lower), count, 0.6)
+    if len(word) <= SHORT_WORD:  # two equal letters of three make no similar word: a2c is not sac, but pp0 is ppo
+        found = [name for name in found if _is_near(word.lower(), name)]
     found = found or [name for name in lower if sorted(name) == sorted(word.lower())]
     return [lower[name] for name in found]
+
+
+def _is_near(word: str, name: str) -> bool:
+    """Return whether short words differ in one letter at one place, or have one letter more or less."""
+    if len(word) == len(name):
+        return sum(a != b for a, b in zip(word, name, strict=True)) <= 1
+    return difflib.SequenceMatcher(None, word, name).ratio() > SHORT_RATIO
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 1, quote: str = "") -> str:

@@ -102,3 +102,17 @@ def test_readme_and_help_list_the_exit_codes(drl_here):
     assert [line.split(maxsplit=1) for line in lines[lines.index("exit codes") + 1 :][: len(EXIT_CODES)]] == [
         [str(code), meaning] for code, meaning in EXIT_CODES.items()
     ]
+
+
+def test_ctrl_c_before_the_imports_end_is_silent(tmp_path):
+    """Send SIGINT at several times while the command is imported."""
+    for delay_s in (0.0, 0.02, 0.1):
+        code = (
+            "import runpy, signal, sys, threading\n"
+            "sys.orig_argv.append('drl_cli.cli.train'); sys.argv[1:] = ['--help']\n"
+            f"import drl_cli.cli; threading.Timer({delay_s}, signal.raise_signal, [signal.SIGINT]).start()\n"
+            "runpy.run_module('drl_cli.cli.train', run_name='__main__')"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode in (0, 130), done
+        assert done.stderr == ""

@@ -101,6 +101,42 @@ def test_latest_is_the_newest_run_with_a_checkpoint(ask, twin):
     assert warning.endswith(f"newer runs without a checkpoint: {twin.name} (done)")
 
 
+def test_a_checkpoint_may_be_named_by_its_folder(ask, copied):
+    lines, errors, code, _ = ask(f"{copied}/checkpoints/last", "episodes=1")
+    assert (code, errors) == (0, [])
+    assert (copied / "checkpoints" / "last").readlink().name in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--episodes", "5"], "no flag '--episodes': options have no dashes; say episodes=5"),
+        (["--min-return=3"], "no flag '--min-return': options have no dashes; say min_return=3"),
+        (["-x"], "no flag '-x'.   options: run, runs, episodes"),
+        (["outputs"], "Say latest for the newest run."),
+        (["lastest"], "Did you mean latest?"),
+    ],
+)
+def test_words_that_are_no_options(refused, args, says):
+    code, line = refused(*args)
+    assert (code, says in line) == (2, True), line
+
+
+def test_a_run_of_an_older_version_is_evaluated_with_a_warning(ask, copied):
+    record = json.loads((copied / "run.json").read_text())
+    record["versions"] |= {"torch": "1.0.0", "drl-cli": "0.0.1"}
+    (copied / "run.json").write_text(json.dumps(record))
+    config = yaml.safe_load((copied / "config.yaml").read_text())
+    for group, key in (("algo", "preset"), ("sweep", "max_jobs"), ("env", "wrappers"), ("replay", "compress")):
+        del config[group][key]
+    del config["precision"]
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    _, (warning,), code, _ = ask("episodes=1")
+    assert code == 0
+    assert "was made with drl-cli 0.0.1 (here " in warning
+    assert ", torch 1.0.0 (here " in warning
+
+
 def test_min_return_decides_the_exit_code(ask, evaluated):
     mean = evaluated[1]["mean"]
     lines, (error,), code, _ = ask("episodes=3", f"min_return={mean + 1}")

@@ -113,8 +113,11 @@ def test_means_sorted_and_limited(outputs, listed):
 
 def test_without_runs_there_is_no_error_and_another_folder_may_have_some(outputs, listed, tmp_path):
     os.rename(outputs, tmp_path / "elsewhere")
-    for words in (["runs"], ["runs", "seeds=mean"], ["sweeps"]):
-        assert listed(*words) == [""]
+    for words in (["runs"], ["runs", "seeds=mean"]):
+        assert listed(*words) == [f"no runs in {tmp_path / 'outputs'}"]
+    assert listed("sweeps") == [f"no sweeps in {tmp_path / 'outputs' / 'multirun'}"]
+    (line,) = listed("runs", "output_dir=elsewhere", "status=finished")
+    assert line.startswith("none of 5 runs has status=finished; status is done (")
     assert len(days(listed("runs", "output_dir=elsewhere"))) == 5
 
 

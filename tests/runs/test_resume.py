@@ -72,6 +72,14 @@ def test_latest_passes_over_a_newer_run_without_a_checkpoint(run, drl_here):
     assert done.stderr.count("newer runs without a checkpoint: 20990101-000000-000000-s8 (done)") == 1
 
 
+def test_a_run_of_an_older_version_goes_on(run, drl_here):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    del config["algo"]["preset"], config["sweep"]["max_jobs"], config["explain"]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    done = drl_here("train", "resume=latest", "total_env_steps=200")
+    assert (done.returncode, done.stderr, "from step 160" in done.stdout) == (0, "", True)
+
+
 def test_a_run_is_resumed_in_its_folder(run, train, tmp_path):
     before = (run / "eval.csv").read_text().splitlines()
     assert "from step 160" in train("resume=latest", "total_env_steps=320", "algo.lr=1e-4", "confirm=true")

@@ -5,6 +5,7 @@ import json
 import pytest
 from run_folders import make_run
 
+from drl_cli.runs.end_text import end_text
 from drl_cli.runs.run import RUN_LOCK, Run
 from drl_cli.types import flatten
 from drl_cli.utils.files import is_locked, lock
@@ -56,3 +57,11 @@ def test_missing_or_damaged_files_are_empty(tmp_path, content):
     run = Run(tmp_path)
     assert (run.status, run.record, run.summary, run.config, run.last_report) == ("unknown", {}, {}, {}, {})
     assert (run.env_steps, run.wall_s, len(run.curve)) == (0, 0.0, 0)
+
+
+def test_a_path_with_a_space_is_quoted_in_the_closing_lines(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my runs" / "one"
+    text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, folder)
+    assert "drl-eval run='my runs/one' episodes=100" in text
+    assert "tensorboard --logdir 'my runs'" in text

@@ -212,9 +212,9 @@ VALUES = [
     ("-m seed=0", 2, "-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out"),
     ("-m", 2, "for one run leave -m out"),
     ("-m mode=sync,asink", 2, "no mode option 'asink'."),
-    ("device=gpu", 2, "device: 'gpu' is not one of auto, cpu, cuda"),
+    ("device=gpu", 2, "device: must be auto, cpu, cuda or cuda:N, got gpu. Did you mean cuda?"),
     ("algo.lr=fast", 2, "algo.lr: must be a number, got 'fast'"),
-    ("algo.lr=", 2, "algo.lr: must be a number, got None"),
+    ("algo.lr=", 2, "algo.lr: must be a number, got null"),
     ("algo.lr=[1", 2, "algo.lr=[1: can't be read: a quote or a bracket is not closed"),
     (["algo.lr='3e-4"], 2, "algo.lr='3e-4: can't be read: a quote or a bracket is not closed"),
     (["output_dir=a b=c,d"], 2, "output_dir=a b=c,d: several values are a sweep"),
@@ -223,6 +223,22 @@ VALUES = [
     ("network.torso=cnnn", 2, "network.torso: must be auto, mlp, cnn, resnet, multi, or a class of yours as my_pkg"),
     ("network.dropout=1", 2, "network.dropout: must be >= 0 and < 1, got 1"),
     ("seed=-1", 2, "seed: must be >= 0, got -1"),
+    ("seed=null", 2, "seed: must be a whole number, got null"),
+    ("total_env_steps=100k", 2, "got '100k'; say total_env_steps=100000"),
+    ("total_env_steps=10m", 2, "got '10m'; say total_env_steps=10000000"),
+    ("stop.wall_s=10m", 2, "got '10m'; say stop.wall_s=600"),
+    ("ray.object_store_mb=100GB", 2, "got '100GB'; say ray.object_store_mb=100000"),
+    ("env=Pendulum-v1 network.hidden=[256,]", 2, "can't be read: a comma at the end; say network.hidden=[256]"),
+    ("env=Pendulum-v1 network.hidden=[256", 2, "is not closed; say network.hidden=[256]"),
+    ("device=cuda:x", 2, "device: must be auto, cpu, cuda or cuda:N, got cuda:x"),
+    ("logger=wandb", 2, "no logger option 'wandb'. Did you mean logger.wandb=offline?"),
+    ("algo=a2c", 2, "unknown algorithm 'a2c'.   available: "),
+    ("env=Pendulum-v1 total_env_steps=10", 2, "say total_env_steps=1002 or more"),
+    ("env=Pendulum-v1 hpo=tpe", 2, "drl-train -m env=Pendulum-v1 hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'"),
+    ("hpo=tpe algo.lr=interval(1,2)", 2, "drl-train -m hpo=tpe 'algo.lr=interval(1,2)'"),
+    ("-m seed=range(0,100000)", 2, "this sweep has 100,000 jobs, and sweep.max_jobs=1000 is the most"),
+    ("-m seed=range(0,1e12) sweep.max_jobs=5", 2, "this sweep has more than 1,000,000 jobs"),
+    ("-m seed=0,1,2 sweep.max_jobs=2", 2, "this sweep has 3 jobs, and sweep.max_jobs=2 is the most"),
     ("algo.gamma=2", 2, "algo.gamma: must be >= 0 and <= 1, got 2"),
     ("hydra.run.dir=/tmp/x", 2, "hydra.run.dir: this setting of the config system has no effect; say output_dir=DIR"),
     ("hydra/launcher=joblib", 2, "hydra/launcher: this setting of the config system has no effect; say sweep.jobs=2"),
@@ -231,17 +247,21 @@ VALUES = [
     ("orchestrator.min_inserts=20000 env=Pendulum-v1", 2, "orchestrator.min_inserts=20000 is not below total_env_step"),
     ("replay.capacity=10 env=Pendulum-v1", 2, "replay.capacity=10 is below orchestrator.min_inserts"),
     ("network.hidden=[100000,100000] env=Pendulum-v1", 7, "network.hidden=[100000, 100000] needs 298.0 GiB"),
-    ("worker.num=100000 env=Pendulum-v1 replay.shards=1", 7, "worker.num=100000 needs"),
-    ("env=Pendulum-v1 env.kwargs.colour=1", 4, "Pendulum-v1 raised TypeError"),
+    ("worker.num=100000 env=Pendulum-v1", 7, "worker.num=100000 needs"),
+    ("env=Pendulum-v1 env.kwargs.colour=1", 2, "Pendulum-v1 has no argument 'colour'.   arguments: render_mode, g"),
 ]
 RUNS = [
+    ("resume=", 2, "resume: say which run: resume=latest, a path, or the start of a run id"),
+    ("resume=lastest", 2, "Did you mean latest?"),
+    ("from_config=latest algo=ppo", 2, "so it can't change; a new run: drl-train algo=ppo ..."),
+    ("from_config=latest replay=fifo-once", 2, "here single keys can be set, such as replay.KEY=VALUE"),
     ("resume=nope", 2, "no run 'nope' in {cwd}/outputs (3 runs there, the newest is 20260301-100000-000000-s0)"),
     ("resume=2026", 2, "'2026' begins the ids of 3 runs: 20260301-100000-000000-s0, 20260201"),
     ("resume=empty", 2, "empty is no run: it has no run.json"),
     ("resume=outputs/Pendulum-v1", 2, "outputs/Pendulum-v1 is no run: it has no run.json; the newest of 3 runs below "),
     ("resume=answers_mod.py", 2, "answers_mod.py is a file; a run is the folder in which run.json is"),
     ("resume={run}/checkpoints/step_7", 8, "no checkpoint 'step_7' in {run}/checkpoints; there is: step_000000100"),
-    ("resume=latest env=CartPole-v1", 2, "resume: env=CartPole-v1 chooses another group of options"),
+    ("resume=latest env=CartPole-v1", 2, "resume: env=CartPole-v1 chooses another group of options; the saved weights"),
     ("resume=latest from_config=latest", 2, "resume goes on with a run, from_config starts another: say one of them"),
     ("load_weights=nope env=Pendulum-v1", 2, "load_weights: no run 'nope'"),
     ("load_weights={run}/checkpoints/step_7 env=Pendulum-v1", 8, "no 'step_7' in {run}/checkpoints; there is"),
@@ -431,6 +451,11 @@ def test_the_page_about_options_of_your_own_is_right(answer, monkeypatch, tmp_pa
 def test_all_problems_of_a_command_at_once(answer, args):
     code, _, err = answer(args)
     assert (code, len(err.splitlines())) == (2, 2 if "--" in args else len(args.split()))
+
+
+def test_a_key_that_is_given_twice_is_a_warning(answer):
+    code, _, err = answer("env=Pendulum-v1 seed=1 seed=2 dry_run=true")
+    assert (code, err) == (0, "warning: seed is given 2 times; seed=2 counts\n")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="mujoco is installed here")

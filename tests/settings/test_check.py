@@ -77,7 +77,7 @@ def test_nothing_is_below_a_value(key):
         ("algo.n_step=1.5", "algo.n_step: must be a whole number, got 1.5"),
         ("total_env_steps=-1e6", "total_env_steps: must be >= 1"),
         ("dry_run=maybe", "dry_run: must be true or false, got 'maybe'"),
-        ("orchestrator.limiter=off", "orchestrator.limiter: False is not one of ratio, none"),
+        ("orchestrator.limiter=off", "orchestrator.limiter: false is not one of ratio, none"),
         ("network.hidden=[256,0]", "network.hidden[1]: must be >= 1, got 0"),
         ("env.kwargs=5", "env.kwargs: must be a mapping"),
         ("env.id=5", "env.id: must be text, got 5"),
@@ -126,7 +126,7 @@ def test_ids_that_gymnasium_does_not_have_wait_for_envpool():
     (problem,) = problems_of("env=Pong-v5", "env.backend=gymnasium")
     assert problem.startswith("no environment 'Pong-v5'.")
     (problem,) = problems_of("env.backend=envpol")
-    assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool"
+    assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool. Did you mean envpool?"
 
 
 def test_keys_of_mappings_that_take_any_need_no_plus():

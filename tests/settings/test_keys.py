@@ -71,6 +71,11 @@ def test_the_whole_table_is_the_one_of_its_parts():
     assert set(by_name(sections([]))) == {*parts, *read(conf_dir() / "train.yaml")}
 
 
+def test_the_last_part_of_a_key_finds_the_key():
+    assert {key.name for section in sections(["lr"]) for key in section.keys} == {"algo.lr"}
+    assert {key.name for section in sections(["num"]) for key in section.keys} == {"worker.num", "trainer.num"}
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [

@@ -13,7 +13,7 @@ from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, build, is_within, to_yaml_keys
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.value_types import group_of
+from drl_cli.settings.value_types import group_of, shown
 
 GROUPS = sorted({key.group for key in keys_of(SacConfig).values()} - {""})
 
@@ -102,7 +102,10 @@ def test_the_options_of_a_sampler_come_with_it(composed):
     (problem,) = problems_of(composed("+replay.eta=0.5"))
     assert problem == "replay.eta: only replay=sequences has this option"
     (problem,) = problems_of(composed("replay.sampler=fifo"))
-    assert problem == "replay.sampler: 'fifo' is not one of uniform, prioritized, fifo-once, sequences"
+    assert (
+        problem
+        == "replay.sampler: 'fifo' is not one of uniform, prioritized, fifo-once, sequences. Did you mean fifo-once?"
+    )
 
 
 def test_all_problems_at_once(plain):
@@ -137,7 +140,7 @@ def test_fetch_is_a_word_or_a_number(plain, value):
         assert build(plain).worker.fetch == fetch
     plain["worker"]["fetch"] = value
     (problem,) = problems_of(plain)
-    assert problem.startswith(f"worker.fetch: {value!r} is not one of collect, episode, or must be ")
+    assert problem.startswith(f"worker.fetch: {shown(value)} is not one of collect, episode, or must be ")
 
 
 def test_per_worker_exploration(plain):

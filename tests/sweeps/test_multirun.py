@@ -107,7 +107,7 @@ def test_the_command_answers_in_one_line(drl_here, tmp_path, monkeypatch):
     assert done.stderr == "error: algo.lr: must be > 0, got -1   (job 1 of 2)\n"
     done = drl_here("train", "hpo=tpe", "algo.lr=1e-3")
     assert done.returncode == 2
-    assert done.stderr == "error: hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...\n"
+    assert done.stderr.endswith("drl-train -m hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -219,9 +219,9 @@ def _misfits(own: State, saved: State) -> list[str]:
 
 
 def choose_device(name: str) -> "torch.device":
-    """Return the torch device for auto, cpu or cuda. Raise ValueError for cuda without a CUDA device."""
+    """Return the torch device for auto, cpu, cuda or cuda:N. Raise ValueError without this CUDA device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda, but torch finds no CUDA device here")
+    if name != "cpu" and not torch.cuda.is_available():
+        raise ValueError(f"device={name}, but torch finds no CUDA device here")
     return torch.device(name)
