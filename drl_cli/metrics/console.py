@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ class Console:
         self.status = Status(started=started, written=started, host=socket.gethostname(), pid=os.getpid())
         self.folder: Path | None = None
         self.display, self.log = make_display(kind, out, period_s), Log(out, period_s)
+        self.measure: Callable[[], Mapping[str, Any]] | None = None  # Any: the fields of a Status
         self._lock, self._over = threading.RLock(), threading.Event()
 
     def __enter__(self) -> "Console":
@@ -48,8 +49,9 @@ class Console:
             self._show("line", text)
 
     def update(self, **fields: Any) -> None:  # Any: the fields of a Status
-        """Change the status without displaying it."""
+        """Change the status without displaying it. The number of env steps never falls."""
         with self._lock:
+            fields["env_steps"] = max(self.status.env_steps, fields.get("env_steps", 0))
             changed, moment = replace(self.status, **fields), time.time()
             self.status = replace(changed, written=moment, wall_s=moment - changed.started)
             if self.folder is not None:
@@ -59,7 +61,7 @@ class Console:
     def awaits(self, what: str) -> None:
         """Display what the run is waiting for; "" means that it waits for nothing."""
         with self._lock:
-            self.update(awaits=what, done=None, needed=None)
+            self.update(awaits=what, done=None, needed=None, done_per_s=None)
             self._show("awaits", self.status)
 
     def report(self, **fields: Any) -> None:
@@ -90,9 +92,16 @@ class Console:
         for display in (self.display, self.log):
             getattr(display, event)(*args)
 
+    def measures(self, measure: Callable[[], Mapping[str, Any]] | None) -> None:
+        """Update the status with the fields that `measure` returns, at every tick from now on. With None, stop."""
+        with self._lock:
+            self.measure = measure
+
     def _follow(self) -> None:
         while not self._over.wait(TICK_S):
             with self._lock:
+                if self.measure is not None:
+                    self.update(**self.measure())
                 self._show("tick", self.status)
 
 

@@ -82,8 +82,8 @@ class Plain(Display):
         """Print what the run is waiting for. Before the run has a title, print nothing: an error may still follow."""
         if not status.title:
             return
-        is_long_ago = time.monotonic() - self.shown_at >= AWAITS_S
-        if status.awaits != self.shown or (status.state == "starting" and is_long_ago):
+        period_s = AWAITS_S if status.state == "starting" else self.period_s
+        if status.awaits != self.shown or time.monotonic() - max(self.shown_at, self.reported) >= period_s:
             self._show(status)
 
     def report(self, status: Status) -> None:

@@ -40,6 +40,7 @@ class Status:
     awaits: str = ""
     done: int | None = None
     needed: int | None = None
+    done_per_s: float | None = None
     started: float = 0.0
     written: float = 0.0
     wall_s: float = 0.0
@@ -87,7 +88,11 @@ class Status:
     @property
     def awaited(self) -> str:
         """Text that names what the run is waiting for, with counts if they are known."""
-        count = "" if self.needed is None else f" {self.done or 0:,}/{self.needed:,}"
+        done = self.done or 0
+        count = "" if self.needed is None else f" {done:,}/{self.needed:,}"
+        if self.needed is not None and self.done_per_s:
+            left_s = max(0, self.needed - done) / self.done_per_s
+            count += f", {self.done_per_s:.3g} steps/s, about {left_s:.0f} s left"
         return f"{self.awaits}{count}" if self.awaits else ""
 
     def evaluated(self, env_steps: int, mean: float) -> "Status":

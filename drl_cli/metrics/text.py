@@ -51,7 +51,9 @@ def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: 
         low_high = f"[{statistics['min']:.1f}, {statistics['max']:.1f}]"
         spread = f"  +- {statistics['std']:.1f} {low_high} over {statistics['episodes']:.0f} episodes"
     mark = "  (new best)" if is_best else ""
-    return f"{_begin(status, env_steps)}  eval  return {statistics['mean']:>9.1f}{spread}{best}{target}{mark}"
+    newest = max(status.env_steps, env_steps)  # training has gone on during the evaluation
+    at = f"  at step {env_steps:,}" if env_steps < newest else ""
+    return f"{_begin(status, newest)}  eval  return {statistics['mean']:>9.1f}{spread}{best}{target}{at}{mark}"
 
 
 def _begin(status: Status, env_steps: int) -> str:

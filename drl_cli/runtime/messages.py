@@ -18,10 +18,18 @@ routes 7 and 8. TrainReport and EvalReport are answers to calls of the orchestra
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from drl_cli.types import Array, Episode
 from drl_cli.utils.moments import RunningMoments
+
+
+class Told(NamedTuple):
+    """The steps of a worker in its finished collect calls, and in the running call."""
+
+    worker: int
+    finished: int
+    running: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Signals in every phase of a run and in every mode: the checkpoint, the exit code, and no process left."""
 
 import os
+import re
 import shutil
 import signal
 
@@ -153,3 +154,17 @@ def test_a_role_that_stops_answering_ends_the_run(start, role, named):
     assert run.left() == []
     assert run.status == "failed"
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
+
+
+@pytest.mark.parametrize("mode", ["single", pytest.param("async", marks=EXHAUSTIVE)])
+def test_the_steps_of_the_first_collect_call_are_shown_and_count_after_a_signal(start, mode):
+    slow = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.02")
+    long = ("worker.num=1", "worker.block_rows=4096", "replay.capacity=100000", "total_env_steps=20000")
+    run = start(*SMALL, f"mode={mode}", *slow, *long, "orchestrator.min_inserts=1000")
+    run.until_said(" steps/s, about ")
+    assert re.search(r"waiting for warm-up \d+/1,000, [\d.]+ steps/s, about \d+ s left", run.out)
+    while run.process.poll() is None:
+        run.send(signal.SIGINT)
+        run.rest(0.5)
+    check_end(run, signal.SIGINT)
+    assert 0 < int(re.search(r"([\d,]+) env steps", run.out.splitlines()[-1])[1]) < 4096

@@ -79,7 +79,7 @@ def test_a_run_is_shown_until_its_end_and_its_exit_code_returned(run, monkeypatc
     assert exit_code == code
     assert lines[0].startswith("Pendulum-v1 sac async seed 0  ->  ")
     assert "50.0%  step   500  train return       3.0" in lines[1]
-    assert "60.0%  step   600  eval  return       5.0  best 5.0  (new best)" in lines[2]
+    assert "70.0%  step   700  eval  return       5.0  best 5.0  at step 600  (new best)" in lines[2]
     assert "step   700" in lines[3]
     assert lines[4].startswith(f"{status}: best return 2.0")
     assert any(line.startswith("next: ") or "drl-eval" in line for line in lines[5:])

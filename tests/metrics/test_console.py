@@ -91,7 +91,8 @@ def test_plain_reports_every_period_and_at_each_evaluation(clock):
     assert [line[:9] for line in shown()] == ["  0:00:11", "  0:00:41", "  0:01:11"]
     assert "train return       3.0" in shown()[0]
     console.evaluation(SCORE, 400, is_best=True)
-    assert "eval  return     201.5  +- 3.2" in shown()[3]
+    assert "  50.0%  step   500  eval  return     201.5  +- 3.2" in shown()[3]
+    assert "  at step 400  " in shown()[3]
     assert (console.status.scores, console.status.best) == (((400, 201.5),), (400, 201.5))
 
 
@@ -203,3 +204,38 @@ def test_an_announcement_is_erased(monkeypatch):
         announce(place, "reading the config")
         erase(place)
     assert (out.getvalue(), file.getvalue()) == ("reading the config ...\r\x1b[2K", "")
+
+
+def test_the_number_of_steps_never_falls():
+    console, _ = make("quiet")
+    for told, shown in ((700, 700), (512, 700), (2048, 2048)):
+        console.report(env_steps=told)
+        assert console.status.env_steps == shown
+    console.update(opt_steps=3)
+    assert (console.status.env_steps, console.status.opt_steps) == (2048, 3)
+
+
+def test_each_tick_measures_until_told_to_stop(monkeypatch):
+    console, shown = make("plain")
+    ticks = iter([False, False, True])
+    monkeypatch.setattr(console._over, "wait", lambda seconds: next(ticks))
+    counts = iter([100, 700])
+    measured = lambda: {"awaits": "rollout", "done": next(counts), "needed": 2048, "done_per_s": 19.25}  # noqa: E731
+    console.measures(measured)
+    console._follow()
+    assert console.status.awaited == "rollout 700/2,048, 19.2 steps/s, about 70 s left"
+    assert shown()[0].endswith("waiting for rollout 100/2,048, 19.2 steps/s, about 101 s left")
+    ticks = iter([False, True])
+    console.measures(None)
+    console._follow()
+    assert list(counts) == []
+
+
+def test_plain_repeats_a_long_wait_of_a_running_run(clock):
+    console, shown = make("plain")
+    console.report(**RUNNING)
+    console.update(awaits="rollout", done=1, needed=9)
+    for second in range(70):
+        clock.now = 100.0 + second
+        console.display.tick(console.status)
+    assert [line.split()[0] for line in shown()[1:]] == ["0:00:10", "0:00:40", "0:01:10"]

@@ -146,11 +146,13 @@ def test_lines_of_training_and_evaluation_are_aligned():
     assert len({line.index("train return") for line in reports}) == len({line.index("env/s") for line in reports}) == 1
     score = evaluation_line(STATUS, SCORE, 10_000, is_best=True)
     assert score == (
-        "  0:00:34   10.0%  step  10,000  eval  return     201.5  +- 3.2 [195.0, 205.0] over 10 episodes  "
-        "best 201.5  target 240  (new best)"
+        "  0:00:34   12.3%  step  12,288  eval  return     201.5  +- 3.2 [195.0, 205.0] over 10 episodes  "
+        "best 201.5  target 240  at step 10,000  (new best)"
     )
     assert score.index("201.5") + 5 == reports[0].index("-182.3") + 6  # the returns end in one column
-    assert evaluation_line(STATUS, {"mean": 1.0}, 10_000, is_best=False).endswith("1.0  best 201.5  target 240")
+    assert evaluation_line(STATUS, {"mean": 1.0}, 10_000, is_best=False).endswith(
+        "1.0  best 201.5  target 240  at step 10,000"
+    )
 
 
 def test_a_line_about_waiting():

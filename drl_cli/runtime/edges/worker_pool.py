@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import START_S
-from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams, Told
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
 from drl_cli.runtime.sections import Fetch
 from drl_cli.utils.clock import Waiting, now
@@ -81,6 +81,7 @@ class WorkerPool:
         self.restarts = 0
         self.restart_seconds: list[float] = []
         self.slowest = 0.0
+        self.finished: dict[int, int] = {}  # steps of each worker in the blocks that have arrived
         self.notes: list[str] = []
 
     def idle(self) -> list[Member]:
@@ -125,6 +126,7 @@ class WorkerPool:
             return Collected(member.index, None, None, restarts=self._replace(member, error))
         member.ended = bool(header.episodes)
         self.slowest = max(self.slowest, header.collect_s)
+        self.finished |= {block.worker: block.last_env_step for block in header.blocks}
         if member.lost_at is not None:
             self.restart_seconds.append(now() - member.lost_at)
             self._note(f"{self._history(member)} in {self.restart_seconds[-1]:.1f} s")
@@ -159,6 +161,15 @@ class WorkerPool:
         """Return the new warnings about lost members. A proxy sends these warnings to the orchestrator."""
         notes, self.notes = self.notes, []
         return notes
+
+    def told_steps(self) -> list[Told]:
+        """Return the steps that the members have told so far. Another thread may call this."""
+        return [Told(*told) for member in list(self.members) for told in member.handle.told_steps()]
+
+    def running_steps(self) -> int:
+        """Return the steps in running collect calls. Answers from before a worker's last block do not count."""
+        told = self.told_steps()
+        return sum(each.running for each in told if each.finished == self.finished.get(each.worker, each.finished))
 
     def wait_seconds(self, moment: float) -> float:
         return sum(waiting.seconds(moment) for waiting in self.waiting)

@@ -11,6 +11,7 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rates import RecentRates
+from drl_cli.runtime.orchestrator.running import RunningCollects
 from drl_cli.runtime.orchestrator.status_fields import constant_fields, status_fields
 from drl_cli.runtime.place.handles import Ref
 from drl_cli.runtime.roles.exploration import average
@@ -33,7 +34,9 @@ class Reports:
         self.progress, self.console, self.calls = progress, console, calls
         self.rates = RecentRates(config.num_proxies or config.num_workers)
         self.is_ending = False
+        self.running = RunningCollects(config, edges.pool, progress)
         console.update(**constant_fields(config))
+        console.measures(lambda: {} if self.is_ending else self.running.fields())
         self.next = now() + config.logger.report_s
         self.next_eval = config.manage.eval_period
         self.undecided: tuple[LoadParams, Ref] | None = None
@@ -54,6 +57,8 @@ class Reports:
         self.manage.report(scalars, self.progress.env_steps)
         self.manage.used(self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)
+        if self.progress.collect_started is None and self.console.status.env_steps:  # shows the first collect calls
+            fields = {name: value for name, value in fields.items() if name not in ("awaits", "done", "needed")}
         if self.is_ending:
             fields |= {"state": "ending", "awaits": self.console.status.awaits, "left_s": 0.0}
         else:

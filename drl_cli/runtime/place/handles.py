@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from drl_cli.errors import NodeGone
+from drl_cli.runtime.place import told
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
@@ -68,6 +69,11 @@ class LocalHandle:
             return refs[0] if results == 1 else refs
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
+    def told_steps(self) -> list[Any]:
+        """Return what `told_steps` of the role returns, [] after `kill`. Another thread may call this."""
+        role: Any = self.role
+        return [] if role is None else role.told_steps()
+
     def ping(self) -> Ref:
         """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
         return LocalRef(os.getpid())
@@ -119,6 +125,7 @@ class Host:
         except Exception as error:
             logging.exception("can't be built")
             self.error = error
+        told.tell(self.role, told.told_file(log_file))
         gc.freeze()  # the garbage collector need not scan objects that live as long as the process
 
     def ping(self) -> int:
@@ -137,8 +144,10 @@ class Host:
 class RayHandle:
     """A role in another process, in which each method in `concurrent` has a separate thread."""
 
-    def __init__(self, actor: Any, concurrent: Collection[str] = ()) -> None:
+    def __init__(self, actor: Any, log_file: str, concurrent: Collection[str] = ()) -> None:
         self.actor, self.concurrent = actor, concurrent
+        self.told_file = told.told_file(log_file)
+        self.told_file.unlink(missing_ok=True)  # from the role's process before a restart or a resume
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
         values = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]
@@ -146,6 +155,10 @@ class RayHandle:
         if method in self.concurrent:
             options["concurrency_group"] = method
         return self.actor.call.options(**options).remote(method, *values)
+
+    def told_steps(self) -> list[Any]:
+        """Return what the role's process has told; [] on another node, whose files are not here."""
+        return told.read(self.told_file)
 
     def ping(self) -> Ref:
         return self.actor.ping.remote()
@@ -187,7 +200,7 @@ class RayRuntime:
             options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
         host = type(role, (Host,), {})  # Ray names the process after its class: `Usage` and `top` show this name
-        return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args), concurrent)
+        return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args), log_file, concurrent)
 
     def put(self, value: Any) -> Ref:
         if isinstance(value, LocalRef):

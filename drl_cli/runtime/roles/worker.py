@@ -19,7 +19,7 @@ from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
@@ -53,6 +53,7 @@ class Worker:
         self.params_header: LoadParams | None = None
         self.params: Array | None = None
         self.blocks = self.env_steps = 0
+        self.running_steps = 0  # of the running collect call
         self.env_s = self.policy_s = 0.0
         self.use = OwnUse()
         if config.worker.exploration is not None:
@@ -75,14 +76,15 @@ class Worker:
         if params_header.version >= 0:
             worker, scheduled, num = self.config.worker, params_header.exploration, self.config.num_workers
             self.policy.explore(worker_values(worker.exploration, scheduled, self.index, num, worker.envs))
-        num_steps, open_rows = 0, self.builder.open_rows
+        self.running_steps, open_rows = 0, self.builder.open_rows
         try:
             with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
                 for _ in range(self.num_steps):
-                    num_steps += self._step(params_header.random_actions)
+                    self.running_steps += self._step(params_header.random_actions)
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {self.index} {error}") from error
         columns = self.builder.take()
+        num_steps, self.running_steps = self.running_steps, 0
         first_env_step, self.env_steps = self.env_steps, self.env_steps + num_steps
         block = Block(
             worker=self.index,
@@ -107,6 +109,10 @@ class Worker:
             uses=self.use.take(),
         )
         return header, columns
+
+    def told_steps(self) -> list[Told]:
+        """Return the steps of this worker so far. Another thread may call this during `collect`."""
+        return [Told(self.index, self.env_steps, self.running_steps)]
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments. Return the number of environments that took the step."""

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams, MessageCounts
+from drl_cli.runtime.messages import InsertTransition, LoadParams, MessageCounts, Told
 from drl_cli.runtime.place.handles import Ref, Runtime, get
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array, Columns
@@ -55,6 +55,10 @@ class WorkerProxy:
             uses=(*self.use.take(), *(use for header in headers for use in header.uses)),
         )
         return merged, columns
+
+    def told_steps(self) -> list[Told]:
+        """Return the steps that the workers have told so far. Another thread may call this during `collect`."""
+        return self.pool.told_steps()
 
     def close(self) -> None:
         for member in self.pool.members:

@@ -8,7 +8,7 @@ from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges import worker_pool
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams, Told
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 
@@ -267,3 +267,32 @@ def test_a_proxy_returns_the_blocks_that_are_left_when_a_worker_dies(clock):
     assert [block.worker for block in merged.blocks] == [0, 1, 2]
     assert (merged.restarts, merged.notes) == (0, ("worker 0 died (signal 9), restarted 1/1 in 0.0 s",))
     assert proxy.pool.take_notes() == []
+
+
+class Teller:
+    """Tells the steps that the test sets."""
+
+    answer = ()
+
+    def call(self, method, *args, results):
+        self.refs = [LocalRef(), LocalRef(COLUMNS)]
+        return self.refs
+
+    def told_steps(self):
+        return self.answer
+
+
+def test_steps_of_running_calls_are_counted_once():
+    tellers = [Teller(), Teller()]
+    pool = WorkerPool("worker", 2, lambda index, incarnation: tellers[index], 1)
+    first, second = dispatch(pool)
+    assert pool.running_steps() == 0
+    tellers[0].answer, tellers[1].answer = [Told(0, 0, 5)], [Told(1, 70, 3)]  # worker 1 was resumed
+    assert pool.running_steps() == 8
+    tellers[0].refs[0].value = InsertTransition((make_block(20, worker=0),), (), 0.0)
+    pool.finish(first)
+    assert pool.finished == {0: 20}
+    assert pool.running_steps() == 3  # the old answer of worker 0 does not count again
+    tellers[0].answer = [[0, 20, 2]]
+    assert pool.running_steps() == 5
+    assert second in pool.busy

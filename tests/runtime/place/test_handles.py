@@ -78,7 +78,7 @@ def test_calls_of_a_role_on_ray(ray):
 
     ping = SimpleNamespace(remote=lambda: "its process")
     actor = SimpleNamespace(call=SimpleNamespace(options=options), ping=ping)
-    handle, there = RayHandle(actor, ("evaluate",)), ObjectRef("there")
+    handle, there = RayHandle(actor, "manage.log", ("evaluate",)), ObjectRef("there")
     handle.call("train", LocalRef(5), there, "value", results=2)
     handle.call("evaluate", 1)
     assert made == [{"num_returns": 2}, {"num_returns": 1, "concurrency_group": "evaluate"}]

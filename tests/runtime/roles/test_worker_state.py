@@ -66,6 +66,17 @@ def collect(worker, version, params=None):
     return (header.blocks, header.episodes, header.faults), columns
 
 
+def test_a_running_collect_tells_its_steps():
+    worker, told = make_worker(COUNTER), []
+    random = worker.policy.random
+    worker.policy.random = lambda obs, last: [told.extend(worker.told_steps()), random(obs, last)][1]
+    for first in (0, 30):
+        told.clear()
+        worker.collect(LoadParams(-1, 0, 0, random_actions=True))
+        assert told == [(0, first, 3 * i) for i in range(10)]
+        assert worker.told_steps() == [(0, first + 30, 0)]
+
+
 def through_a_file(state, folder):
     sums = {"state": write_arrays(folder / "state", state)}
     return read_arrays(folder, "state", {"sha256": sums})

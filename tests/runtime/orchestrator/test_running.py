@@ -1,0 +1,55 @@
+"""The steps of running collect calls, as the display shows them."""
+
+from types import SimpleNamespace
+
+import pytest
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.runtime.orchestrator import running
+from drl_cli.runtime.orchestrator.running import SLOW_S, RunningCollects
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Return the fields at a time [s] with this number of running steps."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(running, "now", lambda: clock.now)
+
+    def make(*overrides, collected=None, missing=0):
+        pool = SimpleNamespace()
+        progress = SimpleNamespace(env_steps=1000, collect_started=collected, missing_inserts=lambda: missing)
+        collects = RunningCollects(make_config(*TINY, *overrides), pool, progress)
+
+        def at(moment, steps):
+            clock.now, pool.running_steps = moment, lambda: steps
+            return collects.fields()
+
+        return at
+
+    return make
+
+
+def test_the_first_rollout_has_its_speed(shown):
+    at = shown("env=CartPole-v1", "algo=ppo", "worker.num=2", "worker.envs=4", "worker.block_rows=512")
+    assert at(1.0, 0) == at(9.0, 0) == {"env_steps": 1000}
+    assert at(10.0, 20) == {"env_steps": 1020}
+    rollout = {"awaits": "rollout", "needed": 1024}
+    assert at(12.0, 60) == {"env_steps": 1060, "done": 60, "done_per_s": 20.0, **rollout}
+    assert at(14.0, 120) == {"env_steps": 1120, "done": 120, "done_per_s": 25.0, **rollout}
+    assert at(15.0, 8) == {"env_steps": 1008}  # the next rollout
+
+
+def test_later_rollouts_are_shown_only_if_they_take_long(shown):
+    at = shown("env=CartPole-v1", "algo=ppo", collected=5.0)
+    assert at(1.0, 1) == {"env_steps": 1001}
+    assert at(1.0 + SLOW_S, 2) == {"env_steps": 1002}
+    assert at(1.1 + SLOW_S, 3)["awaits"] == "rollout"
+
+
+def test_a_warm_up_counts_running_steps(shown):
+    warming = shown(COUNTER, "orchestrator.min_inserts=500", missing=300)
+    warming(0.0, 10)
+    assert warming(1.0, 40) == {"env_steps": 1040, "awaits": "warm-up", "done": 240, "needed": 500, "done_per_s": 30.0}
+    warm = shown(COUNTER, missing=-1)
+    warm(0.0, 10)
+    assert warm(1.0, 40) == {"env_steps": 1040}
