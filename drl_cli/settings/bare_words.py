@@ -69,6 +69,8 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
             while is_open(arg.partition("=")[2]) and rest:
                 arg += f" {rest.pop(0)}"
             problems.append(f"a value with spaces needs quotes around it: '{arg}'")
+        elif (pair := arg.partition(":"))[0] in groups() and pair[2]:
+            problems.append(f"'{arg}' is not of the form key=value; say {as_override(pair[0], pair[2])}")
         elif ENV_ID.fullmatch(arg):
             problems.append(_bare(arg))
         elif "=" in arg.strip("=:") or arg.startswith("~") or not KEY.fullmatch(arg.rstrip("=:")):

@@ -70,7 +70,8 @@ def check_command(command: CommandLine) -> None:
 def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str | None:
     """Return why the typed algorithm can't act in the typed environment; None if it can, or if this is unknown."""
     typed = typed_values(command.overrides)
-    if algo is None or command.config_file is not None or not {"algo", "env"} <= typed.keys():
+    is_one = {"algo", "env"} <= typed.keys() and not any(is_sweep(typed[key]) for key in ("algo", "env"))
+    if algo is None or command.config_file is not None or not is_one:
         return None
     spec = typed_spec(tuple(command.overrides))
     return action_problem(algorithm_of(unquoted(typed["algo"])), spec) if spec is not None else None
@@ -92,6 +93,8 @@ def _check_override(
     if is_sweep(value) and not command.is_sweep:
         if key in keys and isinstance(keys[key].type, ListOf):
             return [f"{key}: a list needs brackets: {key}=[{value}]"]
+        if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
+            return [f"{key}={value}: a number has no commas; say {key}={value.replace(',', '_')}"]
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
         uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
