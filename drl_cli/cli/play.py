@@ -1,9 +1,10 @@
-"""drl-play: record a video of a run's policy."""
+"""drl-play: record a video of a run's policy, or show the policy in a window."""
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
 from drl_cli.deploy.trained import acting, open_policy, stages
@@ -11,6 +12,10 @@ from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
+
+if TYPE_CHECKING:  # slow to import
+    from drl_cli.deploy.play import Played
+    from drl_cli.deploy.policy import TrainedPolicy
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 """Environment variables for drawing without a screen. Values that the user has set are kept."""
@@ -24,6 +29,7 @@ class Options:
     episodes: Count = option(1, "episodes, one after the other: the first ones of drl-eval")
     checkpoint: str = option("best", CHECKPOINT_HELP)
     evolution: bool = option(False, "one episode of each checkpoint, all from the same seed")
+    live: bool = option(False, "show the environment in a window in place of a video; needs a display")
     seed: Natural = option(0, "another seed, other episodes; as in drl-eval")
     format: Literal["auto", "mp4", "webp", "gif"] = option("auto", "auto is mp4 if ffmpeg is found")
     fps: Positive | None = option(None, "frames per second; none: the environment's own")
@@ -37,7 +43,9 @@ def main() -> None:
 
 
 def answer(options: Options) -> int:
-    """Record the video without a screen, and print the returns and the path."""
+    """Record the video without a screen, or show a window. Print the returns, and the path of the video."""
+    if options.live:
+        return show(options)
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
@@ -46,30 +54,52 @@ def answer(options: Options) -> int:
     return DONE
 
 
+def show(options: Options) -> int:
+    """Show the episodes in a window, and print the returns. Raise UsageError (exit 3) without a display."""
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        raise UsageError("live=true needs a display, and there is none here; leave it out to record a video", MISSING)
+    policy, policies, titles, seeds = _episodes(options)
+    from drl_cli.deploy.play import watch
+
+    with acting(policy.config, policy.run):
+        max_steps = options.max_steps or policy.config.manage.max_episode_steps
+        played = watch(policies, titles, seeds, max_steps)
+    print("\n".join(_lines(played)))
+    return DONE
+
+
+def _episodes(options: Options) -> "tuple[TrainedPolicy, list[TrainedPolicy], list[str], list[int]]":
+    """Return the run's policy, and the policy, the title and the seed of each episode."""
+    if options.evolution and options.episodes > 1:
+        raise UsageError("evolution=true plays one episode of each checkpoint: leave episodes out")
+    policy = open_policy(options.run, options.checkpoint, options.output_dir)
+    policies = stages(policy) if options.evolution else [policy] * options.episodes
+    titles = [f"{policy.config.algo_name}  {stage.manifest['env_steps']:,} env steps" for stage in policies]
+    seeds = integers(policy.config.seed, "confirm", options.episodes, index=options.seed)
+    return policy, policies, titles, seeds * len(policies) if options.evolution else seeds
+
+
 def play(options: Options) -> list[str]:
     """Record the video. Return the lines to print. The last line is the path of the video."""
-    if options.evolution and options.episodes > 1:
-        raise UsageError("evolution=true records one episode of each checkpoint: leave episodes out")
     suffix = _suffix(options.format)
-    policy = open_policy(options.run, options.checkpoint, options.output_dir)
+    policy, policies, titles, seeds = _episodes(options)
     from drl_cli.deploy.play import record
 
     config = policy.config
-    policies = stages(policy) if options.evolution else [policy] * options.episodes
-    titles = [f"{config.algo_name}  {stage.manifest['env_steps']:,} env steps" for stage in policies]
-    seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
-    seeds = seeds * len(policies) if options.evolution else seeds
     name = f"{'evolution' if options.evolution else policy.checkpoint.name}-seed{options.seed}"
     name += f"-{options.episodes}episodes" if options.episodes > 1 else ""
     path = policy.run / "videos" / f"{name}.{suffix}"
     with acting(config, path):
         max_steps = options.max_steps or config.manage.max_episode_steps
         played = record(policies, titles, seeds, path, max_steps, options.fps)
-    lines = [
+    return [*_lines(played), relative_path(path)]
+
+
+def _lines(played: "Sequence[Played]") -> list[str]:
+    return [
         f"{episode.title}: return {episode.ret:.1f}, {episode.steps} steps{', cut there' if episode.was_cut else ''}"
         for episode in played
     ]
-    return [*lines, relative_path(path)]
 
 
 def _suffix(format: str) -> str:

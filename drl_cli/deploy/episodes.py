@@ -45,7 +45,7 @@ class Game:
     """One episode, with its last observation, info and reward. Raise EnvFault if the environment raises."""
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
-        self.raw = Env(config, spec).raw
+        self.id, self.raw = config.id, Env(config, spec).raw
         self.reward, self.has_ended = 0.0, False
         try:
             self.obs, self.info = self.raw.reset(seed=seed)

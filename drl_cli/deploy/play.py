@@ -1,13 +1,14 @@
-"""Record episodes of trained policies in one video, one after another."""
+"""Play episodes of trained policies, one after another: recorded in one video, or in a window."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from drl_cli.deploy.episodes import Game
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.video import Video
-from drl_cli.envs.frames import CantRender, frame, frames_per_second, rendering
+from drl_cli.envs.frames import CantRender, frame, frames_per_second, modes, rendering
 from drl_cli.types import MASK
 
 HOLD_S = 1.0
@@ -16,7 +17,7 @@ HOLD_S = 1.0
 
 @dataclass(frozen=True)
 class Played:
-    """A recorded episode: undiscounted return, steps, and whether `max_steps` cut it."""
+    """A played episode: undiscounted return, steps, and whether `max_steps` cut it."""
 
     title: str
     ret: float
@@ -40,28 +41,53 @@ def record(
     with Video(path, fps or frames_per_second(game.raw)) as video:
         for i, (policy, title) in enumerate(zip(policies, titles, strict=True)):
             game = _game(policy, seeds[i]) if i else game
-            played.append(_record_one(policy, title, game, video, max_steps))
+            head = [f"{policy.config.env.name}   seed {seeds[i]}", title]
+            played.append(_play_one(policy, title, game, max_steps, partial(_write, video, game, head, max_steps)))
             game.raw.close()
     return played
 
 
-def _game(policy: TrainedPolicy, seed: int) -> Game:
+def _write(video: Video, game: Game, head: Sequence[str], max_steps: int, ret: float, steps: int) -> None:
+    """Append the present frame with its caption, the last frame of an episode for another HOLD_S seconds."""
+    picture = frame(game.id, game.raw)
+    is_last = game.has_ended or steps == max_steps
+    for _ in range(1 + is_last * round(HOLD_S * video.fps)):
+        video.write(picture, [*head, f"return {ret:.1f}   step {steps:,}"])
+
+
+def watch(
+    policies: Sequence[TrainedPolicy], titles: Sequence[str], seeds: Sequence[int], max_steps: int
+) -> list[Played]:
+    """Show one episode of each policy in the environment's own window, at the environment's speed.
+
+    Raise CantRender if the environment has no window, or the other errors of `record`.
+    """
+    played = []
+    for policy, title, seed in zip(policies, titles, seeds, strict=True):
+        game = _game(policy, seed, "human")
+        if "human" not in (game.raw.metadata or {}).get("render_modes", []):
+            raise CantRender(f"{policy.env.id} has no window (render_mode=human): {modes(game.raw)}")
+        played.append(_play_one(policy, title, game, max_steps, lambda *_: None))
+        game.raw.close()
+    return played
+
+
+def _game(policy: TrainedPolicy, seed: int, mode: str = "rgb_array") -> Game:
     try:
-        return Game(rendering(policy.env), policy.spec, seed)
+        return Game(rendering(policy.env, mode), policy.spec, seed)
     except TypeError as error:  # the constructor does not take render_mode
-        raise CantRender(f"{policy.env.id} can't be made with render_mode=rgb_array: {error}") from error
+        raise CantRender(f"{policy.env.id} can't be made with render_mode={mode}: {error}") from error
 
 
-def _record_one(policy: TrainedPolicy, title: str, game: Game, video: Video, max_steps: int) -> Played:
+def _play_one(
+    policy: TrainedPolicy, title: str, game: Game, max_steps: int, show: Callable[[float, int], None]
+) -> Played:
+    """Play an episode. Call `show` with the return and the steps so far, at the start and after every step."""
     policy.reset()
-    id, ret, steps = policy.config.env.id, 0.0, 0
-    picture = frame(id, game.raw)
-    video.write(picture, [title, "return 0.0   step 0"])
+    ret, steps = 0.0, 0
+    show(ret, steps)
     while not game.has_ended and steps < max_steps:
         game.step(policy(game.obs, game.info.get(MASK), game.reward))
         ret, steps = ret + game.reward, steps + 1
-        picture = frame(id, game.raw)
-        video.write(picture, [title, f"return {ret:.1f}   step {steps:,}"])
-    for _ in range(round(HOLD_S * video.fps)):
-        video.write(picture, [title, f"return {ret:.1f}   step {steps:,}"])
+        show(ret, steps)
     return Played(title, ret, steps, not game.has_ended)

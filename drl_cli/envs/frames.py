@@ -18,9 +18,9 @@ class CantRender(Exception):
     """Raised if the environment renders no frames; the message has the reason."""
 
 
-def rendering(config: EnvConfig) -> EnvConfig:
-    """Return the config of the same environment with `render_mode=rgb_array`."""
-    return replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"})
+def rendering(config: EnvConfig, mode: str = "rgb_array") -> EnvConfig:
+    """Return the config of the same environment with this render mode; `human` opens a window."""
+    return replace(config, kwargs={**config.kwargs, "render_mode": mode})
 
 
 def frame(id: str, env: "gymnasium.Env[Any, Any]") -> Array:

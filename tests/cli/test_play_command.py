@@ -8,9 +8,9 @@ from PIL import Image
 
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
-from drl_cli.cli.play import Options, play
+from drl_cli.cli.play import Options, answer, play
 from drl_cli.deploy import video
-from drl_cli.errors import UsageError
+from drl_cli.errors import MISSING, UsageError
 
 
 @pytest.mark.slow
@@ -72,3 +72,12 @@ def test_an_environment_that_can_not_be_drawn_is_exit_2_and_one_that_raises_exit
         play(Options(run=str(folder), format="gif"))
     assert caught.value.exit_code == 4
     assert not list((folder / "videos").glob("*"))
+
+
+def test_a_window_needs_a_display(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(UsageError, match="live=true needs a display") as raised:
+        answer(Options(live=True))
+    assert raised.value.exit_code == MISSING

@@ -6,7 +6,7 @@ from PIL import Image
 from policies import make_policy
 
 from drl_cli.deploy.episodes import play_together
-from drl_cli.deploy.play import record
+from drl_cli.deploy.play import record, watch
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.frames import CantRender, frame, frames_per_second
 
@@ -77,3 +77,27 @@ def test_render_must_return_frames():
         frame("Some-v0", Screen(KeyError("x")))
     assert frame("Some-v0", Screen(np.zeros((2, 2, 3)))).dtype == np.uint8
     assert frames_per_second(Screen(None)) == 30.0
+
+
+def test_frames_name_environment_seed_step_and_return(policy, tmp_path, monkeypatch):
+    captions = []
+    monkeypatch.setattr("drl_cli.deploy.video.captioned", lambda picture, lines: captions.append(lines) or picture)
+    record([policy], ["one"], [5], tmp_path / "a.gif", 2, None)
+    assert [lines[:2] for lines in captions] == [["everything:Everything-v0   seed 5", "one"]] * 13  # 1 s of the last
+    texts = [lines[2] for lines in captions]
+    assert [text.split("   ")[1] for text in texts[:3]] == ["step 0", "step 1", "step 2"]
+    assert all(text.startswith("return ") for text in texts)
+
+
+def test_a_window_needs_an_environment_that_has_one(tmp_path):
+    policy = make_policy(tmp_path, "env=everything:Stacked-v0", "algo=dqn")
+    with pytest.raises(CantRender, match=r"Stacked-v0.*render_mode=human"):
+        watch([policy], ["one"], [5], 2)
+
+
+def test_episodes_in_a_window_equal_those_of_a_video(tmp_path, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    policy = make_policy(tmp_path, "env=CartPole-v1", "algo=dqn")
+    shown, recorded = watch([policy], ["one"], [5], 9), record([policy], ["one"], [5], tmp_path / "a.gif", 9, None)
+    assert shown == recorded
+    assert shown[0].steps > 1
