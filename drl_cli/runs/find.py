@@ -105,7 +105,10 @@ def find_step(folder: Path, name: str) -> Path:
         steps = re.match(r"step_(\d+)", path.name)
         if path.name == name or (steps and int(steps[1]) == env_steps):
             return path
-    raise UsageError(f"checkpoint={name}: no such checkpoint in {root}; {checkpoint_names(root)}", CHECKPOINT)
+    hint = did_you_mean(name, {"best", "last"} - {name})
+    raise UsageError(
+        f"checkpoint={name}: no such checkpoint in {root}; {checkpoint_names(root)}{hint and f'.{hint}'}", CHECKPOINT
+    )
 
 
 def checkpoint_names(checkpoints: Path) -> str:

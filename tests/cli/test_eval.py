@@ -122,6 +122,11 @@ def test_words_that_are_no_options(refused, args, says):
     assert (code, says in line) == (2, True), line
 
 
+def test_a_misspelled_checkpoint_names_the_nearest(refused):
+    code, line = refused("checkpoint=bset")
+    assert (code, line.endswith(". Did you mean best?")) == (8, True)
+
+
 def test_a_run_of_an_older_version_is_evaluated_with_a_warning(ask, copied):
     record = json.loads((copied / "run.json").read_text())
     record["versions"] |= {"torch": "1.0.0", "drl-cli": "0.0.1"}
