@@ -12,6 +12,8 @@ from drl_cli.envs.observations import at
 from drl_cli.types import Array
 from drl_cli.utils.outside import raised
 
+STEP_GIVES = "Gymnasium's gives observation, reward, terminated, truncated, info"
+
 
 def as_fault(method: str, error: BaseException) -> EnvFault:
     """Return an EnvFault with a one-line message that explains why the call of `method` failed."""
@@ -20,9 +22,12 @@ def as_fault(method: str, error: BaseException) -> EnvFault:
     cause = str(error) if isinstance(error, Hung) else f"{method} {raised(error)}"
     if method == "step" and isinstance(error, ValueError) and "values to unpack (expected 5" in cause:
         few = "few" if "not enough" in cause else "many"
-        cause = f"step gave too {few} values; Gymnasium's gives observation, reward, terminated, truncated, info"
+        cause = f"step gave too {few} values; {STEP_GIVES}"
+    elif method == "step" and isinstance(error, TypeError) and "cannot unpack non-iterable" in cause:
+        kind = "None" if "NoneType" in cause else "one value"
+        cause = f"step gave {kind}; {STEP_GIVES}"
     elif method == "reset" and isinstance(error, TypeError) and "unexpected keyword argument" in cause:
-        cause += "; Gymnasium's is reset(self, *, seed=None, options=None)"
+        cause += "; write def reset(self, *, seed=None, options=None)"
     return because(" ".join(cause.split()), error)
 
 
@@ -30,8 +35,13 @@ def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset`
     """Return the observation and info that `reset` returned. Raise EnvFault if `reset` returned anything else."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
-    kind = f"{len(result)} values" if isinstance(result, tuple) else f"an observation alone ({type(result).__name__})"
-    raise EnvFault(f"reset gave {kind}; Gymnasium's gives observation, info")
+    if result is None:
+        kind = "None"
+    elif isinstance(result, tuple):
+        kind = f"{len(result)} values"
+    else:
+        kind = f"an observation alone ({type(result).__name__})"
+    raise EnvFault(f"reset gave {kind}; Gymnasium's gives observation, info: return obs, {{}}")
 
 
 def because(text: str, error: BaseException) -> EnvFault:

@@ -110,6 +110,21 @@ class ObsMap:
         return array
 
 
+def outside_box(id: str, space: Space, obs: Any) -> str | None:  # Any: a value of the space
+    """Return a line that names the first value outside a Box of the space, or None. Rounding errors do not count."""
+    for name, path, part in walk(id, space):
+        if not isinstance(part, spaces.Box) or part.dtype.kind != "f":
+            continue
+        value = np.asarray(_value(obs, path), np.float64)
+        low, high = (bound.astype(np.float64) for bound in (part.low, part.high))
+        bad = np.argwhere((value < low - 1e-5 * (1 + np.abs(low))) | (value > high + 1e-5 * (1 + np.abs(high))))
+        if len(bad):
+            i = tuple(bad[0].tolist())
+            bounds = f"[{low[i]:g}, {high[i]:g}]"
+            return f"observation{at(name)}{list(i) or ''} is {value[i]:.6g}, outside its Box {bounds}"
+    return None
+
+
 def _value(obs: Any, path: Path) -> Any:  # Any: a value of the space
     """Return the part of an observation at a path. Raise EnvFault if the part is missing."""
     for i, key in enumerate(path):

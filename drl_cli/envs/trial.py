@@ -11,7 +11,7 @@ from drl_cli.envs.faults import as_fault, not_finite, reset_result
 from drl_cli.envs.frame_stack import allowed_action
 from drl_cli.envs.hang import CallWatch, Hung, hang_limit
 from drl_cli.envs.make import Env
-from drl_cli.envs.observations import Parts, at
+from drl_cli.envs.observations import Parts, at, outside_box
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 STEPS = 200
@@ -55,6 +55,7 @@ class Trial:
         self.columns = leaves(spec.obs)
         self.rng = np.random.default_rng(seed)
         self.notes: set[str] = set()
+        self.has_ended = self.is_outside = False  # whether an episode ended; whether an observation left its Box
         self.method, self.calls, self.steps = "its constructor", CallWatch(), 0
 
     def run(self, num: int, seconds: float) -> None:
@@ -69,7 +70,12 @@ class Trial:
             for i, env in enumerate(self.envs):
                 parts[i], has_ended = self._step(env, parts[i])
                 if has_ended:
+                    self.has_ended = True
                     parts[i] = self._reset(env)
+        is_users = ":" in self.config.id and not self.config.id.startswith("drl_cli.")
+        if is_users and self.steps == STEPS and not self.has_ended and self.config.max_episode_steps is None:
+            note = f"{self.config.id}: no episode ended in {STEPS} steps; if episodes never end, "
+            self.notes.add(f"{note}set env.max_episode_steps")
         for env in self.envs:
             self._reset(env)
 
@@ -120,6 +126,9 @@ class Trial:
             elif not np.array_equal(value.astype(column.dtype), value):
                 kind = f"{column.dtype}, its space's type"
                 raise EnvFault(f"observation{at(path)} of {value.dtype} has values that {kind}, does not have")
+        if not self.is_outside and (line := outside_box(id, env.raw.observation_space, obs)):
+            self.is_outside = True
+            self.notes.add(f"{id}: {line}")
         if not isinstance(obs, np.ndarray | Mapping | tuple) and np.ndim(obs):
             self.notes.add(f"{id}: observations are {type(obs).__name__}s, not arrays; converting them takes time")
         if cause := not_finite(floats, 0, reward):

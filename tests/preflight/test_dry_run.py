@@ -51,6 +51,10 @@ def fails(self, kind, text, is_due):
         raise kind(text)
 
 
+NoneReset = changed(reset=lambda self, *, seed=None, options=None: None)
+NoneStep = changed(step=lambda self, action: None)
+TooLarge = changed(obs=lambda self: np.array([0, 0.5, 3.25], np.float32))
+Endless = changed(step=lambda self, action: (self.obs(), 0.0, False, False, {}))
 OldReset = changed(reset=lambda self, *, seed=None, options=None: self.obs())
 NoSeed = changed(reset=lambda self: (self.obs(), {}))
 OldStep = changed(step=lambda self, action: (self.obs(), 0.0, False, {}))
@@ -93,8 +97,10 @@ class OnlyOne(Good):
 """
 
 BROKEN = {
+    "NoneReset": "reset gave None; Gymnasium's gives observation, info: return obs, {}",
+    "NoneStep": "step gave None; Gymnasium's gives observation, reward, terminated, truncated, info",
     "OldReset": "reset gave an observation alone (ndarray); Gymnasium's gives observation, info",
-    "NoSeed": "unexpected keyword argument 'seed'; Gymnasium's is reset(self, *, seed=None, options=None)",
+    "NoSeed": "; write def reset(self, *, seed=None, options=None)",
     "OldStep": "step gave too few values; Gymnasium's gives observation, reward, terminated, truncated, info",
     "InfoThird": "step gave {} as truncated, which must be true or false",
     "Shape": "observation has shape (4,), expected (3,)",
@@ -113,6 +119,7 @@ BROKEN = {
 }
 ODD = {
     "Lists": "observations are lists, not arrays",
+    "TooLarge": "observation[2] is 3.25, outside its Box [-1, 1]",
     "Doubles": "observations are float64 and the space says float32; they are cast",
     "Once": "a hiccup (dry_envs.py:38), in a trial; in a run, the environment would be rebuilt",
 }
@@ -188,6 +195,14 @@ def test_an_odd_environment_gives_one_warning_and_runs(check, train_here, name):
     summary, _ = train_here(f"env=dry_envs:{name}", "tuned=none", STEPS)
     assert (summary["status"], summary["env_steps"] >= 200) == ("done", True)
     assert summary["opt_steps"] > 0
+
+
+def test_episodes_that_may_never_end_give_a_warning(check):
+    note = (
+        "warning: dry_envs:Endless: no episode ended in 200 steps; if episodes never end, set env.max_episode_steps\n"
+    )
+    assert check("env=dry_envs:Endless", "env.max_episode_steps=null") == note
+    assert check("env=dry_envs:Endless", "env.max_episode_steps=50") == ""
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
