@@ -17,7 +17,7 @@ EXIT_CODES = {
     MISSING: "a missing package or missing hardware",
     USER_CODE: "your environment or algorithm failed",
     DIVERGED: "training diverged",
-    LOST: "Ray or too many workers were lost",
+    LOST: "Ray, the trainer, replay or too many workers died",
     RESOURCES: "not enough disk space or memory",
     CHECKPOINT: "an incompatible checkpoint",
     BELOW: "a mean return below `min_return`",

@@ -72,7 +72,7 @@ def test_a_run_on_a_full_disk_continues_to_its_end(start, small_disk, mode):
 
 def test_a_run_does_not_begin_on_a_full_disk(start, small_disk):
     fill(small_disk / "ballast")
-    run = start(*SMALL, "total_env_steps=100")
+    run = start(*SMALL)
     assert run.wait() == 7
     (line,) = run.err.splitlines()
     assert line.startswith("error: output_dir: less than 50 MB are free at ")

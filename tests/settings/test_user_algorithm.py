@@ -298,7 +298,7 @@ def test_what_the_algorithm_raises_is_its_own_error(composed, tiny, capsys, tmp_
         f"  traceback: {error_text}; DRL_DEBUG=1 prints it",
     ]
     assert "raise ValueError('no idea')" in error_text.read_text()
-    assert "saved" not in out  # the run has waited for nothing
+    assert "last saved: step 0 of 32" in out  # the run has waited for nothing
     assert "resume" not in out
     code, problems = refused(train, composed(*tiny, "algo=my_width", "env=CartPole-v1", f"output_dir={tmp_path}"))
     line = len((HEAD + WIDTH).splitlines())
