@@ -6,7 +6,7 @@ thread, so a second method of the same actor is no alternative: the limit on han
 
 import json
 import threading
-import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def told_file(log_file: str) -> Path:
 def tell(role: Any, path: Path) -> None:  # Any: a role, which may have `told_steps`
     """Start a thread that writes the result of `role.told_steps()` to the file whenever it has changed."""
     if hasattr(role, "told_steps"):
-        threading.Thread(target=_follow, args=(role, path), name="told steps", daemon=True).start()
+        threading.Thread(target=_follow, args=(weakref.ref(role), path), name="told steps", daemon=True).start()
 
 
 def read(path: Path) -> list[Any]:
@@ -37,11 +37,12 @@ def read(path: Path) -> list[Any]:
     return told
 
 
-def _follow(role: Any, path: Path) -> None:
-    last = None
-    while True:
-        time.sleep(TELL_S)
-        if (told := role.told_steps()) != last:
+def _follow(reference: Any, path: Path) -> None:  # Any: a weak reference to a role; the thread ends with the role
+    last, pause = None, threading.Event()
+    while not pause.wait(TELL_S) and (role := reference()) is not None:
+        told = role.told_steps()
+        del role  # else the thread would keep the role alive during the pause
+        if told != last:
             last = told
             with suppress(OSError):
                 replace_file(path, json.dumps(told).encode())

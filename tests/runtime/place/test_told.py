@@ -1,23 +1,54 @@
 """The steps that a worker in another process tells."""
 
+import threading
 import time
-from types import SimpleNamespace
+
+import pytest
 
 from drl_cli.runtime.place import told
 
 
-def test_the_newest_steps_are_read_from_the_file(tmp_path, monkeypatch):
+class Role:
+    """A role whose steps grow to 3."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def told_steps(self):
+        self.steps = min(self.steps + 1, 3)
+        return [[0, 20, self.steps]]
+
+
+def wait_for(condition):
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.001)
+    return condition()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
     monkeypatch.setattr(told, "TELL_S", 0.001)
+
+
+def test_the_newest_steps_are_read_from_the_file(tmp_path):
     path = told.told_file(f"{tmp_path}/worker-0.log")
     assert path == tmp_path / "worker-0.steps"
     assert told.read(path) == []
-    steps = iter(range(1, 4))
-    role = SimpleNamespace(told_steps=lambda: [[0, 20, next(steps, 3)]])
+    role = Role()
     told.tell(role, path)
-    until = time.monotonic() + 10
-    while told.read(path) != [[0, 20, 3]] and time.monotonic() < until:
-        time.sleep(0.001)
-    assert told.read(path) == [[0, 20, 3]]
+    assert wait_for(lambda: told.read(path) == [[0, 20, 3]])
+
+
+def test_the_thread_ends_with_its_role(tmp_path):
+    def threads():
+        return sum(thread.name == "told steps" for thread in threading.enumerate())
+
+    before, role = threads(), Role()
+    told.tell(role, tmp_path / "worker-0.steps")
+    assert threads() > before
+    del role
+    assert wait_for(lambda: threads() <= before)
 
 
 def test_a_role_without_steps_and_a_missing_folder_are_no_errors(tmp_path):
