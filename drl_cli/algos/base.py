@@ -18,8 +18,9 @@ import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
+from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer import NotFinite, Optimizer
-from drl_cli.optim.params import Params, load_tensors
+from drl_cli.optim.params import Params
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Count, Fraction

@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from drl_cli.optim.group import Context
+from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig
-from drl_cli.optim.params import Params, load_tensors
+from drl_cli.optim.params import Params
 from drl_cli.utils.lazy import Tensor, torch
 
 

@@ -1,0 +1,108 @@
+"""Changes to a torch module whose parameters are views of flat tensors, and copies of such a module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from drl_cli.optim.group import Context, Refused
+from drl_cli.utils.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    Named = list[tuple[str, Tensor]]
+
+
+def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return (name, parameter) for each parameter that needs a gradient, in the module's order."""
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def kept(module: nn.Module) -> Named:
+    """Return (name, tensor) for each tensor that no gradient changes: frozen parameters, then buffers."""
+    return [*frozen(module), *module.named_buffers()]
+
+
+def frozen(module: nn.Module) -> Named:
+    """Return (name, tensor) for each parameter that needs no gradient."""
+    return [(name, p.data) for name, p in module.named_parameters() if not p.requires_grad]
+
+
+def views(module: nn.Module, *flat: Tensor) -> list[list[Tensor]]:
+    """Return, for each flat tensor `[size]`, views of its pieces in the shapes of the module's trained parameters."""
+    shapes = [p.shape for _, p in trained(module)]
+    pieces = [torch.split(one, [shape.numel() for shape in shapes]) for one in flat]
+    return [[piece.view(shape) for piece, shape in zip(one, shapes, strict=True)] for one in pieces]
+
+
+def check_module(name: str, module: nn.Module, context: Context) -> None:
+    """Raise Refused if a parameter is not float32, or if a layer does not work with several trainers."""
+    for key, parameter in trained(module):
+        if parameter.dtype != torch.float32:
+            raise Refused(f"parameter {name}.{key} is {parameter.dtype}; parameters have to be float32")
+    if context.group.size == 1:
+        return
+    for key, layer in module.named_modules():
+        is_random = isinstance(layer, torch.nn.modules.dropout._DropoutNd) and layer.p > 0
+        if is_random or isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            raise Refused(
+                f"{name}.{key} is a {type(layer).__name__}, and each trainer would use that on its own rows only: "
+                "say trainer.num=1"
+            )
+
+
+def prepare(module: nn.Module, context: Context) -> None:
+    """Make a module use the context's products and, if the context asks for them, bfloat16 and torch.compile (GPUs)."""
+    for layer in module.modules():
+        if hasattr(layer, "products"):
+            vars(layer)["products"] = context.products
+    if context.is_bf16:
+        from torch.utils._pytree import tree_map_only
+
+        cast = torch.autocast(context.device.type, torch.bfloat16)
+        forward = type(module).forward
+
+        def rounded(*args: object, **kwargs: object) -> object:
+            with cast:
+                out = forward(module, *args, **kwargs)
+            return tree_map_only(torch.Tensor, _widened, out)
+
+        module.forward = rounded
+    if context.compiles and context.device.type != "cpu":  # on a CPU, single modules are faster without torch.compile
+        module.compile()
+
+
+def share(module: nn.Module, other: nn.Module) -> None:
+    """Let `other`, a copy of `module`, use the same memory as `module` for parameters and buffers."""
+    for own, theirs in zip(module.modules(), other.modules(), strict=True):
+        for name, parameter in theirs.named_parameters(recurse=False):
+            parameter.data = own.get_parameter(name).data
+        theirs._buffers.update(own._buffers)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module, without the changes that `prepare` made."""
+    attributes = vars(module)
+    prepared = {name: attributes.pop(name) for name in [*attributes] if name in ("forward", "_compiled_call_impl")}
+    try:
+        return copy.deepcopy(module)
+    finally:
+        attributes.update(prepared)
+
+
+def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into tensors. If a name is missing or a shape differs, change nothing and raise ValueError."""
+    for name, own in tensors.items():
+        if name not in saved:
+            raise ValueError(f"the saved state has no '{name}'")
+        if saved[name].shape != own.shape:
+            raise ValueError(f"saved '{name}' has shape {tuple(saved[name].shape)}, needed is {tuple(own.shape)}")
+    with torch.no_grad():
+        for name, own in tensors.items():
+            own.copy_(saved[name])
