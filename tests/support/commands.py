@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from words import newest
 
 from drl_cli.settings.conf import conf_dir
 
@@ -109,7 +110,7 @@ def drl():
 
     def run(command, *args, cwd, **env):
         return subprocess.run(
-            [sys.executable, "-m", f"drl_cli.cli.{command}", *map(str, args)],
+            [sys.executable, "-m", f"drl_cli.cli.{command}", *newest(args)],
             cwd=cwd,
             env=os.environ | env,
             capture_output=True,

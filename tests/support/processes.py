@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from words import newest
 
 SMALL = (
     "env=Pendulum-v1",
@@ -40,7 +41,7 @@ class Run:
     def __init__(self, cwd, *args, command="train", **env):
         self.cwd, self.mark = cwd, uuid.uuid4().hex
         self.files = [cwd / f"{name}-{self.mark}" for name in ("out", "err")]
-        line = [sys.executable, "-m", f"drl_cli.cli.{command}", *args]
+        line = [sys.executable, "-m", f"drl_cli.cli.{command}", *newest(args)]
         marked = os.environ | env | {MARK: self.mark}
         with self.files[0].open("w") as out, self.files[1].open("w") as err:
             self.process = subprocess.Popen(line, cwd=cwd, env=marked, stdout=out, stderr=err, start_new_session=True)

@@ -186,16 +186,31 @@ class Cluster:
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # keep Ray's warnings off the terminal
         try:
-            ray.init(
-                address=address,
-                runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-            )
+            with _no_stderr():  # Ray writes a line about its log level to the terminal
+                ray.init(
+                    address=address,
+                    runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                )
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         _have_ray_log()
         return _ask(live_nodes(self._only_here), env, modules, self._folder)
+
+
+@contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Discard what this process, C++ code included, writes to stderr."""
+    sys.stderr.flush()
+    terminal, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(null)
 
 
 def _addresses() -> list[str]:
