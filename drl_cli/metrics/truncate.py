@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from drl_cli.utils.files import replace_file
@@ -15,18 +16,21 @@ HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 def truncate_records(folder: Path, env_steps: int, eval_steps: int | None = None) -> None:
     """Remove all records of a run that are incomplete or have more than `env_steps` environment steps.
 
-    If the resumed run repeats the last evaluation, eval.csv keeps only the rows up to `eval_steps`.
+    If the resumed run repeats the last evaluation, only evaluations up to `eval_steps` are kept.
     """
     eval_steps = env_steps if eval_steps is None else eval_steps
-    files = ("metrics.jsonl", _lines, env_steps), ("eval.csv", _rows, eval_steps), (EVENTS, _events, env_steps)
-    for pattern, keep, most in files:
+    for pattern, keep in (
+        ("metrics.jsonl", partial(_lines, env_steps=env_steps)),
+        ("eval.csv", partial(_rows, env_steps=eval_steps)),
+        (EVENTS, partial(_events, env_steps=env_steps, eval_steps=eval_steps)),
+    ):
         for path in folder.glob(pattern):
             content = path.read_bytes()
-            kept = b"".join(keep(content, most))
+            kept = b"".join(keep(content))
             if kept != content:
                 replace_file(path, kept)
     for path in folder.glob("videos/eval_*.gif"):
-        if int(path.stem.removeprefix("eval_")) > env_steps:
+        if int(path.stem.removeprefix("eval_")) > eval_steps:
             path.unlink()
 
 
@@ -42,7 +46,7 @@ def _rows(content: bytes, env_steps: int) -> Iterator[bytes]:
             yield line
 
 
-def _events(content: bytes, env_steps: int) -> Iterator[bytes]:
+def _events(content: bytes, env_steps: int, eval_steps: int) -> Iterator[bytes]:
     from tensorboard.compat.proto.event_pb2 import Event
 
     start = 0
@@ -51,6 +55,8 @@ def _events(content: bytes, env_steps: int) -> Iterator[bytes]:
         end = start + HEAD + length + FOOT
         if end > len(content):
             return
-        if Event.FromString(content[start + HEAD : end - FOOT]).step <= env_steps:
+        event = Event.FromString(content[start + HEAD : end - FOOT])
+        is_evaluation = any(value.tag.startswith("eval/") for value in event.summary.value)
+        if event.step <= (eval_steps if is_evaluation else env_steps):
             yield content[start:end]
         start = end

@@ -48,6 +48,11 @@ def test_later_records_are_removed(run):
     )
 
 
+def test_an_evaluation_that_is_repeated_is_removed_everywhere(run):
+    truncate_records(run, 45, 39)
+    assert steps(run) == ([10, 20, 30, 40], [20], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20]})
+
+
 def test_earlier_records_stay(run):
     files = {path: path.read_bytes() for path in run.iterdir()}
     truncate_records(run, 100)
