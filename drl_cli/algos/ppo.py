@@ -117,7 +117,7 @@ class Algorithm(NetworkAlgorithm):
         self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        rollout = self._rollout(batch)
+        rollout, explained = self._rollout(batch)
         metrics: list[dict[str, Tensor]] = []
         skipped = 0
         for _ in range(self.config.epochs):
@@ -130,23 +130,29 @@ class Algorithm(NetworkAlgorithm):
                 if kl > self.config.target_kl:
                     break
         means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
+        means |= {"explained_variance": explained} if metrics else {}
         return Update(means, steps=len(metrics), skipped=skipped)
 
-    def _rollout(self, batch: Batch) -> Rollout:
-        """Return a rollout of the batch's rows, with advantages and value targets as columns."""
+    def _rollout(self, batch: Batch) -> tuple[Rollout, Tensor]:
+        """Return a rollout of the batch's rows, with advantages and value targets as columns, and how good values were.
+
+        The last result is the explained variance, 1 - Var(target - value) / Var(target): 1 if the critic predicted all
+        targets, 0 if a constant had predicted them as well.
+        """
         config, group = self.config, self.context.group
         rollout = Rollout(batch, self.encoder, group, config.minibatch_size, config.seq_len)
         value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in rollout.features())
         columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
         reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
         advantage = torch.from_numpy(gae(reward, discount, now, then, cut, config.gae_lambda)).to(value.device)
-        rollout.rows["target"] = advantage + value
+        rollout.rows["target"] = target = advantage + value
+        explained = 1.0 - (advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)).nan_to_num()
         if config.normalize_advantage:
             group.mean_(mean := advantage.mean())
             group.mean_(variance := (advantage - mean).square().mean())
             advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
         rollout.rows["advantage"] = advantage
-        return rollout
+        return rollout, explained
 
     def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: a tensor, or a dict of tensors
         """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""

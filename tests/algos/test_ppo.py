@@ -101,6 +101,7 @@ class Reference:
         batch = {name: c.double() if c.dtype == torch.float32 else c for name, c in batch.items()}
         with torch.no_grad():
             advantage, target = self.advantages(batch)
+            explained = 1 - (advantage.var() / target.var()).item()
             if config.normalize_advantage:
                 advantage = (advantage - advantage.mean()) / advantage.std(correction=0)
         seen = []
@@ -121,7 +122,7 @@ class Reference:
                 seen.append([x.item() for x in (policy_loss, value_loss, entropy.mean(), kl, outside)])
         means = torch.tensor(seen).mean(0).tolist()
         names = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
-        return dict(zip(names, means, strict=True)), len(seen)
+        return dict(zip(names, means, strict=True)) | {"explained_variance": explained}, len(seen)
 
 
 @pytest.mark.parametrize("normalize_advantage", [False, True])
@@ -236,3 +237,17 @@ def test_the_policy_starts_near_uniform():
     assert np.abs(make_policy(make("box"), "box").greedy(obs)).max() < 0.1
     log_prob = make_policy(make("discrete"), "discrete").act(obs)["log_prob"]
     np.testing.assert_allclose(log_prob, -np.log(3), atol=0.1)
+
+
+def test_explained_variance_compares_values_with_their_targets():
+    """With discount 0, the targets are the rewards."""
+    algorithm, batch = make(), make_batch("box", 1)
+    batch["discount"] = torch.zeros_like(batch["discount"])
+    value = algorithm.critic.forward(batch["obs"])[0][0, :, 0].clone()
+    expected = 1 - (batch["reward"] - value).var(correction=0) / batch["reward"].var(correction=0)
+    assert float(algorithm.learn(batch, Counts()).metrics["explained_variance"]) == pytest.approx(
+        float(expected), rel=1e-4
+    )
+    assert float(make().learn(batch | {"reward": value}, Counts()).metrics["explained_variance"]) == pytest.approx(1.0)
+    constant = make().learn(batch | {"reward": torch.zeros_like(value)}, Counts()).metrics["explained_variance"]
+    assert torch.isfinite(constant)
