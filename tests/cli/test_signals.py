@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -21,7 +22,11 @@ SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=200
 
 def begun(run, name):
     """Whether the run has started a process of this name."""
-    return any(process.name() == name for process in psutil.Process(run.process.pid).children())
+    for process in psutil.Process(run.process.pid).children():
+        with suppress(psutil.NoSuchProcess):  # a short-lived child
+            if process.name() == name:
+                return True
+    return False
 
 
 PHASES = {
@@ -34,7 +39,7 @@ PHASES = {
     ),
     "training": ((), lambda run: run.saved >= 400),
     "evaluating": (
-        (*SLOW_EVALUATION, "manage.eval_period=100"),
+        (*SLOW_EVALUATION, "manage.eval_period=400"),  # mode=sync waits for the result at step 500
         lambda run: run.saved >= 400 and "eval  return" not in run.out,
     ),
     "saving": (
