@@ -74,7 +74,7 @@ class _HandWritten(torch.autograd.Function):
     def forward(ctx: Any, module: MLP, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's context
         out: Tensor
         ctx.network, kind = module.network(flat), x.device.type
-        if torch.is_autocast_enabled(kind):  # the products round by themselves
+        if torch.is_autocast_enabled(kind):  # off here: `products` rounds to bfloat16 itself where it should
             with torch.autocast(kind, enabled=False):
                 out, ctx.trace = ctx.network.forward(x, masks)
         else:

@@ -80,7 +80,7 @@ def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str 
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with the override `match`. Raise UsageError for an exit code other than 2.
+    """Return a line for each problem with the override `match`. Raise UsageError like `check_option`.
 
     `algo` is None if the algorithm does not exist.
     """

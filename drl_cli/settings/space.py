@@ -90,7 +90,7 @@ class Choice:
         return self.values[rng.integers(len(self.values))]
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """Return the choice before or after `value`, in the order in which the choices were typed."""
+        """Return at random the choice typed before or after `value`. Where there is none, return `value` itself."""
         place = self.values.index(str(value)) + (-1, 1)[rng.integers(2)]
         return self.values[min(max(place, 0), len(self.values) - 1)]
 

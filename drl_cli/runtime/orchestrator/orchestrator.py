@@ -208,7 +208,8 @@ class Orchestrator:
             self.learning.train(updates)
         held = {done.member for done in self.collector.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
-        for member in longest_idle_first:  # in order of index, a narrow band would leave the last workers idle
+        # If the limiter allows only a few calls and the order were by index, the last workers would stay idle.
+        for member in longest_idle_first:
             if not self.admission.may_collect():
                 break
             if member.index not in held:

@@ -147,7 +147,7 @@ class RayHandle:
     def __init__(self, actor: Any, log_file: str, concurrent: Collection[str] = ()) -> None:
         self.actor, self.concurrent = actor, concurrent
         self.told_file = told.told_file(log_file)
-        self.told_file.unlink(missing_ok=True)  # from the role's process before a restart or a resume
+        self.told_file.unlink(missing_ok=True)  # a file of the previous process, after a restart or a resume
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
         values = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]

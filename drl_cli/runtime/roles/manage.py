@@ -154,7 +154,7 @@ class Manage:
                 return error if isinstance(error, OSError) else OSError(errno.ENOSPC, str(error))
 
     def _drop_older(self) -> list[Callable[[], None]]:
-        """Return functions that each remove the oldest checkpoint, until one is left."""
+        """Return calls of `prune`, to be made in order: each keeps one checkpoint fewer, and the last one keeps one."""
         num = len(list(self.checkpoints.glob("step_*")))
         return [partial(checkpoint.prune, self.checkpoints, keep) for keep in range(num - 1, 0, -1)]
 
