@@ -85,7 +85,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
 
     cores, load = num_cores(), os.getloadavg()[0]
     busy = ": other programs disturb what is measured here" if load > cores / 4 else ""
-    print(f"{config.env.name} {config.algo.name} {config.mode}: {cores} processors, load {load:.1f}{busy}")
+    print(f"{config.env.name} {config.algo_name} {config.mode}: {cores} processors, load {load:.1f}{busy}")
     print(row("part", "what", "median", "min - max", ""), flush=True)
     figures: list[Figure] = []
 

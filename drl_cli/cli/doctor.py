@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.utils.cores import num_cores
+from drl_cli.utils.headless import headless
 from drl_cli.utils.memory import CGROUP, free_memory
 from drl_cli.version import __version__
 
@@ -27,8 +28,6 @@ GIB = 2**30
 STORE_MB = 256  # size of Ray's object store in a run without images
 RAY_S = 60.0  # time that Ray may take to start
 RAY_LOGS = "its logs are in /tmp/ray/session_latest/logs"
-HEADLESS = {"SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"} if sys.platform == "linux" else {}
-"""Environment variables for drawing without a display, as drl-play sets them, unless the user has set them."""
 RENDER = """
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import build
@@ -194,7 +193,7 @@ def render(id: str, advice: str) -> Check:
     """Draw one frame without a display, in another process, because a graphics driver may kill the process."""
     command = [sys.executable, "-c", RENDER.format(id=id)]
     try:
-        done = subprocess.run(command, env=HEADLESS | os.environ, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env={**os.environ, **headless()}, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:
         return Check("warn", "rendering", f"{id}: no frame within 30 s", advice)
     if done.returncode:

@@ -10,15 +10,13 @@ from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, opti
 from drl_cli.deploy.trained import acting, open_policy, stages
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
+from drl_cli.utils.headless import headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.deploy.play import Played
     from drl_cli.deploy.policy import TrainedPolicy
-
-HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-"""Environment variables for drawing without a screen. Values that the user has set are kept."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,7 @@ def answer(options: Options) -> int:
     """Record the video without a screen, or show a window. Print the returns, and the path of the video."""
     if options.live:
         return show(options)
-    for name, value in HEADLESS.items():
-        os.environ.setdefault(name, value)
-    if sys.platform == "linux" and "DISPLAY" not in os.environ:
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    os.environ.update(headless())
     print("\n".join(play(options)))
     return DONE
 

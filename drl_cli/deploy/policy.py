@@ -34,7 +34,7 @@ class TrainedPolicy(Caller):
         self._action = PreviousStep.none(spec, 0).action
 
     def __repr__(self) -> str:
-        return f"<policy of {self.config.algo.name} for {self.config.env.name}: {self.checkpoint}>"
+        return f"<policy of {self.config.algo_name} for {self.config.env.name}: {self.checkpoint}>"
 
     def fresh(self) -> Policy:
         """Return a new policy of the algorithm with the same parameters. Raise ValueError if they do not fit."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.products import Products
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
 def prepare(module: nn.Module, context: Context) -> None:
     """Make a module use the context's products and, if the context asks for them, bfloat16 and torch.compile (GPUs)."""
     for layer in module.modules():
-        if hasattr(layer, "products"):
+        if isinstance(getattr(layer, "products", None), Products):
             vars(layer)["products"] = context.products
     if context.is_bf16:
         from torch.utils._pytree import tree_map_only

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
@@ -40,9 +41,14 @@ def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def option_values(group: str, option: str) -> dict[str, Any]:
-    """Return the values in an option's yaml and in the files that it extends; none if there is no such option."""
+    """Return the values in an option's yaml and in the files that it extends; none if there is no such option.
+
+    Raise UsageError if the file has no options.
+    """
     file = option_file(group, option)
     node = yaml.load(file.read_text(), LOADER) if file is not None else {}
+    if not isinstance(node, Mapping):
+        raise UsageError(f"{file}: holds no options")
     inherited = {key: value for base in bases(node) for key, value in option_values(group, base).items()}
     return inherited | {key: value for key, value in node.items() if key != "defaults"}
 

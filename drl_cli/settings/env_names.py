@@ -132,16 +132,19 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
     """
     typed = typed_values(overrides)
     name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
+    from drl_cli.envs.make import read_spec
+
     try:
         node = option_values("env", name) if option_file("env", name) is not None else env_options(name)
         for key, text in typed.items():
             if key.startswith("env.") and not is_sweep(text):
                 _put(node, key.split(".")[1:], yaml.safe_load(text))
         config: EnvConfig = judge(Key("env", group_of(EnvConfig)), node)
-        from drl_cli.envs.make import read_spec
-
+    except (UsageError, yaml.YAMLError):
+        return None
+    try:
         return read_spec(config)
-    except Exception:
+    except Exception:  # the user's environment may raise anything
         return None
 
 

@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from logging.handlers import MemoryHandler
 from pathlib import Path
 
 from drl_cli.utils.files import LogFile
@@ -27,6 +26,8 @@ def run_log() -> Iterator[Callable[[Path], None]]:
 
     The file also gets the messages from before it was open.
     """
+    from logging.handlers import MemoryHandler  # imports sockets, which most answers of a command do not need
+
     root = logging.getLogger("drl_cli")
     level, propagate = root.level, root.propagate
     root.setLevel(logging.INFO)

@@ -18,6 +18,8 @@ from drl_cli.metrics.film import Film
 from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
 from drl_cli.metrics.tensorboard import LAYOUT, TensorBoard
 from drl_cli.metrics.truncate import truncate_records
+from drl_cli.runtime.roles.recording import describe
+from drl_cli.settings.compose import compose
 
 FIXED = ("env_steps", "mean")
 
@@ -176,3 +178,8 @@ def test_tensorboard_shows_a_video_as_an_animated_image(tmp_path):
     events = written(tmp_path, lambda board: board.video("eval/video", path, 70))
     (event,) = events.Images("eval/video")
     assert (event.step, event.width, event.height, event.encoded_image_string) == (70, 30, 20, path.read_bytes())
+
+
+def test_recorders_get_the_name_of_the_preset(tmp_path):
+    config = compose(["env=CartPole-v1", "algo=munchausen_dqn", "seed=3"])
+    assert describe(config, tmp_path).name == "CartPole-v1 munchausen_dqn-async s3"

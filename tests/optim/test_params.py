@@ -7,7 +7,7 @@ import torch
 from drl_cli.optim import params as module
 from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.params import Params
-from drl_cli.optim.products import BFloat16
+from drl_cli.optim.products import BFloat16, Products
 
 CPU = Context(torch.device("cpu"))
 
@@ -204,3 +204,12 @@ def test_every_tensor_that_a_bf16_module_returns_is_float32():
     Params(Context(torch.device("cpu"), products=BFloat16(torch.device("cpu"))), net=net)
     mean, rest = net(batch())
     assert (mean.dtype, rest["log_std"].dtype, rest["rows"].dtype) == (torch.float32, torch.float32, torch.int64)
+
+
+def test_only_our_products_are_replaced():
+    """An attribute `products` of a user's module may be anything."""
+    net, own = Net(), Net()
+    net.products, own.products = "shop", Products()
+    context = Context(torch.device("cpu"), products=BFloat16(torch.device("cpu")))
+    Params(context, net=net, own=own)
+    assert (net.products, own.products) == ("shop", context.products)
