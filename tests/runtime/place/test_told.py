@@ -41,14 +41,12 @@ def test_the_newest_steps_are_read_from_the_file(tmp_path):
 
 
 def test_the_thread_ends_with_its_role(tmp_path):
-    def threads():
-        return sum(thread.name == "told steps" for thread in threading.enumerate())
-
-    before, role = threads(), Role()
+    before, role = set(threading.enumerate()), Role()
     told.tell(role, tmp_path / "worker-0.steps")
-    assert threads() > before
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.is_alive()
     del role
-    assert wait_for(lambda: threads() <= before)
+    assert wait_for(lambda: not thread.is_alive())
 
 
 def test_a_role_without_steps_and_a_missing_folder_are_no_errors(tmp_path):
