@@ -1,5 +1,6 @@
 """MLP, the torch module: equal to autograd and to FlatMLP, frozen, stale, in a policy, compiled."""
 
+import copy
 import math
 import shutil
 
@@ -86,8 +87,22 @@ def test_params_adopt_the_module_and_its_networks_follow():
     assert not torch.equal(target(x), mlp(x))
     mlp(x).sum().backward()
     assert params["critic"].grad.any()
+    before = params.flat.clone()
     frozen(x.requires_grad_()).sum().backward()
-    assert x.grad.any()
+    (expected,) = torch.autograd.grad(reference(mlp, x)[0].sum(), [x])
+    torch.testing.assert_close(x.grad, expected)
+    assert torch.equal(params.flat, before)
+
+
+def test_other_parameters_can_be_given_for_one_call():
+    mlp, x = make(), torch.randn(4, 3)
+    out, doubled = mlp(x), 2 * mlp.flat
+    expected = torch.func.functional_call(copy.deepcopy(mlp), {"flat": doubled}, (x,))
+    assert torch.equal(torch.func.functional_call(mlp, {"flat": doubled}, (x,)), expected)
+    with torch.no_grad():
+        mlp.flat.mul_(2)
+    torch.testing.assert_close(reference(mlp, x)[0], expected)
+    assert not torch.equal(out, expected)
 
 
 def test_a_step_makes_an_older_graph_stale():

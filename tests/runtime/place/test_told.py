@@ -42,8 +42,9 @@ def test_the_newest_steps_are_read_from_the_file(tmp_path):
 
 def test_the_thread_ends_with_its_role(tmp_path):
     before, role = set(threading.enumerate()), Role()
-    told.tell(role, tmp_path / "worker-0.steps")
+    told.tell(role, path := tmp_path / "worker-0.steps")
     (thread,) = set(threading.enumerate()) - before
+    assert wait_for(lambda: told.read(path) == [[0, 20, 3]])
     assert thread.is_alive()
     del role
     assert wait_for(lambda: not thread.is_alive())
