@@ -7,7 +7,6 @@ from contextlib import closing
 import numpy as np
 
 from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
-from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, LoadParams, SampleBatch, UpdatePriority
@@ -57,8 +56,8 @@ class Replaying:
         """Draw batches, and update their priorities if the table has any. Return the number of batches."""
         header, _ = self.draw(num_batches)
         if header.row_ids is not None:
-            replay, shape = self.config.replay, header.row_ids.shape
-            steps = (replay.seq_len,) if isinstance(replay, SequencesConfig) else ()
+            shape, row_steps = header.row_ids.shape, self.config.replay.steps
+            steps = (row_steps.seq_len,) if row_steps else ()
             if self.priorities.shape != (*shape, *steps):
                 self.priorities = np.random.default_rng(0).exponential(size=(*shape, *steps)).astype(np.float32)
             self.replay.update_priorities(UpdatePriority(0, header.row_ids, self.priorities))

@@ -13,7 +13,6 @@ from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.optim.products import has_bf16
-from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
@@ -134,7 +133,7 @@ def precision_text(config: Config, spec: EnvSpec) -> list[str]:
 def memory_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting that conflicts with a recurrent network or with replay of sequences."""
     memory, trains = config.network.memory, load_algorithm(config.algo.name).Algorithm
-    is_sequences = isinstance(config.replay, SequencesConfig)
+    is_sequences = config.replay.steps is not None
     if memory != "none" and not (is_sequences or config.is_on_policy):
         yield f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
     if is_sequences and config.algo.n_step > 1 and not issubclass(trains, NetworkAlgorithm):

@@ -4,24 +4,22 @@ import math
 from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.replay.config import FifoConfig, SequencesConfig
+from drl_cli.replay.config import NO_UPDATE, Load
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems
-
-NO_UPDATE = "no update would ever be made"
 
 
 def pace_problems(config: Config) -> list[str]:
     """Return a line for each setting with which the run would never train, would deadlock, or would lose data."""
     replay, pace = config.replay, config.orchestrator
-    if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
-        return [f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}"]
+    own = list(replay.problems(load_of(config)))
+    if own and replay.steps:  # the number of rows can't be computed
+        return own
     problems, capacity = [], replay.num_transitions
     if capacity < pace.min_inserts:
         problems.append(f"replay.capacity={capacity} is below orchestrator.min_inserts={pace.min_inserts}: {NO_UPDATE}")
-    if isinstance(replay, FifoConfig):
-        problems += queue_problems(config, replay)
+    problems += own
     if config.block_rows < config.worker.envs:
         problems.append(
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
@@ -35,9 +33,15 @@ def pace_problems(config: Config) -> list[str]:
     rows, share = rows_per_block(config), replay.num_rows // config.num_shards
     if share < rows + config.algo.n_step * config.worker.envs:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
-        of += f" = {share} sequences" if isinstance(replay, SequencesConfig) else ""
+        of += f" = {share} sequences" if replay.steps else ""
         problems.append(f"replay.capacity={capacity}{of} is below one block of {rows} transitions")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
+
+
+def load_of(config: Config) -> Load:
+    """Return what the config asks of its replay table."""
+    size, collected = config.trainer.batch_size, config.num_workers * config.rows_per_collect
+    return Load(config.total_env_steps, size, rows_per_block(config), collected, config.mode == "async")
 
 
 def rows_per_block(config: Config) -> int:
@@ -74,29 +78,6 @@ def update_problems(config: Config) -> Iterator[str]:
         yield (
             f"orchestrator.sample_insert_ratio={pace.sample_insert_ratio:g} x the transitions after "
             f"orchestrator.min_inserts={pace.min_inserts} is below 1 at total_env_steps={steps}: {NO_UPDATE}"
-        )
-
-
-def queue_problems(config: Config, replay: FifoConfig) -> Iterator[str]:
-    """Yield a line for each setting with which an on-policy queue never fills a batch, or loses transitions."""
-    batch, rows, ahead = config.trainer.batch_size, rows_per_block(config), max(1, replay.max_staleness)
-    if replay.max_staleness == 0 and config.mode == "async":
-        yield (
-            "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
-            "they collect would be dropped; say replay.max_staleness=1 or mode=sync"
-        )
-    if rows > ahead * batch and config.mode == "async":
-        yield (
-            f"a block of {rows} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "
-            f"{batch}: in mode=async its last ones would be too old; lower worker.block_rows or say mode=sync"
-        )
-    if config.total_env_steps < batch:
-        yield f"total_env_steps={config.total_env_steps} is below trainer.batch_size={batch}: {NO_UPDATE}"
-    collected = config.num_workers * config.rows_per_collect
-    if replay.capacity < (needed := ahead * batch + collected):
-        yield (
-            f"replay.capacity={replay.capacity} is below {needed} = {ahead} x trainer.batch_size {batch} that may wait "
-            f"+ {collected} transitions of one collect of all workers: some would be lost"
         )
 
 

@@ -9,11 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.errors import MISSING, RESOURCES, UsageError
-from drl_cli.replay.config import MOST_TRANSITIONS, UniformConfig
+from drl_cli.replay.config import MOST_TRANSITIONS
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
-from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.cores import num_cores
@@ -82,13 +81,12 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
     from drl_cli.runtime.roles.worker import row_schema  # slow: imports gymnasium
 
     schema = row_schema(config, spec)
-    shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
+    shares = [config.replay.share(shard, config.num_shards) for shard in range(config.num_shards)]
     stackings = config.stackings(spec)
     most = config.most_inserts
-    rows = sum(table_bytes(share, reference_schema(schema, stackings), most) for share in shares)
-    if not isinstance(config.replay, UniformConfig):
-        return rows
-    return rows + frame_bytes(stackings, min(config.replay.num_transitions, most), config.replay.compress)
+    rows = sum(share.table_bytes(reference_schema(schema, stackings), most) for share in shares)
+    codec = config.replay.frame_codec
+    return rows if codec is None else rows + frame_bytes(stackings, min(config.replay.num_transitions, most), codec)
 
 
 def check_hardware(config: Config) -> None:
@@ -114,8 +112,7 @@ def check_hardware(config: Config) -> None:
         line = f"trainer.compile=true needs a C++ compiler: there is no {compiler}. Install one, or name it by CXX=..."
         raise UsageError(line, MISSING)
     try:
-        if isinstance(config.replay, UniformConfig):
-            make_codec(config.replay.compress)
+        make_codec(config.replay.frame_codec)
     except ModuleNotFoundError as error:
         line = "replay.compress=lz4 needs a package that is not installed:  pip install 'drl-cli[lz4]'"
         raise UsageError(line, MISSING) from error

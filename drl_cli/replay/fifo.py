@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
-from drl_cli.replay.config import FifoConfig
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
@@ -18,9 +17,9 @@ class FifoOnce(Table):
     at the same time.
     """
 
-    def __init__(self, schema: Schema, config: FifoConfig, most_inserts: int | None = None) -> None:
-        super().__init__(RingStore({**schema, "version": Column((), "int64")}, config.capacity, most_inserts))
-        self.max_staleness = config.max_staleness
+    def __init__(self, schema: Schema, capacity: int, max_staleness: int, most_inserts: int | None = None) -> None:
+        super().__init__(RingStore({**schema, "version": Column((), "int64")}, capacity, most_inserts))
+        self.max_staleness = max_staleness
         self.waiting = np.empty(0, np.int64)
         self.dropped = self._reported = 0
         self.staleness = np.zeros(1)

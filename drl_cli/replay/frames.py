@@ -87,6 +87,6 @@ class Lz4(Codec):
         return super().unpack(list(map(partial(self.lz4.decompress, uncompressed_size=size), frames)), size)
 
 
-def make_codec(compress: str) -> Codec:
-    """Return the codec for a value of `replay.compress`."""
+def make_codec(compress: str | None) -> Codec:
+    """Return the codec for a value of `replay.compress`; None does not compress."""
     return Lz4() if compress == "lz4" else Codec()

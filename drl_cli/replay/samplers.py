@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.sum_tree import SumTree
 from drl_cli.types import Array, State
 from drl_cli.utils.seeding import rng_state, set_rng_state
@@ -65,10 +64,20 @@ class Prioritized(Sampler):
     then, after a single outlier, all later rows would get too large a priority.
     """
 
-    def __init__(self, config: PrioritizedConfig, rng: np.random.Generator, num_batches: int) -> None:
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        num_rows: int,
+        num_batches: int,
+        alpha: float,
+        beta: float,
+        eps: float,
+        uniform_mix: float,
+    ) -> None:
         super().__init__(rng)
-        self.config, self.num_batches = config, num_batches
-        self.tree = SumTree(config.num_rows)
+        self.num_batches, self.alpha, self.first_beta, self.eps = num_batches, alpha, beta, eps
+        self.uniform_mix = uniform_mix
+        self.tree = SumTree(num_rows)
         self.nbytes = self.tree.nbytes
         self.largest = 1.0
         self.drawn = 0
@@ -82,7 +91,7 @@ class Prioritized(Sampler):
             self.update(slots, priorities)
 
     def sample(self, size: int, num_batches: int, batch_size: int) -> tuple[Array, Array | None]:
-        shape, total, mix = (num_batches, batch_size), self.tree.total, self.config.uniform_mix
+        shape, total, mix = (num_batches, batch_size), self.tree.total, self.uniform_mix
         mass = (np.arange(batch_size) + self.rng.random(shape)) / batch_size * total
         slots = self.tree.find(mass)
         if mix:
@@ -96,14 +105,14 @@ class Prioritized(Sampler):
     def beta(self, batch: Array) -> Array:
         """Return beta for the batches with these numbers, counted from 0. Beta is 1 from batch `num_batches - 1` on."""
         done = np.minimum(1.0, batch / max(1, self.num_batches - 1))
-        return 1.0 - (1.0 - self.config.beta) * (1.0 - done)
+        return 1.0 - (1.0 - self.first_beta) * (1.0 - done)
 
     def update(self, slots: Array, priorities: Array) -> None:
         """Set priorities. A priority that is negative or not finite is set to 0 and counted in `bad`."""
         is_good = np.isfinite(priorities) & (priorities >= 0)
         self.bad += int((~is_good).sum())
-        values = np.where(is_good, priorities, 0.0).astype(np.float64) + self.config.eps
-        self.tree.set(slots, values**self.config.alpha)
+        values = np.where(is_good, priorities, 0.0).astype(np.float64) + self.eps
+        self.tree.set(slots, values**self.alpha)
 
     def stats(self) -> Mapping[str, float]:
         beta = float(self.beta(np.array(self.drawn - 1)))
@@ -115,5 +124,5 @@ class Prioritized(Sampler):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.tree.set(np.arange(self.config.num_rows), state["values"])
+        self.tree.set(np.arange(self.tree.capacity), state["values"])
         self.largest, self.drawn, self.bad = (state[name].item() for name in ("largest", "drawn", "bad"))

@@ -1,18 +1,14 @@
-"""Tables that keep rows until newer rows overwrite them, and a function that makes the table for a config."""
+"""Tables that keep rows until newer rows overwrite them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
-from drl_cli.replay.config import FifoConfig, PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
-from drl_cli.replay.fifo import FifoOnce
-from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
-from drl_cli.replay.sequences import mix, sequence_schema
-from drl_cli.replay.store import RandomStore, RingStore, reserved_rows, row_bytes
-from drl_cli.replay.sum_tree import tree_bytes
-from drl_cli.types import Array, Columns, Schema, State, nested, num_rows, within
+from drl_cli.replay.samplers import Sampler
+from drl_cli.replay.sequences import mix
+from drl_cli.replay.store import RingStore
+from drl_cli.types import Array, Columns, State, nested, num_rows, within
 
 
 class ReplayTable(Table):
@@ -82,11 +78,14 @@ class ReplayTable(Table):
 
 
 class SequenceTable(ReplayTable):
-    """A table of sequences. `inserts` counts transitions. The priorities of the steps of a row are mixed into one."""
+    """A table of sequences. `inserts` counts transitions. The priorities of the steps of a row are mixed into one.
 
-    def __init__(self, config: SequencesConfig, store: RingStore, sampler: Sampler) -> None:
+    Rows have `burn_in` steps before their learned steps, and begin `stride` steps apart.
+    """
+
+    def __init__(self, store: RingStore, sampler: Sampler, burn_in: int, stride: int, eta: float) -> None:
         super().__init__(store, sampler)
-        self.config = config
+        self.burn_in, self.stride, self.eta = burn_in, stride, eta
         self.transitions = 0
 
     @property
@@ -117,51 +116,12 @@ class SequenceTable(ReplayTable):
 
     def _new_transitions(self, rows: Columns) -> int:
         """Return an estimate of the number of new transitions. It is too low for the first row of an episode."""
-        return int(np.minimum(rows["valid"].sum(1), self.config.seq_len - self.config.overlap).sum())
+        return int(np.minimum(rows["valid"].sum(1), self.stride).sum())
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
         """Mix the priorities `[n, seq_len]` of the learned steps into one per row, without the padding."""
-        return mix(priorities, self.store.columns["valid"][slots, self.config.burn_in :], self.config.eta)
+        return mix(priorities, self.store.columns["valid"][slots, self.burn_in :], self.eta)
 
 
 def _renamed(columns: Columns, old: str, new: str) -> Columns:
     return {new if name == old else name: column for name, column in columns.items()}
-
-
-def make_table(
-    config: ReplayConfig,
-    schema: Schema,
-    rng: np.random.Generator,
-    num_batches: int,
-    most_inserts: int | None = None,
-) -> Table:
-    """Make the table of one shard. A complete run samples at least `num_batches` batches from this table.
-
-    Memory is reserved for the whole capacity, or for `most_inserts` rows if this number is smaller.
-    """
-    if isinstance(config, FifoConfig):
-        return FifoOnce(schema, config, most_inserts)
-    assert isinstance(config, UniformConfig)
-    schema = table_schema(config, schema)
-    is_ring = config.remover == "oldest"
-    rows = config.num_rows
-    store = RingStore(schema, rows, most_inserts) if is_ring else RandomStore(schema, rows, rng, most_inserts)
-    sampler = Prioritized(config, rng, num_batches) if isinstance(config, PrioritizedConfig) else Uniform(rng)
-    return SequenceTable(config, store, sampler) if isinstance(config, SequencesConfig) else ReplayTable(store, sampler)
-
-
-def table_schema(config: ReplayConfig, schema: Schema) -> Schema:
-    """Return the columns of a table, given the schema of transitions."""
-    return sequence_schema(schema, config.length) if isinstance(config, SequencesConfig) else schema
-
-
-def table_bytes(config: ReplayConfig, schema: Schema, most_inserts: int | None = None) -> int:
-    """Return the bytes that the table of one shard allocates."""
-    tree = tree_bytes(config.num_rows) if isinstance(config, PrioritizedConfig) else 0
-    return reserved_rows(config.num_rows, most_inserts) * row_bytes(table_schema(config, schema)) + tree
-
-
-def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:
-    """Return the config of one shard, with an equal share of the capacity. The first shards get the remainder."""
-    capacity, rest = divmod(config.num_transitions, num_shards)
-    return replace(config, capacity=capacity + (shard < rest))

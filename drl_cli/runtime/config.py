@@ -11,7 +11,7 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
-from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
@@ -112,7 +112,7 @@ class Config:
     @property
     def row_steps(self) -> int:
         """The number of environment steps that one row spans."""
-        return self.replay.seq_len if isinstance(self.replay, SequencesConfig) else self.algo.n_step
+        return self.replay.row_steps(self.algo.n_step)
 
     @property
     def random_steps(self) -> int:
@@ -130,12 +130,12 @@ class Config:
     @property
     def is_on_policy(self) -> bool:
         """Whether the algorithm is on-policy, so that replay serves every transition exactly once."""
-        return self.replay.sampler == "fifo-once"
+        return self.replay.versions_ahead is not None
 
     @property
     def worker_priorities(self) -> bool:
         """Whether workers compute the first priorities of their rows."""
-        return isinstance(self.replay, PrioritizedConfig) and self.replay.initial_priority == "worker"
+        return self.replay.worker_priorities
 
     @property
     def num_shards(self) -> int:
@@ -155,7 +155,7 @@ class Config:
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
         """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
-        return make_stackings(spec) if isinstance(self.replay, UniformConfig) else {}
+        return make_stackings(spec) if self.replay.frame_codec is not None else {}
 
     @property
     def updates_per_call(self) -> int:

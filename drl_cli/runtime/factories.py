@@ -3,10 +3,8 @@
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.products import make_products
-from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
-from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
@@ -21,11 +19,11 @@ from drl_cli.utils.seeding import generator, integers
 
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """Create the trajectory manager of one replay shard."""
-    replay, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
+    replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, "replay", shard)
     schema, stackings = row_schema(config, spec), config.stackings(spec)
-    table = make_table(replay, reference_schema(schema, stackings), rng, config.batches_per_shard, config.most_inserts)
-    if stackings and isinstance(replay, UniformConfig):
-        table = FrameTable(table, stackings, make_codec(replay.compress))
+    table = replay.make_table(reference_schema(schema, stackings), rng, config.batches_per_shard, config.most_inserts)
+    if stackings:
+        table = FrameTable(table, stackings, make_codec(replay.frame_codec))
     return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)
 
 
@@ -45,7 +43,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         compiles=config.trainer.compile,
         optimizer=config.optimizer,
         total_env_steps=config.total_env_steps,
-        burn_in=config.replay.burn_in if isinstance(config.replay, SequencesConfig) else 0,
+        burn_in=config.replay.steps.burn_in if config.replay.steps else 0,
     )
     trainer = Trainer(
         lambda context: algorithm(config.algo, config.network, spec, seed, context),
@@ -62,10 +60,10 @@ def make_limiter(config: Config) -> Limiter:
 
     With this width, workers need not wait after one late train call, nor trainers after one late collect call.
     """
-    pace, replay = config.orchestrator, config.replay
+    pace, ahead = config.orchestrator, config.replay.versions_ahead
     is_free = pace.limiter == "none"
-    if isinstance(replay, FifoConfig):
-        return QueueLimiter(config.trainer.batch_size, max(1, replay.max_staleness), free=is_free)
+    if ahead is not None:
+        return QueueLimiter(config.trainer.batch_size, ahead, free=is_free)
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=is_free)

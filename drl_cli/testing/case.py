@@ -9,7 +9,6 @@ from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
 from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.optim.group import Context, ProcessGroup
-from drl_cli.replay.config import SequencesConfig
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_file
 from drl_cli.types import Obs, PreviousStep, Schema, map_parts, random_obs
@@ -29,8 +28,7 @@ class Case:
         self.config = compose([f"algo={name}", "mode=single", *env, *overrides])
         self.spec = read_spec(self.config.env)
         self.is_on_policy = "fifo-once" in self.module.TABLES
-        replay = self.config.replay
-        self.sequences = replay if isinstance(replay, SequencesConfig) else None
+        self.sequences = self.config.replay.steps
         options = (self.config.algo, self.config.network, self.spec)
         self.extra: Schema = self.module.Policy.extra_columns(*options)
 

@@ -164,7 +164,7 @@ def test_a_broken_copy_is_found(monkeypatch, broken):
 def check_priorities():
     """Raise AssertionError where padding counts: of the five real steps four are burn-in, and three are missing."""
     replay = make_config(COUNTER, "replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=0").replay
-    table = tables.make_table(replay, {"reward": Column((), "float32")}, np.random.default_rng(0), 10)
+    table = replay.make_table({"reward": Column((), "float32")}, np.random.default_rng(0), 10)
     mask = np.arange(8) < 5
     table.insert({"reward": np.zeros((1, 8), np.float32), "valid": mask[None]}, np.zeros(5, np.int64))
     table.update_priorities(np.array([[0]]), np.array([[[2.0, 9.0, 9.0, 9.0]]]))

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.replay.config import FifoConfig
 from drl_cli.replay.fifo import FifoOnce
 from drl_cli.types import Column
 
@@ -13,7 +12,7 @@ SCHEMA = {"id": Column((), "int64"), "obs": Column((2,), "float32")}
 
 
 def make(capacity=100, max_staleness=1):
-    return FifoOnce(SCHEMA, FifoConfig("fifo-once", capacity, None, max_staleness))
+    return FifoOnce(SCHEMA, capacity, max_staleness)
 
 
 def insert(table, first, versions):

@@ -12,7 +12,6 @@ from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
 from drl_cli.replay.frames import Stacking, make_codec, make_stackings
 from drl_cli.replay.sequences import SequenceBuilder
-from drl_cli.replay.tables import make_table, table_bytes
 from drl_cli.types import FrameStack, num_rows, transition_schema
 
 CODECS = ("none", "lz4")
@@ -51,8 +50,8 @@ def make_config(capacity, sampler="uniform", remover="oldest"):
 def make_tables(spec, codec, capacity, sampler="uniform", remover="oldest", seed=0):
     """Return a table of frames, and the table of whole images that it has to equal."""
     config, schema = make_config(capacity, sampler, remover), transition_schema(spec)
-    inner = make_table(config, reference_schema(schema, make_stackings(spec)), np.random.default_rng(seed), 100)
-    plain = make_table(config, schema, np.random.default_rng(seed), 100)
+    inner = config.make_table(reference_schema(schema, make_stackings(spec)), np.random.default_rng(seed), 100)
+    plain = config.make_table(schema, np.random.default_rng(seed), 100)
     return FrameTable(inner, make_stackings(spec), codec), plain
 
 
@@ -200,11 +199,11 @@ def test_memory_is_counted(sampler):
     pair = Pair(spec, 3, codec, ImageSteps(spec, 4, np.random.default_rng(0), p_end=0.02, p_break=0.0))
     for _ in range(14):
         insert(tables, pair.collect(20))
-    foreseen = table_bytes(config, reference_schema(schema, make_stackings(spec))) + frame_bytes(
+    foreseen = config.table_bytes(reference_schema(schema, make_stackings(spec))) + frame_bytes(
         make_stackings(spec), capacity, "none"
     )
     assert 0.9 * foreseen < tables[0].nbytes <= foreseen
-    assert tables[1].nbytes == table_bytes(config, schema)
+    assert tables[1].nbytes == config.table_bytes(schema)
     assert tables[0].nbytes < tables[1].nbytes / 4
 
 

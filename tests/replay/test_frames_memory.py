@@ -19,7 +19,7 @@ from drl_cli.replay.config import UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
-from drl_cli.replay.tables import make_table
+
 from drl_cli.types import transition_schema
 
 capacity, n_step, num_steps, num_envs = *map(int, sys.argv[1:4]), 16
@@ -30,7 +30,7 @@ builder = FrameBuilder(NStepBuilder(n_step, 0.99), stackings, codec, 0, 0, n_ste
 envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
 before = psutil.Process().memory_info().rss
 schema = reference_schema(transition_schema(spec), stackings)
-table = make_table(UniformConfig("uniform", capacity, 1, "oldest", "none"), schema, np.random.default_rng(0), 0)
+table = UniformConfig("uniform", capacity, 1, "oldest", "none").make_table(schema, np.random.default_rng(0), 0)
 table = FrameTable(table, stackings, codec)
 for step in range(1, num_steps // num_envs + 1):
     obs = envs.obs.copy()

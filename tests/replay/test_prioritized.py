@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from frequencies import check_frequencies
 
-from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.samplers import Prioritized
 
 
@@ -14,12 +13,8 @@ def make(capacity=10, seed=0, num_batches=100, **options):
         "beta": 0.4,
         "eps": 1e-6,
         "uniform_mix": 0.0,
-        "remover": "oldest",
-        "compress": "none",
-        "initial_priority": "max",
     } | options
-    config = PrioritizedConfig("prioritized", capacity, 1, **options)
-    return Prioritized(config, np.random.default_rng(seed), num_batches)
+    return Prioritized(np.random.default_rng(seed), capacity, num_batches, **options)
 
 
 def filled(capacity, priorities, **options):

@@ -1,15 +1,17 @@
 """Tables: after a long history, batches and weights equal those of a reference implementation."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from frequencies import check_frequencies
 
-from drl_cli.replay.config import PrioritizedConfig, SequencesConfig, UniformConfig
+import drl_cli
+from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.sequences import mix
 from drl_cli.replay.store import RandomStore, RingStore
-from drl_cli.replay.tables import SequenceTable, make_table, table_bytes
+from drl_cli.replay.tables import SequenceTable
 from drl_cli.types import Column, num_rows
 
 SCHEMA = {"id": Column((), "int64")}
@@ -59,7 +61,7 @@ def some_priorities(rng, shape):
 def history(config, blocks=60, seed=0):
     """Return a table after several turns of inserts, with priorities up to ten blocks late, and its reference."""
     rng, table, reference = np.random.default_rng(seed), None, Reference(config)
-    table = make_table(config, SCHEMA, np.random.default_rng(seed + 1), 10**9)
+    table = config.make_table(SCHEMA, np.random.default_rng(seed + 1), 10**9)
     late, total = [], 0
     for number in range(blocks):
         count = int(rng.integers(1, 120))
@@ -101,7 +103,7 @@ def test_a_million_draws_and_their_weights_after_a_long_history(remover, initial
 
 
 def test_random_removal_is_deterministic():
-    assert type(make_table(UNIFORM, SCHEMA, np.random.default_rng(0), 1).store) is RingStore
+    assert type(UNIFORM.make_table(SCHEMA, np.random.default_rng(0), 1).store) is RingStore
     random = dataclasses.replace(PRIORITIZED, remover="random")
     (one, _), (same, _) = (history(random, seed=3) for _ in range(2))
     assert type(one.store) is RandomStore
@@ -111,7 +113,7 @@ def test_random_removal_is_deterministic():
 
 @pytest.mark.parametrize("remover", ["oldest", "random"])
 def test_uniform_tables_sample_all_rows_equally(remover):
-    table = make_table(dataclasses.replace(UNIFORM, remover=remover), SCHEMA, np.random.default_rng(0), 1)
+    table = dataclasses.replace(UNIFORM, remover=remover).make_table(SCHEMA, np.random.default_rng(0), 1)
     for first in range(0, 3000, 100):
         table.insert({"id": np.arange(first, first + 100)}, np.zeros(100, np.int64))
     there = np.sort(table.contents()["id"])
@@ -138,7 +140,7 @@ def some_masks(rng, count):
 
 
 def test_sequences_count_transitions_and_mix_priorities():
-    rng, table = np.random.default_rng(0), make_table(SEQUENCES, SCHEMA, np.random.default_rng(0), 100)
+    rng, table = np.random.default_rng(0), SEQUENCES.make_table(SCHEMA, np.random.default_rng(0), 100)
     assert isinstance(table, SequenceTable)
     masks = some_masks(rng, 30)
     for first in (0, 10, 20):  # 60 transitions are 20 rows of 3 new ones
@@ -164,7 +166,7 @@ def test_sequences_count_transitions_and_mix_priorities():
 
 
 def test_initial_priorities_of_sequences_are_mixed():
-    table = make_table(SEQUENCES, SCHEMA, np.random.default_rng(0), 100)
+    table = SEQUENCES.make_table(SCHEMA, np.random.default_rng(0), 100)
     masks = some_masks(np.random.default_rng(1), 9)
     errors = np.random.default_rng(2).uniform(0, 9, (9, 4)).astype(np.float32)
     table.insert(sequence_rows(0, masks) | {"priority": errors}, np.zeros(9, np.int64))
@@ -173,11 +175,18 @@ def test_initial_priorities_of_sequences_are_mixed():
 
 @pytest.mark.parametrize("config", [UNIFORM, PRIORITIZED, SEQUENCES], ids=lambda config: config.sampler)
 def test_bytes_are_known_before_allocation(config):
-    table = make_table(config, SCHEMA, np.random.default_rng(0), 1)
-    assert table_bytes(config, SCHEMA) == table.nbytes
+    table = config.make_table(SCHEMA, np.random.default_rng(0), 1)
+    assert config.table_bytes(SCHEMA) == table.nbytes
     assert num_rows(table.store.columns) == config.num_rows
 
 
 def test_the_size_of_a_row_does_not_depend_on_the_reserved_rows():
-    sizes = {make_table(UNIFORM, SCHEMA, np.random.default_rng(0), 1, most).row_nbytes for most in (None, 7)}
+    sizes = {UNIFORM.make_table(SCHEMA, np.random.default_rng(0), 1, most).row_nbytes for most in (None, 7)}
     assert sizes == {8}
+
+
+def test_no_other_room_asks_for_the_class_of_a_tables_config():
+    package = Path(drl_cli.__file__).parent
+    names = {kind.__name__ for kind in SAMPLERS.values()}
+    files = [file for file in package.rglob("*.py") if file.parent != package / "replay"]
+    assert not [(file, name) for file in files for name in names if name in file.read_text()]

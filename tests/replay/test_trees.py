@@ -22,7 +22,6 @@ from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.sequences import SequenceBuilder
-from drl_cli.replay.tables import make_table, table_bytes
 from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
 TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", False, False)
@@ -51,7 +50,7 @@ def test_rows(kind, framed, n_step):
     if kind == "fifo-once":
         builder, framed, n_step = RolloutBuilder(0.9), False, 1
         schema |= RolloutBuilder.extra_columns
-    table = make_table(config, reference_schema(schema, stackings if framed else {}), np.random.default_rng(0), 9)
+    table = config.make_table(reference_schema(schema, stackings if framed else {}), np.random.default_rng(0), 9)
     if framed:
         builder = FrameBuilder(builder, stackings, make_codec("none"), 0, 0, n_step - 1)
         table = FrameTable(table, stackings, make_codec("none"))
@@ -61,7 +60,7 @@ def test_rows(kind, framed, n_step):
     drawn = table.sample(3, 20, 0)
     check_tree({name: column.reshape(60, *column.shape[2:]) for name, column in drawn.columns.items()})
     if framed:  # each frame once: the plain table has four for every row
-        assert table.nbytes < table_bytes(config, reference_schema(schema, stackings)) + frame_bytes(
+        assert table.nbytes < config.table_bytes(reference_schema(schema, stackings)) + frame_bytes(
             stackings, 400, "none"
         )
     rows["next_obs.inner.0"][7] += 1
@@ -97,7 +96,7 @@ def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack
     )
     assert spec.frame_stacks == {"image": stack}
     references = reference_schema(schema, stackings)
-    table = FrameTable(make_table(replay, references, np.random.default_rng(0), 0), stackings, make_codec("none"))
+    table = FrameTable(replay.make_table(references, np.random.default_rng(0), 0), stackings, make_codec("none"))
     builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, make_codec("none"), 0, 0, 0)
     envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
     for step in range(1, steps + 1):
@@ -110,7 +109,7 @@ def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack
     frames, size = len(table) + per_episode * (ended.sum() + oldest), 84 * 84 * 4 // stack.k
     assert len(table) == 800
     assert table.nbytes == table.table.nbytes + frames * (size + sys.getsizeof(b""))
-    assert table.table.nbytes == table_bytes(replay, references)
+    assert table.table.nbytes == replay.table_bytes(references)
     assert table.nbytes / 800 < 1.08 * size
     assert size < table.row_nbytes < 1.02 * size
 
@@ -119,7 +118,7 @@ def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack
 def test_sequences(framed):
     spec, config = read_spec(TREE), replace(CONFIGS["sequences"], capacity=400, seq_len=4, burn_in=2, overlap=1)
     schema, stackings = types.transition_schema(spec), make_stackings(spec) if framed else {}
-    table = make_table(config, reference_schema(schema, stackings), np.random.default_rng(0), 9)
+    table = config.make_table(reference_schema(schema, stackings), np.random.default_rng(0), 9)
     builder = SequenceBuilder(4, 2, 1, 0.99)
     if framed:
         builder = FrameBuilder(builder, stackings, make_codec("lz4"), 0, 0, 6)
@@ -185,11 +184,11 @@ def test_tables_of_several_images_equal_a_plain_table(n_step, num_envs, blocks, 
         return FrameBuilder(NStepBuilder(n_step, 0.9), stackings, codec, 3, 0, n_step - 1, rate)
 
     def tables(codec):
-        inner = make_table(config, reference_schema(schema, stackings), np.random.default_rng(0), 9)
+        inner = config.make_table(reference_schema(schema, stackings), np.random.default_rng(0), 9)
         return FrameTable(inner, stackings, codec)
 
     builder, schema = make_builder(), types.transition_schema(BOTH)
-    framed, plain = tables(codec), make_table(config, schema, np.random.default_rng(0), 9)
+    framed, plain = tables(codec), config.make_table(schema, np.random.default_rng(0), 9)
     for length in blocks:
         for _ in range(length):
             step = steps.step()

@@ -11,7 +11,6 @@ from drl_cli.replay.config import FifoConfig, PrioritizedConfig, SequencesConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
-from drl_cli.replay.tables import make_table
 from drl_cli.types import Column, transition_schema
 
 OPTIONS = ("max", 0.6, 0.4, 1e-6, 0.1)
@@ -36,8 +35,8 @@ def make(kind, seed=0, capacity=40):
     """Return a table of a kind."""
     config, rng = replace(CONFIGS[kind], capacity=capacity), np.random.default_rng(seed)
     if not kind.startswith("frames"):
-        return make_table(config, SCHEMA, rng, 50)
-    inner = make_table(config, reference_schema(transition_schema(SPEC), make_stackings(SPEC)), rng, 50)
+        return config.make_table(SCHEMA, rng, 50)
+    inner = config.make_table(reference_schema(transition_schema(SPEC), make_stackings(SPEC)), rng, 50)
     return FrameTable(inner, make_stackings(SPEC), make_codec(config.compress))
 
 

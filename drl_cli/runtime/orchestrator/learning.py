@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from drl_cli.errors import Diverged, RoleLost
-from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls, blame
 from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
@@ -107,7 +106,7 @@ class Learning:
 
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
-        if isinstance(self.config.replay, PrioritizedConfig):
+        if self.config.replay.has_priorities:
             # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
                 self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)

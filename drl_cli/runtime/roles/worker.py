@@ -13,11 +13,9 @@ from drl_cli.envs.hang import hang_limit
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
-from drl_cli.replay.builders import Builder, NStepBuilder, RolloutBuilder
-from drl_cli.replay.config import SequencesConfig, UniformConfig
+from drl_cli.replay.builders import Builder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frames import make_codec
-from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
 from drl_cli.runtime.place.usage import OwnUse
@@ -171,22 +169,15 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
     stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
     own = None if stackings else rate  # with stackings, the FrameBuilder adds the priorities
-    builder: Builder
-    if isinstance(replay, SequencesConfig):
-        builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale, own)
-        open_steps = replay.length
-    elif config.is_on_policy:
-        builder, open_steps = RolloutBuilder(gamma, scale), 0
-    else:
-        builder = NStepBuilder(config.algo.n_step, gamma, scale, own)
-        open_steps = config.algo.n_step - 1
-    if stackings and isinstance(replay, UniformConfig):
-        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, rate)
+    builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, own)
+    if stackings:
+        codec = make_codec(replay.frame_codec)
+        return FrameBuilder(builder, stackings, codec, index, incarnation, open_steps, rate)
     return builder
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
     """Return the columns of a replay row: the algorithm's columns, and `source` (worker and environment)."""
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
-    built = RolloutBuilder.extra_columns if config.is_on_policy else {}
+    built = config.replay.extra_columns()
     return types.transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

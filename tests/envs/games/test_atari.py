@@ -16,7 +16,6 @@ from drl_cli.replay.config import UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
-from drl_cli.replay.tables import make_table
 from drl_cli.types import FrameStack, transition_schema
 
 ale_py = pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
@@ -177,7 +176,7 @@ def test_replay_keeps_each_frame_once():
     spec = read_spec(made)
     stackings, schema = make_stackings(spec), reference_schema(transition_schema(spec), make_stackings(spec))
     builder = FrameBuilder(NStepBuilder(3, 0.99), stackings, codec, 0, 0, 2)
-    table = FrameTable(make_table(UniformConfig("uniform", 500, 1, "oldest", "none"), schema, rng, 0), stackings, codec)
+    table = FrameTable(UniformConfig("uniform", 500, 1, "oldest", "none").make_table(schema, rng, 0), stackings, codec)
     envs = EnvBatch(made, spec, [0, 1])
     for _ in range(100):
         obs, action = envs.obs.copy(), rng.integers(6, size=2)

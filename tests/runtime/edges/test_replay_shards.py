@@ -9,7 +9,6 @@ from frequencies import check_frequencies
 from headers import make_block, make_insert
 
 from drl_cli.replay.config import PrioritizedConfig, UniformConfig
-from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.messages import InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
@@ -22,7 +21,7 @@ PRIORITIZED = PrioritizedConfig("prioritized", 1000, None, "oldest", "none", "ma
 
 def make(config=UNIFORM, num=3, seed=0):
     schema = {"id": Column((), "int64")}
-    tables = [make_table(share_of(config, i, num), schema, np.random.default_rng([seed, i]), 100) for i in range(num)]
+    tables = [config.share(i, num).make_table(schema, np.random.default_rng([seed, i]), 100) for i in range(num)]
     return ReplayShards([LocalHandle(TrajectoryManager(table)) for table in tables], np.random.default_rng(seed))
 
 
@@ -131,7 +130,7 @@ def test_many_rows_need_no_more_memory_than_the_tables_allocate(config):
     block = {name: rng.random((rows, *c.shape)).astype(c.dtype) for name, c in schema.items()}
     tracemalloc.start()
     try:
-        made = [make_table(share_of(config, i, 3), schema, np.random.default_rng(i), 4000) for i in range(3)]
+        made = [config.share(i, 3).make_table(schema, np.random.default_rng(i), 4000) for i in range(3)]
         shards = ReplayShards([LocalHandle(TrajectoryManager(table)) for table in made], rng)
         for number in range(10 * capacity // rows):
             get(shards.insert(make_insert(rows, number=number), LocalRef(block)))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from headers import make_block
 
-from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
@@ -21,10 +20,7 @@ def make(capacity=10, seed=0):
 
 
 def make_prioritized(capacity=10):
-    config = PrioritizedConfig(
-        "prioritized", capacity, 1, "oldest", "none", "max", 1.0, beta=0.5, eps=1e-6, uniform_mix=0.0
-    )
-    sampler = Prioritized(config, np.random.default_rng(0), 100)
+    sampler = Prioritized(np.random.default_rng(0), capacity, 100, alpha=1.0, beta=0.5, eps=1e-6, uniform_mix=0.0)
     return TrajectoryManager(ReplayTable(RingStore({"id": Column((), "int64")}, capacity), sampler))
 
 
