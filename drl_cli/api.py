@@ -2,8 +2,8 @@
 
 Derive `Config` from `AlgoConfig`, `Policy` from `TorchPolicy` (or from `Policy`) and `Algorithm` from `Algorithm`. Hold
 your networks in `Params`, change them with an `Optimizer`, and return an `Update` from `update`. `torso` makes the
-first module of a network for any kind of observation. Types such as `Positive` and `Fraction` check the options'
-values.
+first module of a network for any kind of observation. `losses` has losses and targets; `Categorical`, `Gaussian` and
+others are distributions of actions. Types such as `Positive` and `Fraction` check the options' values.
 
 docs/add-an-algorithm.md shows a complete algorithm. Importing this module does not import torch.
 """
@@ -18,6 +18,12 @@ from drl_cli.algos.base import Policy as Policy
 from drl_cli.algos.base import Update as Update
 from drl_cli.algos.policy import RandomActions as RandomActions
 from drl_cli.algos.policy import TorchPolicy as TorchPolicy
+from drl_cli.losses import public
+from drl_cli.losses.distributions import Categorical as Categorical
+from drl_cli.losses.distributions import Distribution as Distribution
+from drl_cli.losses.distributions import Gaussian as Gaussian
+from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
+from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.torsos import torso as torso
 from drl_cli.optim.gradients import Gradients as Gradients
@@ -27,16 +33,20 @@ from drl_cli.optim.group import Refused as Refused
 from drl_cli.optim.optimizer import Optimizer as Optimizer
 from drl_cli.optim.params import Params as Params
 from drl_cli.types import Array as Array
+from drl_cli.types import Column as Column
 from drl_cli.types import Columns as Columns
 from drl_cli.types import EnvSpec as EnvSpec
 from drl_cli.types import Obs as Obs
 from drl_cli.types import PreviousStep as PreviousStep
+from drl_cli.types import Schema as Schema
 from drl_cli.utils.ranges import Count as Count
 from drl_cli.utils.ranges import Fraction as Fraction
 from drl_cli.utils.ranges import Natural as Natural
 from drl_cli.utils.ranges import NonNegative as NonNegative
 from drl_cli.utils.ranges import Positive as Positive
 from drl_cli.utils.ranges import Range as Range
+
+losses = public
 
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Policy
+from drl_cli.losses.distributions import Distribution
 from drl_cli.losses.policy import FORBIDDEN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
@@ -89,17 +90,26 @@ class NetworkPolicy(RandomActions):
 
 
 class TorchPolicy(RandomActions):
-    """A policy that consists of ordinary torch modules. The modules run on one thread.
+    """A policy that consists of ordinary torch modules. The modules run on one thread, without gradients.
 
-    A subclass defines `build`, `choose` and, to explore, `explored`. `build` must return the modules under the same
-    names and in the same order as `Algorithm.policy_parts`.
+    A subclass defines `build` and one of these:
+
+    - `choose`, for a deterministic policy, and `explored` to explore
+    - `distribution`, for a stochastic policy, which may have extra columns and a memory
+
+    `build` must return the modules under the same names and in the same order as `Algorithm.policy_parts`.
     """
+
+    memory_size = 0
+    """Length of one environment's recurrent state, `self.memory` `[E, memory_size]`. It is 0 without a memory."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
         self.config = config
         self.modules = dict(self.build(config, network, spec))
         self.params = Params(Context(torch.device("cpu")), **self.modules)
+        self.columns = self.extra_columns(config, network, spec)
+        self.memory: Tensor | None = None
         for module in self.modules.values():
             module.eval()
 
@@ -108,27 +118,104 @@ class TorchPolicy(RandomActions):
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, torch.nn.Module]":
         """Return the modules that the policy needs (name -> module)."""
 
-    @abstractmethod
     def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the best actions `[E, ...]` for observations `[E, ...]`."""
+        """Return the best actions `[E, ...]` for observations `[E, ...]`; the default is the distribution's mode."""
+        mode: Tensor = self.distribution(obs, None)[0].mode
+        return mode
 
     def explored(self, action: Array, obs: Obs) -> Array:
         """Return exploring actions, given the best actions `[E, ...]`; the default returns `action` unchanged."""
         return action
 
+    def distribution(
+        self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None
+    ) -> tuple[Distribution, dict[str, Tensor]]:
+        """Return the distribution of the actions, and extra columns `[E, ...]` such as values.
+
+        `last` has tensors. If `extra_columns` declares `log_prob` or `state`, the base class adds these two columns.
+        With a memory, `self.memory` has the recurrent states before this step, 0 where an episode begins; set
+        `self.memory` to the states after this step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define choose or distribution")
+
+    def sample(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return exploring actions `[E, ...]` and all extra columns; the default samples from `distribution`."""
+        distribution, columns = self.distribution(obs, last)
+        if "log_prob" not in self.columns:
+            return distribution.sample(self.rng), columns
+        action, log_prob = distribution.sample_log_prob(self.rng)
+        return action, {**columns, "log_prob": log_prob}
+
     def load(self, params: Array) -> None:
         self.params.load_vector(list(self.modules), params)
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        return {"action": self.explored(self.greedy(obs, last), obs)}
+        if not self.is_stochastic:
+            return {"action": self.explored(self.greedy(obs, last), obs)}
+        return self._columns(obs, last)
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        return {"action": self.draw(obs)}
+        if not (self.columns or self.memory_size):
+            return {"action": self.draw(obs)}
+        columns, action = self._columns(obs, last), self.draw(obs)  # the memory needs the forward pass, too
+        if "log_prob" in columns:
+            columns["log_prob"] = self._random_log_prob(obs)
+        return {**columns, "action": action}
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         with torch.no_grad(), one_thread():
+            if self.memory_size:
+                tensors, previous, _ = self._tensors(obs, last)
+                mode: Array = self.distribution(tensors, previous)[0].mode.numpy()
+                return mode
             action: Array = self.choose(map_parts(torch.from_numpy, obs)).numpy()
         return action
+
+    @property
+    def is_stochastic(self) -> bool:
+        """True if the subclass defines `distribution` or `sample`."""
+        kind = type(self)
+        return kind.distribution is not TorchPolicy.distribution or kind.sample is not TorchPolicy.sample
+
+    def state(self) -> State:
+        return super().state() | ({} if self.memory is None else {"memory": self.memory.numpy().copy()})
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
+
+    def _columns(self, obs: Obs, last: PreviousStep | None) -> Columns:
+        """Return the actions and extra columns of `sample`."""
+        with torch.no_grad(), one_thread():
+            tensors, previous, before = self._tensors(obs, last)
+            action, columns = self.sample(tensors, previous)
+        if "state" in self.columns:
+            columns = {**columns, **before}
+        return {"action": action.numpy(), **{name: column.numpy() for name, column in columns.items()}}
+
+    def _tensors(self, obs: Obs, last: PreviousStep | None) -> tuple[Any, PreviousStep | None, dict[str, Tensor]]:
+        """Return observations and the previous step as tensors, and the column `state`; prepare `self.memory`."""
+        tensors = map_parts(torch.from_numpy, obs)
+        previous = None if last is None else PreviousStep(*(torch.from_numpy(np.asarray(part)) for part in last))  # type: ignore[arg-type]
+        if not self.memory_size:
+            return tensors, previous, {}
+        assert last is not None, "a policy with memory needs the previous step"
+        rows = num_rows(obs)
+        if self.memory is None or (len(self.memory) != rows and last.begins.all()):
+            self.memory = torch.zeros(rows, self.memory_size)
+        self.memory = self.memory.masked_fill(torch.from_numpy(last.begins)[:, None], 0.0)
+        return tensors, previous, {"state": self.memory}
+
+    def _random_log_prob(self, obs: Obs) -> Array:
+        """Return the log-probability `[E]` of the actions that `draw` returns."""
+        rows, choices = num_rows(obs), self.action.choices
+        if self.action.kind == "box":
+            return np.full(rows, -self.action.size * np.log(2.0), np.float32)
+        mask = action_mask(obs)
+        legal = np.ones((rows, sum(choices)), np.bool_) if mask is None else mask
+        counts = np.add.reduceat(legal, np.cumsum([0, *choices[:-1]]), 1, dtype=np.float32)
+        log_prob: Array = -np.log(np.maximum(counts, 1)).sum(1)
+        return log_prob
 
 
 def allowed(values: Array, obs: Obs) -> Array:

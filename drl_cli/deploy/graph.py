@@ -108,8 +108,13 @@ def find_head(policy: Policy) -> Head | None:
 
 
 def traceable(policy: Policy) -> TorchPolicy:
-    """Return the policy itself. Raise ValueError if the policy overrides TorchPolicy.greedy."""
+    """Return the policy itself. Raise ValueError if it overrides TorchPolicy.greedy or has a memory."""
     kind = type(policy)
+    if isinstance(policy, TorchPolicy) and policy.memory_size:
+        raise ValueError(
+            f"{kind.__module__}.{kind.__name__} has a memory (memory_size), which can't be exported: use the policy "
+            "from Python by drl_cli.load"
+        )
     if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
         return policy
     raise ValueError(

@@ -6,6 +6,7 @@ import torch
 from frequencies import check_frequencies
 from learners import ACTIONS, LOOKS, VECTOR, Learner
 
+from drl_cli import api as drl
 from drl_cli.algos import policy as policies
 from drl_cli.algos.policy import RandomActions, TorchPolicy
 from drl_cli.networks.config import NetworkConfig
@@ -137,3 +138,94 @@ def test_a_memory_is_part_of_the_state_and_of_each_row(method):
     assert all(np.array_equal(again[name], second[name]) for name in again)
     other.load_state({"rng": state["rng"]})
     assert not getattr(other, method)(obs, goes_on)["state"].any()
+
+
+class Stochastic(TorchPolicy):
+    """Samples from a softmax, with values and a memory that counts steps."""
+
+    memory_size = 2
+
+    @staticmethod
+    def build(config, network, spec):
+        return {"net": torch.nn.Linear(5, spec.action.size)}
+
+    @staticmethod
+    def extra_columns(config, network, spec):
+        one = Column((), "float32")
+        return {"log_prob": one, "value": one, "state": Column((2,), "float32")}
+
+    def distribution(self, obs, last):
+        self.calls = getattr(self, "calls", 0) + 1
+        assert isinstance(last.reward, torch.Tensor)
+        assert torch.get_num_threads() == 1
+        assert not torch.is_grad_enabled()
+        logits = self.modules["net"](torch.cat([obs, self.memory], -1))
+        self.memory = self.memory + 1
+        return drl.Categorical(logits), {"value": obs.sum(-1)}
+
+
+def test_a_stochastic_policy_with_a_memory_makes_one_forward_pass_per_step():
+    spec = EnvSpec("x", Column((3,), "float32"), ACTIONS["discrete"])
+    policy = Stochastic("config", NETWORK, spec, 0)
+    obs = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    last = PreviousStep.none(spec, 4)
+    first = policy.act(obs, last)
+    assert policy.calls == 1
+    assert first.keys() == {"action", "log_prob", "value", "state"}
+    assert (first["action"].dtype, first["action"].shape) == (np.int64, (4,))
+    np.testing.assert_allclose(first["value"], obs.sum(1), rtol=1e-6)
+    assert not first["state"].any()
+    net = policy.modules["net"]
+    with torch.no_grad():
+        log_probs = net(torch.cat([torch.from_numpy(obs), torch.zeros(4, 2)], 1)).log_softmax(-1).numpy()
+    np.testing.assert_allclose(first["log_prob"], log_probs[np.arange(4), first["action"]], rtol=1e-5)
+
+    saved = policy.state()
+    begins = PreviousStep.of(first["action"], np.zeros(4, np.float32), [2])
+    second = policy.act(obs, begins)
+    assert second["state"].tolist() == [[1, 1], [1, 1], [0, 0], [1, 1]]
+    again = Stochastic("config", NETWORK, spec, 5)
+    again.load(policy.params.vector(["net"]))
+    again.load_state(saved)
+    for name, column in again.act(obs, begins).items():
+        assert np.array_equal(column, second[name])
+
+    drawn = policy.random(obs, begins)
+    assert drawn.keys() == first.keys()
+    assert drawn["log_prob"].tolist() == pytest.approx([-np.log(4)] * 4)
+    assert drawn["state"].tolist() == [[2, 2], [2, 2], [0, 0], [2, 2]]
+    with torch.no_grad():
+        state = torch.tensor([[3.0, 3], [3, 3], [0, 0], [3, 3]])
+        best = net(torch.cat([torch.from_numpy(obs), state], 1)).argmax(-1)
+    assert np.array_equal(policy.greedy(obs, begins), best.numpy())
+    assert policy.calls == 4
+
+
+def test_random_actions_know_the_number_of_legal_choices():
+    class Masked(Stochastic):
+        memory_size = 0
+
+        @staticmethod
+        def extra_columns(config, network, spec):
+            return {"log_prob": Column((), "float32")}
+
+        def distribution(self, obs, last):
+            return drl.MultiCategorical(torch.zeros(1, 7), (4, 3), obs["action_mask"]), {}
+
+    policy = Masked("config", NETWORK, EnvSpec("x", VECTOR, ACTIONS["multidiscrete"]), 0)
+    columns = policy.random({"x": np.zeros((1, 3), np.float32), "action_mask": MASK})
+    assert columns["log_prob"].tolist() == pytest.approx([-np.log(3 * 2)])
+    assert policy.act({"x": np.zeros((1, 3), np.float32), "action_mask": MASK})["log_prob"][0] == pytest.approx(
+        -np.log(6)
+    )
+
+
+def test_a_policy_without_choose_and_distribution_says_what_is_missing():
+    class Empty(TorchPolicy):
+        @staticmethod
+        def build(config, network, spec):
+            return {"net": torch.nn.Linear(3, 2)}
+
+    policy = Empty("config", NETWORK, EnvSpec("x", Column((3,), "float32"), ACTIONS["box"]), 0)
+    with pytest.raises(NotImplementedError, match="choose or distribution"):
+        policy.act(np.zeros((1, 3), np.float32))

@@ -1,0 +1,52 @@
+"""Losses as scalars for autograd. `weight` multiplies each row's loss: importance weights, or a mask of valid rows.
+
+A loss is a mean over rows, so two trainers with half of the rows each give the gradient of one with all rows.
+"""
+
+from drl_cli.losses import distributional, policy, value
+from drl_cli.utils.lazy import Tensor
+
+
+def mse(error: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the mean of the squared errors; `error` and `weight` have the same shape, such as `[B]` or `[n, T]`."""
+    return _mean(error.square(), weight)
+
+
+def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the mean Huber loss: e^2 / 2 if |e| <= 1, else |e| - 1/2 (Mnih et al. 2015). Shapes are as in `mse`."""
+    return _mean(value.huber(error)[0], weight)
+
+
+def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the mean squared error of N critics `[N, B]`, summed over the critics; `target` is `[B]`, no gradient."""
+    return value.ensemble_mse(q, target, weight)[0]
+
+
+def quantile_critic(
+    quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """Return the quantile regression loss of `quantiles` `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
+
+    `target` `[B, M]` has samples or quantiles of the return, without a gradient; `fraction` is `[K]` or `[B, K]`. With
+    kappa = 0, the loss uses the absolute error.
+    """
+    return _mean(distributional.quantile_huber(quantiles, target, fraction, kappa)[0], weight)
+
+
+def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of softmax(logits) `[B, K]` and the target `probs` `[B, K]`, which `project` returns."""
+    return _mean(distributional.cross_entropy(logits, probs)[0], weight)
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
+    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7).
+
+    `log_ratio` `[B]` is log pi(a|s) - log pi_old(a|s), with a gradient; `advantage` `[B]` has none.
+    """
+    ratio = log_ratio.exp()
+    scaled = advantage if weight is None else weight * advantage
+    return policy.clipped_surrogate(ratio, scaled, clip)[0]  # weights >= 0 go into the advantage
+
+
+def _mean(loss: Tensor, weight: Tensor | None) -> Tensor:
+    return (loss if weight is None else weight * loss).mean()

@@ -1,0 +1,244 @@
+"""Distributions of actions, for torch and numpy: the results are arrays of the same kind as the parameters.
+
+`sample(random)` takes the random numbers from a numpy generator, a torch generator, or an array of noise. Noise comes
+from `context.rand` (uniform) for choices, and from `context.randn` (standard normal) for Gaussians. With such
+noise, two trainers draw the same actions as one trainer with all rows. Gradients flow from a Gaussian's sample to the
+parameters (reparametrisation).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from drl_cli.losses.policy import FORBIDDEN, LOG_2PI
+from drl_cli.utils.lazy import torch
+
+LOG_2 = float(np.log(2.0))
+
+
+class Distribution(ABC):
+    """The distribution of the actions of B states. `log_prob`, `entropy` and `kl` return `[B]`."""
+
+    @abstractmethod
+    def sample(self, random: Any) -> Any:
+        """Return random actions; `random` is a generator of numpy or torch, or noise in the parameters' shape."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Any:
+        """The actions for evaluations: the most likely choices, or the mean."""
+
+    @abstractmethod
+    def log_prob(self, action: Any) -> Any:
+        """Return the log-probability, or log-density, of the actions."""
+
+    @abstractmethod
+    def entropy(self) -> Any:
+        """Return the entropy in nats."""
+
+    @abstractmethod
+    def kl(self, other: Any) -> Any:
+        """Return the KL divergence KL(self || other), in nats; `other` is of the same class."""
+
+    def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
+        """Return random actions and their log-probabilities `[B]`."""
+        action = self.sample(random)
+        return action, self.log_prob(action)
+
+
+class Categorical(Distribution):
+    """One of A choices, with logits `[B, A]`. Actions are int64 `[B]`.
+
+    `mask`, bool `[B, A]`, is False for illegal choices, which are never sampled.
+    """
+
+    def __init__(self, logits: Any, mask: Any = None) -> None:
+        if mask is not None:
+            logits = _where(mask, logits, FORBIDDEN)
+        self.logits = logits
+        self.log_probs = logits - _logsumexp(logits)
+
+    def sample(self, random: Any) -> Any:
+        exponential = -_log1p(-_uniform(random, self.logits))
+        gumbel = -_log(_clamp(exponential, 1e-37, 100.0))
+        return (self.logits + gumbel).argmax(-1)  # the Gumbel-max trick: a sample of softmax(logits)
+
+    @property
+    def mode(self) -> Any:
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action: Any) -> Any:
+        if isinstance(action, np.ndarray):
+            return np.take_along_axis(self.log_probs, action[..., None], -1)[..., 0]
+        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Any:
+        return -(_exp(self.log_probs) * self.log_probs).sum(-1)
+
+    def kl(self, other: "Categorical") -> Any:
+        return (_exp(self.log_probs) * (self.log_probs - other.log_probs)).sum(-1)
+
+
+class MultiCategorical(Distribution):
+    """k independent choices, with logits `[B, sum(choices)]`. Actions are int64 `[B, k]`.
+
+    `choices` has the number of options of each choice, as in `spec.action.choices`. `mask` is bool, shaped as `logits`.
+    """
+
+    def __init__(self, logits: Any, choices: Sequence[int], mask: Any = None) -> None:
+        masks = [None] * len(choices) if mask is None else _split(mask, choices)
+        self.choices = tuple(choices)
+        self.parts = [Categorical(one, m) for one, m in zip(_split(logits, choices), masks, strict=True)]
+
+    def sample(self, random: Any) -> Any:
+        is_noise = hasattr(random, "shape")
+        randoms = _split(random, self.choices) if is_noise else [random] * len(self.parts)
+        return _stack([part.sample(one) for part, one in zip(self.parts, randoms, strict=True)])
+
+    @property
+    def mode(self) -> Any:
+        return _stack([part.mode for part in self.parts])
+
+    def log_prob(self, action: Any) -> Any:
+        return _stack([part.log_prob(action[..., i]) for i, part in enumerate(self.parts)]).sum(-1)
+
+    def entropy(self) -> Any:
+        return _stack([part.entropy() for part in self.parts]).sum(-1)
+
+    def kl(self, other: "MultiCategorical") -> Any:
+        return _stack([one.kl(two) for one, two in zip(self.parts, other.parts, strict=True)]).sum(-1)
+
+
+class Gaussian(Distribution):
+    """Independent normal distributions with `mean` `[B, A]`, and `log_std` `[A]` or `[B, A]`. Actions are `[B, A]`.
+
+    The environment clips an action to [-1, 1] and rescales it to its own bounds; the log-density is of the unclipped
+    action.
+    """
+
+    def __init__(self, mean: Any, log_std: Any) -> None:
+        self.mean, self.log_std = mean, _expand(log_std, mean)
+
+    def sample(self, random: Any) -> Any:
+        return self.mean + _exp(self.log_std) * _normal(random, self.mean)
+
+    @property
+    def mode(self) -> Any:
+        return self.mean
+
+    def log_prob(self, action: Any) -> Any:
+        z = (action - self.mean) * _exp(-self.log_std)
+        return (-0.5 * z * z - self.log_std - 0.5 * LOG_2PI).sum(-1)
+
+    def entropy(self) -> Any:
+        return (self.log_std + (0.5 + 0.5 * LOG_2PI)).sum(-1)
+
+    def kl(self, other: "Gaussian") -> Any:
+        ratio, z = _exp(self.log_std - other.log_std), (self.mean - other.mean) * _exp(-other.log_std)
+        return (other.log_std - self.log_std + 0.5 * (ratio * ratio + z * z - 1.0)).sum(-1)
+
+
+class TanhGaussian(Distribution):
+    """tanh(u) with u from a Gaussian, for bounded actions `[B, A]` in (-1, 1) (SAC, Haarnoja et al. 2018, appendix C).
+
+    Use `sample_log_prob` rather than `log_prob` where you can: it knows u and is exact even where tanh(u) rounds to 1.
+    `log_prob` computes u from the action, so it counts an action of 1 as the largest number below 1. The environment
+    rescales actions from [-1, 1] to its own bounds in each dimension; the log-density is of the action in [-1, 1].
+    """
+
+    def __init__(self, mean: Any, log_std: Any) -> None:
+        self.inner = Gaussian(mean, log_std)
+
+    def sample(self, random: Any) -> Any:
+        return _tanh(self.inner.sample(random))
+
+    def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
+        u = self.inner.sample(random)
+        return _tanh(u), self._log_prob(u)
+
+    @property
+    def mode(self) -> Any:
+        """The tanh of the mean, which is the median of the actions and the usual choice in evaluations."""
+        return _tanh(self.inner.mean)
+
+    def log_prob(self, action: Any) -> Any:
+        most = 1.0 - 2.0**-24  # the largest float32 below 1
+        action = _clamp(action, -most, most)
+        return self._log_prob(0.5 * (_log1p(action) - _log1p(-action)))
+
+    def _log_prob(self, u: Any) -> Any:
+        """Return the log-density of tanh(u) `[B]`. log(1 - tanh(u)^2) is 2 (log 2 - |u| - log(1 + exp(-2 |u|)))."""
+        size = abs(u)
+        return self.inner.log_prob(u) - (2.0 * (LOG_2 - size - _log1p(_exp(-2.0 * size)))).sum(-1)
+
+    def entropy(self) -> Any:
+        """Raise ValueError, because the entropy has no formula; -log_prob of a sample estimates the entropy."""
+        raise ValueError("TanhGaussian has no formula for its entropy: average -log_prob of sample_log_prob instead")
+
+    def kl(self, other: "TanhGaussian") -> Any:
+        return self.inner.kl(other.inner)  # tanh, being invertible, does not change the divergence
+
+
+def _uniform(random: Any, like: Any) -> Any:
+    """Return noise in [0, 1) in the shape and type of `like`, from a generator or from an array of noise."""
+    if isinstance(random, np.random.Generator):
+        return _as(random.random(like.shape, np.float32), like)
+    return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)
+
+
+def _normal(random: Any, like: Any) -> Any:
+    """Return standard normal noise in the shape and type of `like`, from a generator or from an array of noise."""
+    if isinstance(random, np.random.Generator):
+        return _as(random.standard_normal(like.shape, np.float32), like)
+    return random if hasattr(random, "shape") else torch.randn(like.shape, generator=random).to(like)
+
+
+def _as(noise: Any, like: Any) -> Any:
+    return noise.astype(like.dtype) if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)
+
+
+def _expand(x: Any, like: Any) -> Any:
+    return np.broadcast_to(x, like.shape) if isinstance(x, np.ndarray) else x.expand_as(like)
+
+
+def _exp(x: Any) -> Any:
+    return np.exp(x) if isinstance(x, np.ndarray) else x.exp()
+
+
+def _log(x: Any) -> Any:
+    return np.log(x) if isinstance(x, np.ndarray) else x.log()
+
+
+def _log1p(x: Any) -> Any:
+    return np.log1p(x) if isinstance(x, np.ndarray) else x.log1p()
+
+
+def _tanh(x: Any) -> Any:
+    return np.tanh(x) if isinstance(x, np.ndarray) else x.tanh()
+
+
+def _clamp(x: Any, least: float, most: float) -> Any:
+    return np.clip(x, least, most) if isinstance(x, np.ndarray) else x.clamp(least, most)
+
+
+def _where(mask: Any, x: Any, other: float) -> Any:
+    return np.where(mask, x, np.float32(other)) if isinstance(x, np.ndarray) else x.masked_fill(~mask, other)
+
+
+def _logsumexp(x: Any) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x.logsumexp(-1, keepdim=True)
+    most = x.max(-1, keepdims=True)
+    return most + np.log(np.exp(x - most).sum(-1, keepdims=True))
+
+
+def _split(x: Any, sizes: Sequence[int]) -> Any:
+    if isinstance(x, np.ndarray):
+        return np.split(x, np.cumsum(sizes)[:-1], -1)
+    return torch.split(x, list(sizes), -1)
+
+
+def _stack(parts: list[Any]) -> Any:
+    return np.stack(parts, -1) if isinstance(parts[0], np.ndarray) else torch.stack(parts, -1)
