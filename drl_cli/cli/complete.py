@@ -11,6 +11,7 @@ from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms, installed
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
+from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
@@ -64,6 +65,8 @@ def completions(line: str) -> list[str]:
 
         topics = [*_topics(_keys(words)), "format=markdown"] if words[:1] == ["keys"] else []
         found = topics if words else [*TOPICS, "--help"]
+        if words[:1] == ["runs"]:
+            found = [*_options("list_runs", word), *(f"{key}=" for key in ("env", "algo", "status", *DESCRIBING))]
     else:
         found = _options(name, word)
     return sorted({each for each in found if each.startswith(word)})

@@ -18,6 +18,8 @@ from drl_cli.runs.find import MAX_NAMED, all_runs
 from drl_cli.runs.groups import SHORT, compared, differing_keys, grouped, override_text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
+from drl_cli.runtime.config import DESCRIBING
+from drl_cli.settings.build import as_typed
 from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
@@ -34,7 +36,7 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
 }
 SHOWN = ("env.name", "env.id", "algo.name", "algo.preset", "mode")
 """Keys whose values have their own column."""
-LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", "differs in")
+LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", *DESCRIBING, "differs in")
 """Columns that are aligned left."""
 EXAMPLES = (
     "drl-list runs env=CartPole status=done sort=best limit=20",
@@ -98,11 +100,13 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     listed = runs[:limit]
     differing = [key for key in differing_keys([compared(run) for run in listed]) if key not in SHOWN]
     head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
-    head += ["differs in"] if differing else []
+    described = [key for key in DESCRIBING if any(run.config.get(key) for run in listed)]
+    head += [*described, *(["differs in"] if differing else [])]
     rows = []
     for run in listed:
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
         row += [number(run.env_steps), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
+        row += [as_typed(value) if (value := run.config.get(key)) else NONE for key in described]
         differences = override_text({key: run.config[key] for key in differing if key in run.config})
         rows.append([*row, differences] if differing else row)
     return _table(head, rows, len(runs), f": limit={len(runs)}")
@@ -134,11 +138,11 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
             own = ", ".join(group_of(Options).keys)
             raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {own}")
         if key != "status":
-            known = {key for run in runs for key in run.config}
-            if known and SHORT.get(key, key) not in known:
+            known = {*DESCRIBING, *(key for run in runs for key in run.config)}
+            if runs and SHORT.get(key, key) not in known:
                 names = [*known, "env", "algo", "status", *group_of(Options).keys]
                 raise UsageError(f"{key}: no run has this key.{did_you_mean(key, names)}")
-        asked = values.split(",")
+        asked = (values.strip("[]") if key == "tags" else values).split(",")
         found = [run for run in found if any(_fits(run, key, one) for one in asked)]
     return found
 
@@ -168,8 +172,16 @@ def value_of(run: Run, key: str) -> Any:  # Any: a value of the config
 
 
 def _fits(run: Run, key: str, asked: str) -> bool:
-    """Return whether a run's value of a key matches a condition. Text matches by its beginning or by a glob."""
-    value = value_of(run, key)
+    """Return whether a run's value of a key matches a condition. Text matches by its beginning or by a glob.
+
+    A list of texts matches if one of its texts matches.
+    """
+    return _matches(value_of(run, key), asked)
+
+
+def _matches(value: Any, asked: str) -> bool:  # Any: a value of the config
+    if isinstance(value, list):
+        return any(isinstance(item, str) and _matches(item, asked) for item in value)
     if isinstance(value, str):
         return value.startswith(asked) or fnmatch.fnmatchcase(value, asked)
     try:

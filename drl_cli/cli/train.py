@@ -15,7 +15,7 @@ from drl_cli.metrics.display import announce, erase
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
-from drl_cli.settings.build import build
+from drl_cli.settings.build import as_typed, build
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete, composed, run_hydra, write_config
@@ -152,7 +152,7 @@ def _train(
     from drl_cli.preflight.algorithm import network_text, precision_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
-    from drl_cli.runtime.run_folder import make_folder, run_record
+    from drl_cli.runtime.run_folder import description, make_folder, run_record
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claim_run(folder):
@@ -166,7 +166,8 @@ def _train(
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *precision_text(config, spec)]
-        for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, *network):
+        described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
+        for line in (f"{title}  ->  {relative_path(folder)}{start}", *filter(None, described), *notes, *network):
             console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)

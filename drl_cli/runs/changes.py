@@ -6,13 +6,13 @@ from typing import Literal, NamedTuple
 
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import read_json
-from drl_cli.runtime.config import Config
+from drl_cli.runtime.config import DESCRIBING, Config
 from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.types import flatten
 from drl_cli.utils.outside import source_file, source_hash
 
 FREE = (
-    *("mode", "device", "total_env_steps", "stop", "output_dir"),
+    *("mode", "device", "total_env_steps", "stop", "output_dir", *DESCRIBING),
     *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.fetch", "worker.step_timeout_s"),
     *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "sweep", "hpo", "debug"),
     "console",

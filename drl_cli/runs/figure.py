@@ -94,9 +94,10 @@ def _group_handles(labels: Sequence[str], comparisons: Sequence[Comparison]) -> 
     for i, label in enumerate(labels):
         found = [one for one in comparisons if one.group.label == label]
         shared = _shared(comparisons) if len(labels) > 1 else {}
-        own = {key: value for key, value in found[0].group.values.items() if key not in shared}
         nums = sorted({len(one.runs) for one in found})
-        text = f"{override_text(own) or label} ({' or '.join(map(str, nums))} seed{'s' * (nums != [1])})"
+        text = (
+            f"{found[0].group.label_without(shared) or label} ({' or '.join(map(str, nums))} seed{'s' * (nums != [1])})"
+        )
         marker: dict[str, Any] = (
             {"marker": "o", "ms": 5} if all(len(one.curves["env_steps"].x) == 1 for one in found) else {}
         )

@@ -1,12 +1,13 @@
 """Groups of runs that differ only in their seed, labelled by the config keys in which the groups differ."""
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from drl_cli.runs.run import Run
+from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.build import as_typed, is_within
 
 SHORT = {"env": "env.name", "algo": "algo.preset"}
@@ -15,21 +16,33 @@ SHORT = {"env": "env.name", "algo": "algo.preset"}
 NOT_COMPARED = (
     *("seed", "output_dir", "resume", "from_config", "confirm", "dry_run", "explain"),
     *("logger", "checkpoint", "console", "debug", "sweep", "hpo", "manage.video_period"),
+    *DESCRIBING,
 )
 """Keys and groups that are ignored: they set only where a run works, how it is started, and its output."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs on one environment with equal values of the grouping keys. The label shows the keys in `values`."""
+    """Runs on one environment with equal values of the grouping keys.
+
+    The label is the name of the runs. Without a name, or if other groups have the same name, it shows `values`, too.
+    """
 
     env: str
     values: Mapping[str, Any]
     runs: list[Run] = field(compare=False)
+    name: str = ""
+    is_name_unique: bool = True
 
     @property
     def label(self) -> str:
-        return override_text(self.values)
+        return self.label_without(())
+
+    def label_without(self, keys: Container[str]) -> str:
+        """Return the label without the values of these keys."""
+        values = {} if self.name and self.is_name_unique else self.values
+        text = override_text({key: value for key, value in values.items() if key not in keys})
+        return " ".join(filter(None, (self.name, text)))
 
     def common(self, key: str) -> Any:
         """Return the value of the key if all runs have the same value, otherwise None."""
@@ -40,7 +53,8 @@ class Group:
 def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     """Group the runs by environment and the keys `by`. Return the groups, sorted by environment and label.
 
-    If `by` is empty, group by environment, algorithm, and each key that differs within an environment and algorithm.
+    If `by` is empty, group by environment, algorithm, name, and each key that differs within an environment and
+    algorithm.
     """
     found = list(runs)
     has_algos = len({run.config.get(SHORT["algo"]) for run in found}) > 1
@@ -48,10 +62,13 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     for related in _split(found, ["env.name"] if by else [SHORT["env"], SHORT["algo"]]):
         keys = [SHORT.get(key, key) for key in by] or differing_keys([compared(run) for run in related])
         label_keys = [SHORT["algo"], *keys] if has_algos and not by else keys or [SHORT["algo"], "mode"]
-        for members in _split(related, keys):
+        for members in _split(related, keys if by else [*keys, "name"]):
             config = members[0].config
-            groups.append(Group(str(config.get("env.name")), {key: config.get(key) for key in label_keys}, members))
-    return sorted(groups, key=lambda group: (group.env, [_order(value) for value in group.values.values()]))
+            values, name = {key: config.get(key) for key in label_keys}, "" if by else config.get("name") or ""
+            groups.append(Group(str(config.get("env.name")), values, members, name))
+    num_named = Counter((group.env, group.name) for group in groups)
+    groups = [replace(group, is_name_unique=num_named[group.env, group.name] == 1) for group in groups]
+    return sorted(groups, key=lambda group: (group.env, [*map(_order, group.values.values())], group.name))
 
 
 def compared(run: Run) -> dict[str, Any]:

@@ -98,12 +98,12 @@ class Resumed:
     def begin(self, command: list[str]) -> dict[str, Any]:
         """Delete what the run recorded after the checkpoint. Return the new content of run.json."""
         from drl_cli.runtime.restore import clean_up
-        from drl_cli.runtime.run_folder import code_hashes, resumed_record
+        from drl_cli.runtime.run_folder import code_hashes, description, resumed_record
 
         clean_up(self.folder, self.checkpoint)
         for name in ("summary.json", "error.txt"):  # they were written when the run ended, and the run now continues
             (self.folder / name).unlink(missing_ok=True)
-        record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config)}
+        record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config), **description(self.config)}
         return resumed_record(record, command, self.env_steps, [change.text for change in self.changes])
 
 

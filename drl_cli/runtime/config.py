@@ -15,13 +15,15 @@ from drl_cli.replay.config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
-from drl_cli.utils.ranges import Count, DeviceName, Natural
+from drl_cli.utils.ranges import Count, DeviceName, Label, Natural
 
 Mode = Literal["single", "sync", "async"]
 
 MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
 MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
 """Upper limits on the default size of a call: updates per train call, and rows per collect call."""
+DESCRIBING = ("name", "tags", "notes")
+"""Keys with which users describe a run. They change nothing in the run."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class Config:
     env: EnvConfig
     algo: AlgoConfig
     mode: Mode
+    name: Label | None
+    tags: tuple[Label, ...]
+    notes: str | None
     seed: Natural
     total_env_steps: Count
     device: Annotated[str, DeviceName(("auto", "cpu", "cuda"))]

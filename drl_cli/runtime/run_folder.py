@@ -44,6 +44,11 @@ def code_hashes(config: Config) -> dict[str, str]:
     return {module: source_hash(file) for module, file in files.items() if file is not None}
 
 
+def description(config: Config) -> dict[str, Any]:
+    """Return the values of the keys with which the user describes the run, for run.json."""
+    return {"name": config.name, "tags": list(config.tags), "notes": config.notes}
+
+
 def resumed_record(record: dict[str, Any], command: list[str], env_steps: int, changes: list[str]) -> dict[str, Any]:
     """Return the content of run.json for a run that resumes at `env_steps` with the changed keys `changes`."""
     resumption = {"command": command, "when": now_text(), "env_steps": env_steps, "changes": changes}
@@ -59,6 +64,7 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "status": "running",
         "command": command,
         "from_config": config.from_config,
+        **description(config),
         "algo": config.algo_name,
         "started": now_text(),
         "seed": config.seed,

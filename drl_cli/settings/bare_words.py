@@ -10,7 +10,7 @@ from drl_cli.algos.lookup import algorithms
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.hydra_grammar import is_open
+from drl_cli.settings.hydra_grammar import PROSE, is_open
 from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.spelling import did_you_mean
@@ -65,7 +65,9 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     good, problems, rest = list[str](), list[str](), list(overrides)
     while rest:
         arg = rest.pop(0)
-        if "=" in arg.strip("=:") and is_open(arg.partition("=")[2]) and rest:
+        if arg.partition("=")[0] in PROSE and "=" in arg:
+            good.append(arg)
+        elif "=" in arg.strip("=:") and is_open(arg.partition("=")[2]) and rest:
             while is_open(arg.partition("=")[2]) and rest:
                 arg += f" {rest.pop(0)}"
             problems.append(f"a value with spaces needs quotes around it: '{arg}'")

@@ -19,7 +19,7 @@ from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
 from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
-from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
+from drl_cli.settings.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.settings.judge import problems_of
 from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
@@ -90,7 +90,7 @@ def _check_override(
         used = key.startswith(USED_HYDRA_KEYS)
         return [] if used else [f"{key}: this setting of the config system has no effect{instead}"]
     keys = keys_of(algo or AlgoConfig)
-    if is_sweep(value) and not command.is_sweep:
+    if is_sweep(value) and not command.is_sweep and key not in PROSE:
         if key in keys and isinstance(keys[key].type, ListOf):
             return [f"{key}: a list needs brackets: {key}=[{value}]"]
         if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
@@ -172,11 +172,9 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
         main = f"{name}.{MAIN_KEY[name]}={text}" if name in MAIN_KEY else f"{name}.KEY=VALUE"
         return [f"{name}: is a group of options; say {main}"]
     try:
-        value: Any = yaml.safe_load(text)
+        value: Any = unquoted(text) if name in TEXTS and text not in ("", "null") else yaml.safe_load(text)
     except yaml.YAMLError:
         return []  # Hydra, whose grammar differs from yaml's, will report an error
-    if name in TEXTS and isinstance(value, int):  # the start of a run id may consist of digits
-        return []
     return problems_of(name, value, algo)
 
 

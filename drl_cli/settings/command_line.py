@@ -9,6 +9,7 @@ from pathlib import Path
 from drl_cli.errors import UsageError
 from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
+from drl_cli.settings.hydra_grammar import PROSE, unquoted
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
 VALUE_FLAGS = {
@@ -20,7 +21,7 @@ VALUE_FLAGS = {
 }
 """Flags that need a value. A flag and its short form have the same name here."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
-TEXTS = ("resume", "from_config", "load_weights", "output_dir")
+TEXTS = ("resume", "from_config", "load_weights", "output_dir", "name", *PROSE)
 """Keys whose values are always text. Otherwise, Hydra could read a run id, which begins with digits, as a number."""
 
 
@@ -100,6 +101,8 @@ def _for_hydra(arg: str) -> str:
     key, equals, value = arg.lstrip("+").partition("=")
     if key in groups():
         return f"+{key}={value}" if equals and key not in defaults() else arg
-    if key in TEXTS and value not in ("", "null") and not set("'\"$,") & set(value):
+    if key in PROSE and value not in ("", "null") and unquoted(value) == value:
+        value = "'{}'".format(value.replace("'", r"\'"))
+    elif key in TEXTS and value not in ("", "null") and not set("'\"$,") & set(value):
         value = f"'{value}'"
     return f"++{key}={value}" if equals and not key.startswith("~") else arg

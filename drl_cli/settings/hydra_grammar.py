@@ -4,6 +4,8 @@ import re
 
 FUNCTION = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
 """A function call that stands for several values."""
+PROSE = ("notes",)
+"""Keys whose whole value is one text, with all its commas, quotes and brackets."""
 OPEN, CLOSE = "([{", ")]}"
 
 

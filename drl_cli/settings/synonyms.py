@@ -15,6 +15,9 @@ WORDS: Mapping[str, str] = {
     "algo.entropy_coef": "ent_coef entropy entropy_coeff",
     "algo.value_coef": "vf_coef value_loss_coef",
     "algo.gae_lambda": "gae lambda lam",
+    "name": "run_name exp_name experiment_name",
+    "tags": "tag labels",
+    "notes": "note comment description",
     "total_env_steps": "total_timesteps timesteps total_steps max_steps num_steps n_timesteps steps frames",
     "stop.return": "target_return stop_return reward_threshold solved",
     "stop.wall_s": "max_time time_limit timeout wall_time",
@@ -59,7 +62,6 @@ NOTES: Mapping[str, str] = {
     "drl-play run=RUN records a video of a run": "render video capture_video",
     "drl-eval run=RUN evaluates a run": "eval test",
     "drl-train goes on with a run by resume=RUN": "run",
-    "a run's folder is named by its time and seed; output_dir=DIR is where runs are": "name run_name exp_name",
     "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",
 }
 """For words of other tools for which we have no key: the advice to the user."""

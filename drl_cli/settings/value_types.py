@@ -120,7 +120,9 @@ class ListOf(ValueType):
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         if isinstance(value, list | tuple):
             return tuple(self.item.read(item, f"{path}[{i}]", problems) for i, item in enumerate(value))
-        hint = f"; say {path}=[{value}]" if isinstance(value, int | float) else ""
+        unfit = list[str]()
+        self.item.read(value, path, unfit)
+        hint = f"; say {path}=[{value}]" if isinstance(value, str | int | float) and not unfit else ""
         problems.append(f"{path}: must be a list, got {value!r}{hint}")
         return None
 

@@ -55,9 +55,23 @@ class DeviceName(NameOrClass):
         return f"{', '.join(self.names)} or {self.form}"
 
 
+@dataclass(frozen=True)
+class ShortText(NameOrClass):
+    """Allows a short text without commas, quotes and brackets, which can be typed and filtered on a command line."""
+
+    form = "short text"
+
+    def __contains__(self, value: str) -> bool:
+        return re.fullmatch(r"\w([\w .:/@+=-]{0,58}[\w.:/@+=-])?", value) is not None
+
+    def __str__(self) -> str:
+        return "1 to 60 letters, digits, spaces and . : / @ + = - _, and begin with a letter or a digit"
+
+
 Count: TypeAlias = Annotated[int, Range(least=1)]
 Natural: TypeAlias = Annotated[int, Range(least=0)]
 Positive: TypeAlias = Annotated[float, Range(above=0)]
 NonNegative: TypeAlias = Annotated[float, Range(least=0)]
+Label: TypeAlias = Annotated[str, ShortText(())]
 ImportPath: TypeAlias = Annotated[str, NameOrClass(())]
 Fraction: TypeAlias = Annotated[float, Range(least=0, most=1)]

@@ -45,6 +45,24 @@ def test_newest_first_with_all_columns(outputs, listed):
     assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5", "algo.lr=0.001"]
 
 
+def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(outputs, listed):
+    assert days(listed("runs", "name=null")) == [5, 4, 3, 2, 1]
+    assert "name" not in listed("runs")[0].split()
+    for day, tags in ((6, ["paper", "wide net"]), (7, [])):
+        make_run(outputs, f"2026010{day}-s0", name=f"my_exp {day}", tags=tags, notes="a, b" if tags else None)
+    head, last, row, *_ = listed("runs")
+    columns = ["name", "tags", "notes", "differs in"]
+    assert re.split(r"\s{2,}", head)[-4:] == columns
+    assert re.split(r"\s{2,}", row)[-4:] == ["my_exp 6", "[paper,wide net]", "a, b", "algo.lr=0.001"]
+    assert re.split(r"\s{2,}", last)[-4:] == ["my_exp 7", "-", "-", "algo.lr=0.001"]
+    conditions = {"name=my_exp": [7, 6], "name=*7": [7], "tags=paper": [6], "tags=[x,wide]": [6], "notes=*b": [6]}
+    for condition, found in conditions.items():
+        assert days(listed("runs", condition)) == found, condition
+    assert listed("runs", "name=other")[0].startswith("none of 7 runs has name=other; name is None (5), my_exp 7 (1)")
+    labels = [line for line in listed("runs", "seeds=mean") if "my_exp" in line]
+    assert [line.split()[:4] for line in labels] == [["Pole", "my_exp", "7", "1"], ["Pole", "my_exp", "6", "1"]]
+
+
 def test_a_run_with_a_held_lock_is_running(outputs, listed):
     with lock(next(outputs.glob("*/ppo-*/*")) / RUN_LOCK):
         assert " running " in "".join(listed("runs", "algo=ppo"))

@@ -148,6 +148,9 @@ def test_run_json_has_the_command_line_the_versions_and_the_machine(small_run):
     run = read_json(small_run.folder / "run.json")
     assert run["command"] == ["drl-train", *small_run.args]
     assert run["seed"] == 3
+    assert (run["name"], run["tags"]) == ("small", ["a", "wide net"])
+    assert run["notes"] == "it's small, for tests (160 steps): fast"  # with a quote, a comma, brackets and a colon
+    assert "name: small   tags: [a,wide net]   notes: it's small" in small_run.done.stdout
     assert run["host"]
     assert {"drl-cli", "torch", "ray", "gymnasium"} <= set(run["versions"])
     assert "git_commit" in run

@@ -97,3 +97,22 @@ def test_by_groups_by_its_keys_only(group):
     assert (found[1].common("mode"), found[1].common("algo.lr")) == ("async", None)
     runs = [run for one in found for run in one.runs]
     assert [one.label for one in grouped(runs, ["algo"])] == ["algo=ppo", "algo=dqn"]
+
+
+def test_a_named_group_is_labelled_by_its_name(group):
+    base = [{"name": "base", "seed": seed, "tags": [f"t{seed}"], "notes": f"n{seed}"} for seed in (0, 1)]
+    found = group(*base, {"name": "wide", "algo__lr": 0.1}, {"name": "again"}, {"seed": 5})
+    labels = {"base": [0, 1], "again": [0], "wide": [0], "algo.lr=0.001": [5]}
+    assert (seeds(found), unshown_keys(found), pooled_keys(found)) == (labels, [], [])
+    assert found[-1].label_without(["algo.lr"]) == "wide"
+
+
+def test_groups_of_one_name_also_show_what_differs(group):
+    found = group({"name": "base"}, {"name": "base", "algo__lr": 0.1}, LANDER | {"name": "base"}, by=())
+    assert [(one.env, one.label) for one in found] == [
+        ("Lander", "base"),
+        ("Pole", "base algo.lr=0.001"),
+        ("Pole", "base algo.lr=0.1"),
+    ]
+    runs = [run for one in found for run in one.runs]
+    assert {one.label for one in grouped(runs, ["mode"])} == {"mode=single"}

@@ -130,6 +130,13 @@ def test_the_resumed_checkpoint_becomes_the_last(run):
     assert (run / "checkpoints" / "last").resolve() == older.resolve()
 
 
+def test_a_resumed_run_takes_another_name_without_confirm(run, train):
+    out = train("resume=latest", "total_env_steps=200", "name=other", "tags=[b]", "notes=null")
+    assert "name: other   tags: [b]\n" in out
+    record = json.loads((run / "run.json").read_text())
+    assert [record[key] for key in ("name", "tags", "notes")] == ["other", ["b"], None]
+
+
 def test_a_run_without_a_checkpoint_starts_over(run, train):
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").mkdir()
@@ -162,10 +169,10 @@ def test_nothing_in_a_runs_files_is_executed(run, train, tmp_path):
 
 
 def test_from_config_starts_a_new_run_with_the_config_of_the_old(run, train, tmp_path):
-    train("from_config=latest", "seed=9")
+    train("from_config=latest", "seed=9", "name=second")
     (new,) = set(tmp_path.glob("outputs/*/*/*")) - {run}
     old_config, new_config = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (run, new))
-    assert new_config == old_config | {"seed": 9}
+    assert new_config == old_config | {"seed": 9, "name": "second"}
 
 
 def test_one_process_at_a_time(run):

@@ -29,6 +29,9 @@ TINY_RUN = (
     "total_env_steps=160",
 )
 
+NOTES = "it's small, for tests (160 steps): fast"
+"""The notes of the small run."""
+
 USER_ENVS = '''
 import gymnasium
 import numpy as np
@@ -216,7 +219,7 @@ def forget(tmp_path_factory):
 def small_run(tmp_path_factory, drl, tiny):
     """One run of drl-train: `done` is its process, `args` the command line, `cwd` where, `folder` the run's folder."""
     cwd = tmp_path_factory.mktemp("small")
-    args = ["env=Pendulum-v1", "seed=3", *tiny]
+    args = ["env=Pendulum-v1", "seed=3", "name=small", "tags=[a,wide net]", f"notes={NOTES}", *tiny]
     done = drl("train", *args, cwd=cwd)
     assert done.returncode == 0, done.stderr
     (folder,) = cwd.glob("outputs/*/*/*")

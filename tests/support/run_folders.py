@@ -20,13 +20,13 @@ PLAIN = {
 }
 
 
-def make_run(root, name, evals=(), *, status="done", summary=None, command=(), **changes):
+def make_run(root, id, /, evals=(), *, status="done", summary=None, command=(), **changes):
     """Make a run's folder. `evals` are (env_steps, wall_s, mean), `changes` are config keys with __ for a dot."""
     config = PLAIN | {key.replace("__", "."): value for key, value in changes.items()}
-    folder = root / str(config["env.name"]) / f"{config['algo.name']}-{config['mode']}" / name
+    folder = root / str(config["env.name"]) / f"{config['algo.name']}-{config['mode']}" / id
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(nested(config), sort_keys=False))
-    record = {"id": name, "status": status, "command": ["drl-train", *command]}
+    record = {"id": id, "status": status, "command": ["drl-train", *command]}
     (folder / "run.json").write_text(json.dumps(record))
     lines = ["env_steps,opt_steps,version,wall_s,mean", *(f"{s},0,0,{w},{mean}" for s, w, mean in evals)]
     (folder / "eval.csv").write_text("\n".join(lines) + "\n")

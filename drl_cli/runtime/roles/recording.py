@@ -113,7 +113,7 @@ def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
 
 def describe(config: Config, folder: Path) -> RunInfo:
     """Return the RunInfo of a run, for its recorders."""
-    name = f"{config.env.name} {config.algo_name}-{config.mode} s{config.seed}"
+    name = f"{config.name or f'{config.env.name} {config.algo_name}-{config.mode}'} s{config.seed}"
     return RunInfo(folder.name, name, folder, config.logger.project, hyperparameters(config))
 
 
