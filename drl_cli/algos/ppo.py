@@ -13,7 +13,7 @@ import numpy as np
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
-from drl_cli.algos.rollout import Rollout
+from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import policy as losses
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
@@ -118,10 +118,11 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rollout, explained = self._rollout(batch)
+        size = self.config.minibatch_size
         metrics: list[dict[str, Tensor]] = []
         skipped = 0
         for _ in range(self.config.epochs):
-            steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle)]
+            steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
             epoch = [step for step in steps if step]
             metrics += epoch
             skipped += len(steps) - len(epoch)
@@ -133,14 +134,14 @@ class Algorithm(NetworkAlgorithm):
         means |= {"explained_variance": explained} if metrics else {}
         return Update(means, steps=len(metrics), skipped=skipped)
 
-    def _rollout(self, batch: Batch) -> tuple[Rollout, Tensor]:
+    def _rollout(self, batch: Batch) -> tuple[EncodedRollouts, Tensor]:
         """Return a rollout of the batch's rows, with advantages and value targets as columns, and how good values were.
 
         The last result is the explained variance, 1 - Var(target - value) / Var(target): 1 if the critic predicted all
         targets, 0 if a constant had predicted them as well.
         """
-        config, group = self.config, self.context.group
-        rollout = Rollout(batch, self.encoder, group, config.minibatch_size, config.seq_len)
+        config = self.config
+        rollout = EncodedRollouts(batch, self.encoder, self.context.group, config.seq_len)
         value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in rollout.features())
         columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
         reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
@@ -148,9 +149,7 @@ class Algorithm(NetworkAlgorithm):
         rollout.rows["target"] = target = advantage + value
         explained = 1.0 - (advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)).nan_to_num()
         if config.normalize_advantage:
-            group.mean_(mean := advantage.mean())
-            group.mean_(variance := (advantage - mean).square().mean())
-            advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
+            advantage = rollout.normalized(advantage)
         rollout.rows["advantage"] = advantage
         return rollout, explained
 

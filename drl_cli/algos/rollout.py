@@ -1,4 +1,4 @@
-"""Rollout: transitions in time order, which an algorithm splits into minibatches several times."""
+"""Rollouts: the transitions of an on-policy batch in time order. An algorithm splits them into minibatches."""
 
 from __future__ import annotations
 
@@ -20,29 +20,110 @@ PIECE = 512
 """Maximum number of rows in one encoder pass without gradients, so that the layers' outputs need little memory."""
 
 
-class Rollout:
-    """The rows `[N, ...]` of a batch. The algorithm adds columns to `rows` before it calls `minibatches`.
+class Rollouts:
+    """The rows `[N, ...]` of an on-policy batch in time order, and the same rows as pieces `[n, T, ...]`.
 
-    A minibatch has `minibatch_size` transitions, counted over all trainers. For a recurrent encoder, the rows are cut
-    into chunks of up to `seq_len` consecutive steps of one episode. A chunk starts with the recurrent state that the
-    policy had at the chunk's first step.
+    A piece has consecutive steps of one episode. It ends with the episode, with the worker's block or with the batch,
+    or after `max_length` steps. `rows` has the batch's columns, and its `cut` is also True in the batch's last row. The
+    algorithm may add columns `[N, ...]` to `rows`. `index` `[n, T]` has the rows of each piece. `mask`, bool `[n, T]`,
+    is False for padding, which repeats the piece's last row.
     """
 
-    def __init__(
-        self, batch: Batch, encoder: Encoder, group: ProcessGroup, minibatch_size: int, seq_len: int = 1
-    ) -> None:
-        self.encoder, self.group, self.minibatch_size = encoder, group, minibatch_size
+    def __init__(self, batch: Batch, group: ProcessGroup, max_length: int | None = None) -> None:
+        self.group, self.num = group, len(batch["reward"])
+        cut = batch["cut"].clone()
+        cut[-1] = True
+        self.rows: dict[str, Any] = {**batch, "cut": cut}  # Any: a tensor, or a dict of tensors
+        index, mask = chunks(cut.cpu().numpy(), max_length or self.num)
+        self.index, self.mask = (torch.from_numpy(array).to(cut.device) for array in (index, mask))
+
+    @property
+    def bootstrap_obs(self) -> Any:  # Any: a tensor, or a dict of tensors
+        """The observation after the last step of each piece, `[n, ...]`: the true final one if the episode ended."""
+        return _take({"obs": self.rows["next_obs"]}, self.index[:, -1])["obs"]
+
+    def pieces(self, column: Any) -> Any:  # Any: a tensor, or a dict of tensors
+        """Return a column `[N, ...]` as pieces `[n, T, ...]`."""
+        return _take({"column": column}, self.index)["column"]
+
+    def flat(self, pieces: Tensor) -> Tensor:
+        """Return pieces `[n, T, ...]` as a column `[N, ...]` without padding: the inverse of `pieces`."""
+        return pieces[self.mask]
+
+    def next_values(self, value: Tensor, bootstrap: Tensor) -> Tensor:
+        """Return V(next_obs) of each row, `[N]`, from V(obs) `[N]` and V(bootstrap_obs) `[n]`."""
+        next_value = value.roll(-1)
+        next_value[self.index[:, -1]] = bootstrap
+        return next_value
+
+    def steps(self, value: Tensor, bootstrap: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return reward, discount, V(obs), V(next_obs) and cut as pieces `[n, T]`, as `drl.losses.gae` needs them.
+
+        `value` is V(obs) `[N]` and `bootstrap` is V(bootstrap_obs) `[n]`, both without a gradient. In these pieces,
+        `cut` is also True in the last step of each piece, so that padding never changes the result of another step.
+        """
+        columns = [self.rows["reward"], self.rows["discount"], value, self.next_values(value, bootstrap)]
+        reward, discount, now, then = (self.pieces(column) for column in columns)
+        cut = self.pieces(self.rows["cut"]) | (self.index == self.index[:, -1:])
+        return reward, discount, now, then, cut
+
+    def mean(self, column: Tensor) -> Tensor:
+        """Return the mean of a column `[N]` over the rows of all trainers."""
+        self.group.mean_(mean := column.mean())
+        return mean
+
+    def quantile(self, column: Tensor, q: float) -> Tensor:
+        """Return the quantile `q` of a column `[N]` over the rows of all trainers."""
+        return self.group.gather(column).quantile(q)
+
+    def normalized(self, column: Tensor) -> Tensor:
+        """Scale a column `[N]` to mean 0 and standard deviation 1 over the rows of all trainers."""
+        mean = self.mean(column)
+        return (column - mean) / (self.mean((column - mean).square()).sqrt() + 1e-8)
+
+    def minibatches(self, generator: Generator, size: int) -> Iterator[dict[str, Any]]:  # Any: tensors or dicts of them
+        """Yield every row once, in minibatches `[M, ...]` of random rows. `size` counts the rows of all trainers.
+
+        The column `weight` `[M]` scales each row's loss. With several trainers, a trainer has a varying number of rows
+        in each minibatch. The mean of `weight * loss`, averaged over trainers, is the mean over the whole minibatch.
+        All trainers need generators with equal seeds.
+        """
+        order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
+        device = self.rows["cut"].device
+        for part in torch.split(order, size):
+            rows, weight, _ = self._own(part)
+            yield _take(self.rows, rows.to(device)) | {"weight": torch.full((len(rows),), weight, device=device)}
+
+    def _own(self, part: Tensor) -> tuple[Tensor, float, Tensor]:
+        """Return this trainer's rows of a minibatch, their weight, and `is_mine`; `part` indexes all trainers' rows.
+
+        `is_mine`, bool `[len(part)]`, marks this trainer's rows. A trainer without a row gets one row of weight 0.
+        """
+        first = self.group.rank * self.num
+        is_mine = (part >= first) & (part < first + self.num)
+        weight = int(is_mine.sum()) * self.group.size / len(part)
+        is_mine[0] |= weight == 0
+        return (part[is_mine] - first) % self.num, weight, is_mine
+
+
+class EncodedRollouts(Rollouts):
+    """The rollouts of an algorithm with an encoder. `rows` has only the columns that minibatches need.
+
+    For a recurrent encoder, the rows are cut into pieces of up to `seq_len` steps. A piece starts with the recurrent
+    state that the policy had at the piece's first step.
+    """
+
+    def __init__(self, batch: Batch, encoder: Encoder, group: ProcessGroup, seq_len: int = 1) -> None:
+        super().__init__(batch, group, seq_len)
+        self.encoder = encoder
         names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
-        self.rows: dict[str, Any] = {name: batch[name] for name in names}  # Any: a tensor, or a dict of tensors
+        self.rows = {name: batch[name] for name in names}
         if (mask := action_mask(batch["obs"])) is not None:
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:
             self.rows["obs"], self._next = encoder.features(batch["obs"]), batch["next_obs"]
-        self.num = len(batch["reward"])
         if encoder.memory is not None:
             self._state = batch["state"]
-            index, valid = chunks(batch["cut"].cpu().numpy(), seq_len)
-            self.index, self.valid = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, valid))
 
     def features(self) -> tuple[Tensor, Tensor]:
         """Return the features of obs and next_obs of all rows, `[N, F]` each, with the encoder's current parameters."""
@@ -53,14 +134,17 @@ class Rollout:
             views = [self.encoder(_take(self.rows, piece), learns=False) for piece in pieces]
             return torch.cat([view.obs for view in views]), torch.cat([view.next_obs for view in views])
         view = self.encoder(self._chunks(slice(None)), learns=False)
-        rows = self.index[self.valid]
+        rows = self.index[self.mask]
         out = view.obs.new_empty(2, self.num, view.obs.shape[-1])
-        out[0, rows], out[1, rows] = view.obs[self.valid.flatten()], view.next_obs[self.valid.flatten()]
+        out[0, rows], out[1, rows] = view.obs[self.mask.flatten()], view.next_obs[self.mask.flatten()]
         return out[0], out[1]
 
-    def minibatches(self, generator: Generator) -> Iterator[dict[str, Any]]:  # Any: a tensor, or a dict of tensors
-        """Yield every row once, in minibatches of randomly chosen rows `[M, ...]` or chunks `[M, T, ...]`."""
-        size, ranks = self.minibatch_size, self.group.size
+    def minibatches(self, generator: Generator, size: int) -> Iterator[dict[str, Any]]:  # Any: tensors or dicts of them
+        """Yield every row once, in minibatches of random rows `[M, ...]` or, with a memory, of pieces `[M, T, ...]`.
+
+        With several trainers, `valid_weight` `[M]` scales the rows' losses, and `is_mine` is as in `_own`.
+        """
+        ranks = self.group.size
         if self.encoder.memory is not None:
             order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
             for part in torch.split(order, max(1, size // ranks // self.index.shape[1])):
@@ -76,24 +160,17 @@ class Rollout:
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
     def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: a tensor, or a dict of tensors
-        """Yield this trainer's rows of each minibatch; `parts` has each minibatch's indices into all trainers' rows.
-
-        `is_mine`, bool `[all rows]`, marks this trainer's rows in the minibatch. `valid_weight` scales the rows' losses
-        so that the gradient averaged over trainers is the mean over the minibatch. A trainer without a row in a
-        minibatch gets one row of weight 0.
-        """
-        first, device = self.group.rank * self.num, self.rows["action"].device
+        """Yield this trainer's rows of each minibatch; `parts` has each minibatch's indices into all trainers' rows."""
+        device = self.rows["action"].device
         for part in parts:
-            is_mine = (part >= first) & (part < first + self.num)
-            share = int(is_mine.sum()) * self.group.size / len(part)
-            is_mine[0] |= share == 0
-            rows = _take(self.rows, ((part[is_mine] - first) % self.num).to(device))
-            yield rows | {"valid_weight": torch.full((len(rows["action"]),), share, device=device), "is_mine": is_mine}
+            rows, weight, is_mine = self._own(part)
+            valid_weight = torch.full((len(rows),), weight, device=device)
+            yield _take(self.rows, rows.to(device)) | {"valid_weight": valid_weight, "is_mine": is_mine}
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
         index = self.index[which]
         rows: dict[str, Any] = _take(self.rows, index)  # Any: a tensor, or a dict of tensors
-        return rows | {"valid": self.valid[which], "state": self._state[index[:, 0]]}
+        return rows | {"valid": self.mask[which], "state": self._state[index[:, 0]]}
 
 
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:

@@ -61,6 +61,18 @@ class ProcessGroup:
             self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
             tensor /= self.size
 
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the rows of all trainers, `[size * N, ...]`, by rank; each trainer gives `[N, ...]`.
+
+        Raise PeerLost as `mean_` does.
+        """
+        if self.size == 1:
+            return tensor
+        rows = tensor.new_zeros(self.size, *tensor.shape)
+        rows[self.rank] = tensor
+        self._all_reduce(rows, torch.distributed.ReduceOp.SUM)
+        return rows.flatten(0, 1)
+
     def spread(self, tensor: Tensor) -> Tensor:
         """Return the maximum minus the minimum of each element over all trainers; raise PeerLost as `mean_` does."""
         ends = torch.stack([tensor, -tensor])

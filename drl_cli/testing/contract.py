@@ -28,7 +28,8 @@ def check_algorithm(name: str, *overrides: str) -> None:
     problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], table)
     assert problem is None, problem
     checks = (check_parameters, check_actions, check_update, check_resume, check_trainers, check_skip)
-    for check in (*checks, *((check_padding, check_burn_in) if case.sequences else ())):
+    checks = (*checks, *((check_padding, check_burn_in) if case.sequences else ()))
+    for check in (*checks, *((check_batch_end,) if case.is_on_policy else ())):
         check(case)
 
 
@@ -186,6 +187,23 @@ def check_burn_in(case: Case) -> None:
     names = ("action", "reward", "discount", "terminated", "truncated")
     filled = {name: _mixed(batch[name], noise[name], learned) for name in names}
     _check_same(case, batch, batch | filled, "an action or reward of the burn-in")
+
+
+def check_batch_end(case: Case) -> None:
+    """Check that an on-policy batch may end inside an episode: its last row ends a piece, whatever its `cut` is."""
+    batch = case.batch()
+    for name in ("terminated", "truncated", "cut"):
+        batch[name][-1] = False
+    batch["discount"][-1] = 0.99
+    closed = batch | {"cut": batch["cut"].clone()}
+    closed["cut"][-1] = True
+    one, two = case.algorithm(), case.algorithm()
+    one.learn(batch, Counts())
+    two.learn(closed, Counts())
+    assert close(one.state(), two.state()), (
+        "cut of the batch's last row changes what is learned; a batch may end inside an episode, where cut is False: "
+        "use drl.Rollouts, or treat the last row as a cut"
+    )
 
 
 def _mixed(kept: Any, noise: Any, keep: Tensor) -> Any:  # Any: a tensor, or a dict of tensors

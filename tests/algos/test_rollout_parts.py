@@ -1,4 +1,4 @@
-"""Rollout: chunks, minibatches, and features without autograd."""
+"""Rollouts: chunks, minibatches, and features without autograd."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from learners import LOOKS, VECTOR, Learner
+from outside import my_a2c
 
 from drl_cli.algos import rollout as module
-from drl_cli.algos.rollout import Rollout, chunks
+from drl_cli.algos.rollout import EncodedRollouts, Rollouts, chunks
+from drl_cli.losses.returns import gae
 from drl_cli.optim.group import ProcessGroup
+from drl_cli.replay.builders import RolloutBuilder
+from drl_cli.replay.fifo import FifoOnce
+from drl_cli.testing import check_algorithm
+from drl_cli.testing.case import Case
+from drl_cli.testing.contract import check_batch_end
+from drl_cli.testing.together import Together
+from drl_cli.types import Column
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 9))
@@ -29,11 +38,11 @@ def test_chunks_are_runs_of_steps_of_one_episode(cut, length):
         assert (rows[~mask] == rows[mask][-1]).all()  # padding repeats the last
 
 
-def make(look, minibatch_size=4, seq_len=3, group=None, envs=3, steps=10):
+def make(look, seq_len=3, group=None, envs=3, steps=10):
     learner = Learner("ppo", "discrete", *LOOKS.get(look, (VECTOR, "none")))
     algorithm = learner.algorithm()
     batch = learner.rollout(algorithm, envs=envs, steps=steps)
-    rollout = Rollout(batch, algorithm.encoder, group or ProcessGroup(), minibatch_size, seq_len)
+    rollout = EncodedRollouts(batch, algorithm.encoder, group or ProcessGroup(), seq_len)
     rollout.rows["number"] = torch.arange(envs * steps)
     return rollout, batch, algorithm
 
@@ -45,7 +54,7 @@ def generator(seed=0):
 @pytest.mark.parametrize("look", ["plain", "image", "tree"])
 def test_every_row_comes_once_in_random_order(look):
     rollout, batch, _ = make(look)
-    parts = list(rollout.minibatches(generator()))
+    parts = list(rollout.minibatches(generator(), 4))
     assert [len(part["number"]) for part in parts] == [4] * 7 + [2]
     order = torch.cat([part["number"] for part in parts])
     assert torch.equal(order, torch.randperm(30, generator=generator()))
@@ -57,8 +66,8 @@ def test_every_row_comes_once_in_random_order(look):
 
 
 def test_every_chunk_comes_once_with_its_first_state():
-    rollout, batch, _ = make("memory", minibatch_size=7)
-    parts = list(rollout.minibatches(generator()))
+    rollout, batch, _ = make("memory")
+    parts = list(rollout.minibatches(generator(), 7))
     firsts = torch.cat([part["number"][:, 0] for part in parts])
     order = torch.randperm(len(rollout.index), generator=generator())
     assert torch.equal(firsts, rollout.index[order, 0])
@@ -67,17 +76,17 @@ def test_every_chunk_comes_once_with_its_first_state():
     assert sorted(taken.tolist()) == list(range(30))
     for part in parts:
         assert torch.equal(part["state"], batch["state"][part["number"][:, 0]])
-    rollout, *_ = make("memory", minibatch_size=2)
-    assert {len(part["number"]) for part in rollout.minibatches(generator())} == {1}
-    rollout, *_ = make("memory", minibatch_size=12, group=ProcessGroup(0, 2))
-    assert len(next(rollout.minibatches(generator()))["number"]) == 2  # the other trainer has the other half
+    rollout, *_ = make("memory")
+    assert {len(part["number"]) for part in rollout.minibatches(generator(), 2)} == {1}
+    rollout, *_ = make("memory", group=ProcessGroup(0, 2))
+    assert len(next(rollout.minibatches(generator(), 12))["number"]) == 2  # the other trainer has the other half
 
 
 @pytest.mark.parametrize("look", ["plain", "image"])
 def test_several_trainers_share_each_minibatch(look):
-    rollouts = [make(look, 7, group=ProcessGroup(rank, 2))[0] for rank in range(2)]
+    rollouts = [make(look, group=ProcessGroup(rank, 2))[0] for rank in range(2)]
     order = torch.randperm(60, generator=generator())
-    pairs = zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True)
+    pairs = zip(*(rollout.minibatches(generator(), 7) for rollout in rollouts), strict=True)
     for both, part in zip(pairs, torch.split(order, 7), strict=True):
         for rank, mine in enumerate(both):
             is_mine = (part >= 30 * rank) & (part < 30 * rank + 30)
@@ -96,8 +105,8 @@ def test_several_trainers_share_each_minibatch(look):
 
 
 def test_a_trainer_without_rows_in_a_minibatch_gets_one_row_of_weight_0():
-    rollouts = [make("plain", 1, group=ProcessGroup(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
-    for both in zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True):
+    rollouts = [make("plain", group=ProcessGroup(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
+    for both in zip(*(rollout.minibatches(generator(), 1) for rollout in rollouts), strict=True):
         assert sorted(mine["valid_weight"].tolist() for mine in both) == [[0.0], [2.0]]
         assert all(mine["is_mine"].tolist() == [True] and len(mine["number"]) == 1 for mine in both)
 
@@ -128,3 +137,164 @@ def test_features_of_all_rows_without_autograd(look, monkeypatch):
         then, _ = algorithm.encoder.memory.step(features(batch["next_obs"]), state)
     torch.testing.assert_close(obs, out, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(next_obs, then, rtol=1e-4, atol=1e-5)
+
+
+GAMMA, LAMBDA, ENVS, BLOCK, BATCH = 0.9, 0.8, 16, 16, 250
+
+
+@pytest.fixture(scope="module")
+def batches():
+    """Batches of 250 rows from blocks of 16 environments x 16 steps, so that batches end anywhere in a piece.
+
+    `place`, int `[N, 3]`, is environment, time and block of each row.
+    """
+    builder, rng = RolloutBuilder(GAMMA), np.random.default_rng(0)
+    schema = {"obs": Column((2,), "float32"), "next_obs": Column((2,), "float32"), "place": Column((3,), "int64")}
+    schema |= {name: Column((), "float32") for name in ("reward", "discount", "log_ratio")}
+    schema |= {name: Column((), "bool") for name in ("terminated", "truncated", "cut")}
+    table, before = FifoOnce(schema, 4096, 1), None
+    for block in range(4):
+        for t in range(block * BLOCK, (block + 1) * BLOCK):
+            obs, next_obs = rng.standard_normal((2, ENVS, 2), np.float32)
+            place = np.stack([np.arange(ENVS), np.full(ENVS, t), np.full(ENVS, block)], 1)
+            ends = {"terminated": rng.random(ENVS) < 0.05, "truncated": rng.random(ENVS) < 0.05}
+            step = {"obs": obs, "next_obs": next_obs, "place": place, "valid": np.ones(ENVS, bool), **ends}
+            if before:  # the observation is the one that the last step led to, unless the episode ended
+                goes_on = ~(before["terminated"] | before["truncated"])
+                obs[goes_on] = before["next_obs"][goes_on]
+            before = step
+            draws = rng.standard_normal((2, ENVS)).astype(np.float32)
+            builder.append({**step, "reward": draws[0], "log_ratio": draws[1]})
+        columns = builder.take()
+        table.insert(columns, np.zeros(len(columns["reward"]), np.int64))
+    columns = table.sample(4, BATCH, 0).columns
+    return [{name: torch.from_numpy(column[i]) for name, column in columns.items()} for i in range(4)]
+
+
+def critic(obs):
+    return (obs * torch.tensor([0.5, -1.0])).sum(-1)
+
+
+def later_rows(batch, i):
+    """Return row i and all later rows of the same episode and block that are in the batch."""
+    rows, place = [i], batch["place"].tolist()
+    while not (batch["terminated"][rows[-1]] or batch["truncated"][rows[-1]]):
+        env, time, block = place[rows[-1]]
+        if [env, time + 1, block] not in place:
+            break
+        rows.append(place.index([env, time + 1, block]))
+    return rows
+
+
+def brute_force(batch, i, rho, c):
+    """Return sum_k (prod_{j < k} gamma c_{i+j}) rho_{i+k} delta_{i+k} up to the end of the row's piece."""
+    total, factor = 0.0, 1.0
+    for row in later_rows(batch, i):
+        discount = 0.0 if batch["terminated"][row] else GAMMA
+        delta = batch["reward"][row] + discount * critic(batch["next_obs"][row]) - critic(batch["obs"][row])
+        total += factor * float(rho[row] * delta)
+        factor *= discount * float(c[row])
+    return total
+
+
+def steps_of(batch):
+    rollouts = Rollouts(batch, ProcessGroup())
+    return rollouts, rollouts.steps(critic(batch["obs"]), critic(rollouts.bootstrap_obs))
+
+
+def test_batches_end_inside_pieces(batches):
+    assert sum(not batch["cut"][-1] for batch in batches) >= 2  # otherwise the tests below test too little
+
+
+def test_next_values_equal_the_critic_at_next_obs(batches):
+    for batch in batches:
+        rollouts, (*_, next_value, cut) = steps_of(batch)
+        torch.testing.assert_close(rollouts.flat(next_value), critic(batch["next_obs"]))
+        assert rollouts.flat(cut)[-1]
+        assert torch.equal(rollouts.flat(rollouts.pieces(batch["reward"])), batch["reward"])
+        assert len(later_rows(batch, int(rollouts.index[0, 0]))) == rollouts.mask[0].sum()
+
+
+def traced(steps, decay, rho=1.0):
+    """Sum up backwards over pieces `[n, T]`, as GAE and V-trace do."""
+    reward, discount, value, next_value, cut = steps
+    delta, weight = rho * (reward + discount * next_value - value), torch.where(cut, 0.0, discount * decay)
+    total = torch.zeros_like(delta)
+    for t in reversed(range(delta.shape[1])):
+        later = total[:, t + 1] if t + 1 < delta.shape[1] else 0.0
+        total[:, t] = delta[:, t] + weight[:, t] * later
+    return total
+
+
+@pytest.mark.parametrize("lambda_", [LAMBDA, 1.0])  # of PPO; A2C's advantage is the n-step return minus the value
+def test_advantages_equal_sums_over_whole_episodes(batches, lambda_):
+    for batch in batches:
+        expected = torch.tensor(
+            [brute_force(batch, i, torch.ones(BATCH), torch.full((BATCH,), lambda_)) for i in range(BATCH)]
+        )
+        rollouts, steps = steps_of(batch)
+        torch.testing.assert_close(rollouts.flat(traced(steps, lambda_)), expected, rtol=1e-4, atol=1e-5)
+        flat = (batch["reward"], batch["discount"], critic(batch["obs"]), critic(batch["next_obs"]), batch["cut"])
+        found = gae(*(column.numpy() for column in flat), lambda_)  # as PPO computes it
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_v_trace_equals_sums_over_whole_episodes(batches):
+    for batch in batches:
+        ratio = batch["log_ratio"].exp().clamp(max=1.0)
+        expected = torch.tensor([brute_force(batch, i, ratio, ratio) for i in range(BATCH)])
+        rollouts, steps = steps_of(batch)
+        pieces = rollouts.pieces(ratio)
+        torch.testing.assert_close(rollouts.flat(traced(steps, pieces, pieces)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pieces_of_a_maximum_length_are_closed(batches):
+    rollouts = Rollouts(batches[0], ProcessGroup(), max_length=5)
+    assert rollouts.index.shape[1] == 5
+    *_, next_value, cut = rollouts.steps(critic(batches[0]["obs"]), critic(rollouts.bootstrap_obs))
+    assert cut[:, -1].all()
+    torch.testing.assert_close(rollouts.flat(next_value), critic(batches[0]["next_obs"]))
+
+
+def halves(batch):
+    return [{name: column[rank * 125 : (rank + 1) * 125] for name, column in batch.items()} for rank in range(2)]
+
+
+def test_two_trainers_have_the_statistics_and_minibatches_of_one(batches):
+    groups, found = Together.pair(), [None, None]
+    one = Rollouts(batches[0], ProcessGroup())
+    one.rows["number"] = torch.arange(BATCH)
+
+    def member(rank):
+        rollouts = Rollouts(halves(batches[0])[rank], groups[rank])
+        rollouts.rows["number"] = torch.arange(125) + 125 * rank
+        reward = rollouts.rows["reward"]
+        numbers = (rollouts.mean(reward), rollouts.quantile(reward, 0.3), rollouts.normalized(reward))
+        found[rank] = (*numbers, list(rollouts.minibatches(generator(), 32)))
+
+    groups[0].run(member)
+    reward = one.rows["reward"]
+    for mean, quantile, _, _ in found:
+        torch.testing.assert_close(mean, reward.mean())
+        torch.testing.assert_close(quantile, reward.quantile(0.3))
+    torch.testing.assert_close(torch.cat([normalized for *_, normalized, _ in found]), one.normalized(reward))
+    for whole, *parts in zip(one.minibatches(generator(), 32), *(parts for *_, parts in found), strict=True):
+        numbers = torch.cat([part["number"][part["weight"] > 0] for part in parts])
+        assert torch.equal(numbers.sort().values, whole["number"].sort().values)
+        loss = sum((part["weight"] * part["reward"]).mean() for part in parts) / 2
+        torch.testing.assert_close(loss, (whole["weight"] * whole["reward"]).mean())
+
+
+def test_check_algorithm_passes_with_rollouts_from_outside():
+    check_algorithm("outside.my_a2c", "network.hidden=[8]")
+
+
+def test_check_algorithm_refuses_to_depend_on_cut_of_the_last_row(monkeypatch):
+    update = my_a2c.Algorithm.update
+
+    def trusting(self, batch, counts):
+        return update(self, batch | {"reward": torch.where(batch["cut"], batch["reward"], 0.0)}, counts)
+
+    monkeypatch.setattr(my_a2c.Algorithm, "update", trusting)
+    with pytest.raises(AssertionError, match="cut of the batch's last row changes what is learned"):
+        check_batch_end(Case("outside.my_a2c", "network.hidden=[8]"))
