@@ -161,7 +161,7 @@ def check_use(config: Config, spec: EnvSpec, options: Options) -> None:
         raise UsageError("ray.address: drl-bench measures this machine, not a cluster; leave it out")
     if config.explain:
         raise UsageError("explain: drl-bench measures; drl-train explain=true says where values come from")
-    if options.tune and (problem := refusal(config.algo.name, spec, "async", config.replay.sampler)):
+    if options.tune and (problem := refusal(config.algo.name, spec, "async", config.replay.table)):
         raise UsageError(f"tune=true: {problem}")
 
 

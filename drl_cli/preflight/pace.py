@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.replay.config import NO_UPDATE, Load
+from drl_cli.replay.base import Load
+from drl_cli.replay.config import NO_UPDATE
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems
@@ -33,7 +34,7 @@ def pace_problems(config: Config) -> list[str]:
     rows, share = rows_per_block(config), replay.num_rows // config.num_shards
     if share < rows + config.algo.n_step * config.worker.envs:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
-        of += f" = {share} sequences" if replay.steps else ""
+        of += f" = {share} sequences" if replay.num_rows < capacity else ""
         problems.append(f"replay.capacity={capacity}{of} is below one block of {rows} transitions")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
 

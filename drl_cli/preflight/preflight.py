@@ -27,7 +27,7 @@ def preflight(config: Config) -> EnvSpec:
         spec = environment_spec(config)
         for note in spec.notes:
             tell(f"warning: {note}")
-        if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
+        if problem := refusal(config.algo.name, spec, config.mode, config.replay.table):
             raise UsageError(problem)
         check_network(config, spec)
         check_normalization(config, spec)

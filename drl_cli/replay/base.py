@@ -3,9 +3,33 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Array, Columns, State
+
+
+class Steps(NamedTuple):
+    """The steps of a row: the first `burn_in` warm up the recurrent state, the other `seq_len` are learned."""
+
+    burn_in: int
+    seq_len: int
+
+    @property
+    def length(self) -> int:
+        return self.burn_in + self.seq_len
+
+
+class Load(NamedTuple):
+    """What the rest of the config asks of a table: sizes in transitions."""
+
+    total_env_steps: int
+    batch_size: int
+    block_rows: int
+    """Transitions in one block."""
+    collected: int
+    """Transitions in one collect call of all workers."""
+    is_async: bool
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """The config of the replay table. Each config class makes its own table and builder, and names its own problems."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from drl_cli.replay.base import Table
+from drl_cli.replay.base import Load, Steps, Table
 from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize, RolloutBuilder
 from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
@@ -14,35 +14,13 @@ from drl_cli.replay.sequences import SequenceBuilder, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore, reserved_rows, row_bytes
 from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.replay.tables import ReplayTable, SequenceTable
+from drl_cli.replay.windows import WindowTable, window_schema
 from drl_cli.types import Schema
 from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 
 MOST_TRANSITIONS = 1_000_000
 """Capacity with `replay.capacity=null`, unless fewer transitions fit in memory."""
 NO_UPDATE = "no update would ever be made"
-
-
-class Steps(NamedTuple):
-    """The steps of a row: the first `burn_in` warm up the recurrent state, the other `seq_len` are learned."""
-
-    burn_in: int
-    seq_len: int
-
-    @property
-    def length(self) -> int:
-        return self.burn_in + self.seq_len
-
-
-class Load(NamedTuple):
-    """What the rest of the config asks of a table: sizes in transitions."""
-
-    total_env_steps: int
-    batch_size: int
-    block_rows: int
-    """Transitions in one block."""
-    collected: int
-    """Transitions in one collect call of all workers."""
-    is_async: bool
 
 
 @dataclass(frozen=True)
@@ -65,6 +43,11 @@ class ReplayConfig:
     def num_rows(self) -> int:
         """Capacity in rows. A row is one transition, except in SequencesConfig."""
         return self.num_transitions
+
+    @property
+    def table(self) -> str:
+        """The name that an algorithm's `TABLES` must contain: sequences if rows have several steps, or the sampler."""
+        return "sequences" if self.steps else self.sampler
 
     @property
     def frame_codec(self) -> str | None:
@@ -95,12 +78,17 @@ class ReplayConfig:
         yield from ()
 
     def make_table(
-        self, schema: Schema, rng: np.random.Generator, num_batches: int, most_inserts: int | None = None
+        self,
+        schema: Schema,
+        rng: np.random.Generator,
+        num_batches: int,
+        most_inserts: int | None = None,
+        gamma: float = 1.0,
     ) -> Table:
         """Make the table of one shard, given the schema of transitions.
 
         A complete run samples at least `num_batches` batches from this table. Memory is reserved for the whole
-        capacity, or for `most_inserts` rows if this number is smaller.
+        capacity, or for `most_inserts` rows if this number is smaller. Windows need `gamma`, the discount of a step.
         """
         raise NotImplementedError
 
@@ -130,28 +118,83 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class UniformConfig(ReplayConfig):
-    """Options of tables whose rows can be sampled any number of times."""
+    """Options of tables whose rows can be sampled any number of times.
+
+    A row of `sequences` has `burn_in + seq_len` steps, and rows begin `seq_len - overlap` steps apart. With `windows`,
+    the table stores single transitions, and a batch has windows of `seq_len` steps.
+    """
 
     remover: Literal["oldest", "random"]
     compress: Literal["none", "lz4"]
+    rows: Literal["transitions", "sequences", "windows"] = field(default="transitions", kw_only=True)
+    seq_len: Count = field(default=8, kw_only=True)
+    burn_in: Natural = field(default=0, kw_only=True)
+    overlap: Natural = field(default=0, kw_only=True)
+
+    eta = 1.0
+
+    @property
+    def steps(self) -> Steps | None:
+        return None if self.rows == "transitions" else Steps(self.burn_in, self.seq_len)
+
+    @property
+    def num_rows(self) -> int:
+        """Capacity in rows, enough for `capacity` transitions if episodes are long."""
+        stride = self.seq_len - self.overlap if self.rows == "sequences" else 1
+        return self.num_transitions // stride
 
     @property
     def frame_codec(self) -> str | None:
         return self.compress
 
     def make_table(
-        self, schema: Schema, rng: np.random.Generator, num_batches: int, most_inserts: int | None = None
+        self,
+        schema: Schema,
+        rng: np.random.Generator,
+        num_batches: int,
+        most_inserts: int | None = None,
+        gamma: float = 1.0,
     ) -> Table:
         columns, rows = self.table_schema(schema), self.num_rows
         is_ring = self.remover == "oldest"
         store = RingStore(columns, rows, most_inserts) if is_ring else RandomStore(columns, rows, rng, most_inserts)
-        return self._table(store, self._sampler(rng, num_batches))
+        sampler = self._sampler(rng, num_batches)
+        if self.rows == "windows":
+            return WindowTable(store, sampler, self.seq_len, gamma, self.eta)
+        if self.rows == "sequences":
+            return SequenceTable(store, sampler, self.burn_in, self.seq_len - self.overlap, self.eta)
+        return ReplayTable(store, sampler)
+
+    def row_steps(self, n_step: int) -> int:
+        return self.seq_len if self.rows == "sequences" else 1 if self.rows == "windows" else n_step
+
+    def problems(self, load: Load) -> Iterator[str]:
+        if self.rows == "sequences" and self.overlap >= self.seq_len:
+            yield f"replay.overlap={self.overlap} must be below replay.seq_len={self.seq_len}"
+        if self.rows == "windows" and self.remover == "random":
+            yield "replay.remover=random: replay.rows=windows needs rows in order; say replay.remover=oldest"
+        if self.rows == "windows" and self.burn_in:
+            yield f"replay.burn_in={self.burn_in}: replay.rows=windows has no burn-in; say replay.burn_in=0"
+
+    def make_builder(
+        self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
+    ) -> tuple[Builder, int]:
+        if self.rows == "sequences":
+            length = self.burn_in + self.seq_len
+            return SequenceBuilder(self.seq_len, self.burn_in, self.overlap, gamma, reward_scale, prioritize), length
+        return super().make_builder(1 if self.rows == "windows" else n_step, gamma, reward_scale, prioritize)
+
+    def table_schema(self, schema: Schema) -> Schema:
+        if self.rows == "sequences":
+            return sequence_schema(schema, self.burn_in + self.seq_len)
+        return window_schema(schema) if self.rows == "windows" else schema
+
+    def table_bytes(self, schema: Schema, most_inserts: int | None = None) -> int:
+        index = 4 * self.num_rows if self.rows == "windows" else 0
+        return super().table_bytes(schema, most_inserts) + index
 
     def _sampler(self, rng: np.random.Generator, num_batches: int) -> Sampler:
         return Uniform(rng)
-
-    def _table(self, store: RingStore, sampler: Sampler) -> Table:
-        return ReplayTable(store, sampler)
 
 
 @dataclass(frozen=True)
@@ -163,6 +206,7 @@ class PrioritizedConfig(UniformConfig):
     beta: Fraction
     eps: Positive
     uniform_mix: Fraction
+    eta: Fraction = field(default=0.9, kw_only=True)
 
     has_priorities = True
 
@@ -179,40 +223,9 @@ class PrioritizedConfig(UniformConfig):
 
 @dataclass(frozen=True)
 class SequencesConfig(PrioritizedConfig):
-    """Options of sequences. A row has `burn_in + seq_len` steps, and rows begin `seq_len - overlap` steps apart."""
+    """Options of prioritized sequences."""
 
-    seq_len: Count
-    burn_in: Natural
-    overlap: Natural
-    eta: Fraction
-
-    @property
-    def steps(self) -> Steps:
-        return Steps(self.burn_in, self.seq_len)
-
-    @property
-    def num_rows(self) -> int:
-        """Capacity in rows, enough for `capacity` transitions if episodes are long."""
-        return self.num_transitions // (self.seq_len - self.overlap)
-
-    def row_steps(self, n_step: int) -> int:
-        return self.seq_len
-
-    def problems(self, load: Load) -> Iterator[str]:
-        if self.overlap >= self.seq_len:
-            yield f"replay.overlap={self.overlap} must be below replay.seq_len={self.seq_len}"
-
-    def make_builder(
-        self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
-    ) -> tuple[Builder, int]:
-        builder = SequenceBuilder(self.seq_len, self.burn_in, self.overlap, gamma, reward_scale, prioritize)
-        return builder, self.steps.length
-
-    def table_schema(self, schema: Schema) -> Schema:
-        return sequence_schema(schema, self.steps.length)
-
-    def _table(self, store: RingStore, sampler: Sampler) -> Table:
-        return SequenceTable(store, sampler, self.burn_in, self.seq_len - self.overlap, self.eta)
+    rows: Literal["transitions", "sequences", "windows"] = field(default="sequences", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -250,7 +263,12 @@ class FifoConfig(ReplayConfig):
             )
 
     def make_table(
-        self, schema: Schema, rng: np.random.Generator, num_batches: int, most_inserts: int | None = None
+        self,
+        schema: Schema,
+        rng: np.random.Generator,
+        num_batches: int,
+        most_inserts: int | None = None,
+        gamma: float = 1.0,
     ) -> Table:
         return FifoOnce(schema, self.capacity, self.max_staleness, most_inserts)
 

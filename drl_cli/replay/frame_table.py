@@ -44,7 +44,11 @@ class FrameTable(Table):
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
         drawn = self.table.sample(num_batches, batch_size, version)
-        return replace(drawn, columns=self._to_images(drawn.columns))
+        columns = self._to_images(drawn.columns)
+        if "valid" in columns:
+            for name in self.images:
+                columns[name][~columns["valid"]] = 0  # because the padding of windows repeats the last frames
+        return replace(drawn, columns=columns)
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         self.table.update_priorities(row_ids, priorities)

@@ -25,7 +25,7 @@ FREE = (
 IMPOSSIBLE = (
     *("seed", "load_weights", "network", "optimizer.name", "optimizer.kwargs", "algo.name", "env.name", "env.id"),
     *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
-    *("replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
+    *("replay.rows", "replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
 """Keys and groups that can't change, because saved state depends on them. Keys in neither list need confirm=true."""
 

@@ -21,7 +21,8 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """Create the trajectory manager of one replay shard."""
     replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, "replay", shard)
     schema, stackings = row_schema(config, spec), config.stackings(spec)
-    table = replay.make_table(reference_schema(schema, stackings), rng, config.batches_per_shard, config.most_inserts)
+    columns, most = reference_schema(schema, stackings), config.most_inserts
+    table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma)
     if stackings:
         table = FrameTable(table, stackings, make_codec(replay.frame_codec))
     return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)

@@ -41,7 +41,7 @@ class Pair:
 def make_config(capacity, sampler="uniform", remover="oldest"):
     options = (0.6, 0.4, 1e-6, 0.1)
     if sampler == "sequences":
-        return SequencesConfig(sampler, capacity, 1, remover, "none", "max", *options, 4, 2, 1, 0.9)
+        return SequencesConfig(sampler, capacity, 1, remover, "none", "max", *options, seq_len=4, burn_in=2, overlap=1)
     if sampler == "prioritized":
         return PrioritizedConfig(sampler, capacity, 1, remover, "none", "max", *options)
     return UniformConfig(sampler, capacity, 1, remover, "none")

@@ -19,6 +19,7 @@ EXHAUSTIVE = (pytest.mark.slow, pytest.mark.exhaustive)
 ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
 MEMORY = ("network.memory_size=8",)
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=3", "replay.overlap=1")
+ROWS = ("replay.rows=sequences", *SEQUENCES[1:])
 NO_ALE, NO_MINATAR = (
     pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"needs drl-cli[{extra}]")
     for module, extra in (("ale_py", "atari"), ("minatar", "minatar"))
@@ -92,6 +93,11 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
         pytest.param((f"env={PROBES}:BothReach-v0", *IMAGE), marks=EXHAUSTIVE),
         pytest.param((f"env={PROBES}:Both-v0", "algo=ppo", *ROLLOUTS, *IMAGE), marks=EXHAUSTIVE),
         (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
+        ("env=CartPole-v1", "algo=dqn", "replay=windows", "replay.seq_len=4", "algo.n_step=2", "replay.capacity=300"),
+        pytest.param(
+            (*FRAMES, "algo=dqn", "network=gru", *MEMORY, "replay=prioritized", "replay.rows=windows"), marks=EXHAUSTIVE
+        ),
+        pytest.param((CUE, "algo=dqn", "network=lstm", *MEMORY, "replay=uniform", *ROWS), marks=pytest.mark.slow),
         (CUE, "algo=r2d2", *MEMORY, *SEQUENCES[1:], "orchestrator.sample_insert_ratio=0.05"),
         ("env=CartPole-v1", "algo=apex"),
         pytest.param((CUE, "algo=ppo", "network=lstm", *MEMORY, *ROLLOUTS, "algo.seq_len=5"), marks=pytest.mark.slow),

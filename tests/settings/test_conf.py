@@ -149,6 +149,8 @@ def options_read():
             short["config"] = "optimizer"
         if path.stem == "optimizer_config":  # the group's own methods
             short["self"] = "optimizer"
+        if path.parent.name == "replay" and path.stem == "config":
+            short["self"] = "replay"
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 for target in node.targets:

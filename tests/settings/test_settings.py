@@ -100,7 +100,7 @@ def test_the_options_of_a_sampler_come_with_it(composed):
     (problem,) = problems_of(composed("+replay.alpha=0.5"))
     assert problem == "replay.alpha: only replay=prioritized and replay=sequences have this option"
     (problem,) = problems_of(composed("+replay.eta=0.5"))
-    assert problem == "replay.eta: only replay=sequences has this option"
+    assert problem == "replay.eta: only replay=prioritized and replay=sequences have this option"
     (problem,) = problems_of(composed("replay.sampler=fifo"))
     assert (
         problem

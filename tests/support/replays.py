@@ -23,7 +23,7 @@ CONFIGS = {
     "random": UniformConfig("uniform", 40, 1, "random", "none"),
     "prioritized": PrioritizedConfig("prioritized", 40, 1, "oldest", "none", *OPTIONS),
     "prioritized-random": PrioritizedConfig("prioritized", 40, 1, "random", "none", *OPTIONS),
-    "sequences": SequencesConfig("sequences", 40, 1, "oldest", "none", *OPTIONS, 2, 1, 1, 0.9),
+    "sequences": SequencesConfig("sequences", 40, 1, "oldest", "none", *OPTIONS, seq_len=2, burn_in=1, overlap=1),
     "fifo-once": FifoConfig("fifo-once", 40, 1, 2),
     "frames": UniformConfig("uniform", 40, 1, "oldest", "none"),
     "frames-lz4": UniformConfig("uniform", 40, 1, "oldest", "lz4"),

@@ -1,0 +1,116 @@
+"""A table of transitions whose batches contain windows: consecutive steps, gathered from an index."""
+
+import numpy as np
+
+from drl_cli.replay.base import Sampled
+from drl_cli.replay.samplers import Sampler
+from drl_cli.replay.sequences import mix
+from drl_cli.replay.store import RingStore
+from drl_cli.replay.tables import ReplayTable
+from drl_cli.types import Array, Columns, Schema, State
+
+
+class WindowTable(ReplayTable):
+    """Stores each step once, and draws windows `[..., length]` that begin at the sampled rows.
+
+    `successor[slot]` is the slot of the next step of the episode, or `slot` if the table does not have this step. A
+    window ends early at the end of an episode and at the newest row. The rest is padding, as in sequences: all columns
+    are 0, and `valid` is False. `state` is the policy's recurrent state before the first step.
+
+    The discount is computed from `terminated`, so that the index needs no additional memory.
+    """
+
+    def __init__(self, store: RingStore, sampler: Sampler, length: int, gamma: float, eta: float) -> None:
+        super().__init__(store, sampler)
+        self.length, self.gamma, self.eta = length, gamma, eta
+        self.successor = np.arange(store.capacity, dtype=np.int32)
+        self.newest: dict[int, int] = {}  # the id of the newest row of each source
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.successor.nbytes
+
+    def insert(self, columns: Columns, versions: Array) -> None:
+        super().insert({name: column for name, column in columns.items() if name != "discount"}, versions)
+        self._link(columns["source"])
+
+    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
+        """Sample windows `[num_batches, batch_size, length, ...]`. Raise ValueError if the table is empty."""
+        if len(self) == 0:
+            raise ValueError("can't sample from an empty replay")
+        slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
+        columns = self._windows(slots)
+        if weights is None:
+            return Sampled(columns, num_batches)
+        return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
+
+    def state(self) -> State:
+        newest = np.array([*self.newest.items()], np.int64).reshape(-1, 2)
+        return super().state() | {"successor": self.successor.copy(), "newest": newest}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.successor[:] = state["successor"]
+        self.newest = dict(state["newest"].tolist())
+
+    def _link(self, source: Array) -> None:
+        """Link the new rows, whose sources `[rows]` are given, to the steps before them.
+
+        A row follows the previous row of its source if the episode goes on and the observations are equal. They differ
+        if a block between the two rows is in another shard or was lost.
+        """
+        store, columns, count = self.store, self.store.columns, len(source)
+        order = np.argsort(source, kind="stable")
+        rows, sources = store.inserts - count + order, source[order]
+        before = np.empty_like(rows)
+        before[1:] = rows[:-1]
+        is_first = np.ones(count, np.bool_)
+        is_first[1:] = sources[1:] != sources[:-1]
+        before[is_first] = [self.newest.get(each, -1) for each in sources[is_first].tolist()]
+        is_last = np.roll(is_first, -1)
+        self.newest |= dict(zip(sources[is_last].tolist(), rows[is_last].tolist(), strict=True))
+        self.successor[rows % store.capacity] = rows % store.capacity
+        is_held = (before >= 0) & store.holds(before)
+        rows, before = rows[is_held], before[is_held]
+        slots, slots_before = rows % store.capacity, before % store.capacity
+        follows = ~(columns["terminated"][slots_before] | columns["truncated"][slots_before])
+        for name in columns:
+            if name.partition(".")[0] == "obs":
+                same = columns[f"next_{name}"][slots_before] == columns[name][slots]
+                follows &= same.reshape(len(same), -1).all(1)
+        self.successor[slots_before[follows]] = slots[follows]
+
+    def _walk(self, slots: Array) -> tuple[Array, Array]:
+        """Return the slots of windows `[..., length]` and where they are valid. Padding repeats the last slot."""
+        path = [slots.ravel()]
+        for _ in range(self.length - 1):
+            path.append(self.successor.take(path[-1]))
+        steps = np.stack(path, 1)
+        valid = np.ones(steps.shape, np.bool_)
+        np.not_equal(steps[:, 1:], steps[:, :-1], out=valid[:, 1:])
+        shape = (*slots.shape, self.length)
+        return steps.reshape(shape), valid.reshape(shape)
+
+    def _windows(self, slots: Array) -> Columns:
+        path, valid = self._walk(slots)
+        stored = self.store.columns
+        columns = {name: column.take(path, 0) for name, column in stored.items() if name != "state"}
+        columns["discount"] = (~columns["terminated"]) * np.float32(self.gamma)
+        padding = (~valid).ravel().nonzero()[0]
+        if len(padding):
+            for column in columns.values():
+                if column.dtype != object:  # the table that wraps this one makes the images, and their padding
+                    column.reshape(-1, *column.shape[valid.ndim :])[padding] = 0
+        columns["valid"] = valid
+        if "state" in stored:
+            columns["state"] = stored["state"].take(slots, 0)
+        return columns
+
+    def _combine(self, slots: Array, priorities: Array) -> Array:
+        """Mix the priorities `[n, length]` of the steps into one for each row, without the padding."""
+        return mix(priorities, self._walk(slots)[1], self.eta)
+
+
+def window_schema(schema: Schema) -> Schema:
+    """Return the columns of a WindowTable, given the schema of transitions."""
+    return {name: column for name, column in schema.items() if name != "discount"}

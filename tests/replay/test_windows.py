@@ -1,0 +1,138 @@
+"""Windows: equal the steps of whole episodes, whatever the ring has overwritten."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+from images import ImageSteps, image_spec
+
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.config import PrioritizedConfig, UniformConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.types import Column, transition_schema
+
+GAMMA, LENGTH, NUM_ENVS = 0.9, 4, 3
+FLOATS = {name: Column((), "float32") for name in ("obs", "next_obs", "reward", "discount")}
+FLAGS = {name: Column((), "bool") for name in ("terminated", "truncated")}
+SCHEMA = {**FLOATS, **FLAGS, "source": Column((), "int32")}
+UNIFORM = UniformConfig("uniform", 50, 1, "oldest", "none", rows="windows", seq_len=LENGTH)
+OPTIONS = ("max", 1.0, 0.4, 1e-6, 0.0)
+PRIORITIZED = PrioritizedConfig("prioritized", 50, 1, "oldest", "none", *OPTIONS, rows="windows", seq_len=LENGTH)
+
+
+def make(config=UNIFORM, schema=SCHEMA, seed=0):
+    return config.make_table(schema, np.random.default_rng(seed), 100, None, GAMMA)
+
+
+class Steps:
+    """Makes blocks of steps. Observations are numbers that never repeat: the step from observation i ends in i + 1."""
+
+    def __init__(self, seed=0):
+        self.rng, self.obs, self.next = np.random.default_rng(seed), np.arange(NUM_ENVS) * 1e5, 1000.0
+        self.steps = {}
+
+    def block(self, num_steps):
+        blocks = []
+        for _ in range(num_steps):
+            terminated, truncated = self.rng.random((2, NUM_ENVS)) < 0.1
+            obs, next_obs = self.obs, self.obs + 1
+            begins = np.arange(NUM_ENVS) * 1e5 + self.next
+            self.next += 50
+            self.obs = np.where(terminated | truncated, begins, next_obs)
+            for row in zip(obs.tolist(), (terminated | truncated).tolist(), strict=True):
+                self.steps[row[0]] = row[1]
+            discount = np.where(terminated, 0.0, GAMMA)
+            columns = (obs, next_obs, obs + 0.5, discount, terminated, truncated, np.arange(NUM_ENVS))
+            blocks.append({name: c.astype(SCHEMA[name].dtype) for name, c in zip(SCHEMA, columns, strict=True)})
+        block = {name: np.concatenate([each[name] for each in blocks]) for name in SCHEMA}
+        return block, np.zeros(num_steps * NUM_ENVS, np.int64)
+
+    def window(self, first, stored):
+        """Return the observations of the window that begins at observation `first`."""
+        window = [first]
+        while len(window) < LENGTH and not self.steps[window[-1]] and window[-1] + 1 in stored:
+            window.append(window[-1] + 1)
+        return window
+
+
+def check_windows(table, steps):
+    stored = set(table.contents()["obs"].tolist())
+    drawn = table.sample(2, 40, 0).columns
+    columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in drawn.items() if name != "weight"}
+    assert columns.keys() == {*SCHEMA, "valid"}
+    for i, valid in enumerate(columns["valid"]):
+        window = steps.window(columns["obs"][i, 0].item(), stored)
+        assert valid.tolist() == [True] * len(window) + [False] * (LENGTH - len(window))
+        assert columns["obs"][i, : len(window)].tolist() == window
+        assert all(not column[i, len(window) :].any() for column in columns.values())
+    valid, obs = columns["valid"], columns["obs"]
+    np.testing.assert_array_equal(columns["next_obs"], (obs + 1) * valid)
+    expected = np.where(columns["terminated"], 0.0, GAMMA).astype(np.float32) * valid
+    np.testing.assert_array_equal(columns["discount"], expected)
+
+
+@pytest.mark.parametrize("config", [UNIFORM, PRIORITIZED], ids=["uniform", "prioritized"])
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_are_the_consecutive_steps_of_one_episode(config, seed):
+    table, steps = make(config, seed=seed), Steps(seed)
+    for _ in range(12):
+        block = steps.block(int(steps.rng.integers(1, 8)))
+        if steps.rng.random() < 0.8:  # the other blocks are lost on the way
+            table.insert(*block)
+            check_windows(table, steps)
+
+
+def test_a_copy_from_the_state_and_the_rows_draws_the_same_windows():
+    table, steps, again = make(), Steps(), make(seed=9)
+    for _ in range(9):
+        table.insert(*steps.block(4))
+    again.load_state(copy.deepcopy(table.state()))
+    again.store.fill([{name: column.copy() for name, column in table.store.columns.items()}][:1])
+    block = steps.block(5)
+    for each in (table, again):
+        each.insert(*block)
+    drawn, same = (each.sample(2, 30, 0).columns for each in (table, again))
+    for name in drawn:
+        np.testing.assert_array_equal(drawn[name], same[name])
+
+
+def test_windows_need_no_more_memory_than_transitions():
+    plain = dataclasses.replace(UNIFORM, rows="transitions", capacity=1000)
+    windows = dataclasses.replace(UNIFORM, capacity=1000, seq_len=8)
+    assert make(windows).nbytes <= make(plain).nbytes
+    assert windows.table_bytes(SCHEMA) == make(windows).nbytes
+
+
+def test_the_priority_of_a_window_mixes_its_valid_steps():
+    table, steps = make(PRIORITIZED), Steps(3)
+    table.insert(*steps.block(10))
+    drawn = table.sample(1, 20, 0)
+    values = np.random.default_rng(0).random((1, 20, LENGTH))
+    table.update_priorities(drawn.row_ids, np.where(drawn.columns["valid"], values, 99.0))
+    assert table.sampler.tree.values.max() <= 1.001
+
+
+def test_windows_of_frames_equal_windows_of_whole_images():
+    spec = image_spec(-1, 3)
+    stackings, rng = make_stackings(spec), np.random.default_rng(0)
+    schema = {**transition_schema(spec), "source": Column((), "int32")}
+    plain, codec = make(schema=schema), make_codec("none")
+    framed = FrameTable(make(schema=reference_schema(schema, stackings)), stackings, codec)
+    steps, builders = ImageSteps(spec, 2, rng), [NStepBuilder(1, GAMMA), NStepBuilder(1, GAMMA)]
+    framing = FrameBuilder(builders[1], stackings, codec, 0, 0, 0)
+    for _ in range(8):
+        for _ in range(5):
+            step = steps.step() | {"source": np.arange(2, dtype=np.int32)}
+            builders[0].append(step)
+            framing.append(step)
+        for table, rows in ((plain, builders[0].take()), (framed, framing.take())):
+            table.insert(rows, np.zeros(len(rows["reward"]), np.int64))
+        drawn, same = (table.sample(1, 30, 0).columns for table in (plain, framed))
+        assert drawn.keys() == same.keys()
+        for name in drawn:
+            np.testing.assert_array_equal(drawn[name], same[name])
+    assert not drawn["valid"].all()
+    assert drawn["valid"].any(-1).all()
