@@ -15,7 +15,8 @@ import yaml
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import MAX_NAMED, all_runs
-from drl_cli.runs.groups import SHORT, compared, differing_keys, grouped, override_text
+from drl_cli.runs.groups import SHORT, grouped, override_text
+from drl_cli.runs.implied import differences
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.runtime.config import DESCRIBING
@@ -34,8 +35,6 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
     "steps": lambda run: run.env_steps,
     "seconds": lambda run: run.wall_s,
 }
-SHOWN = ("env.name", "env.id", "algo.name", "algo.preset", "mode")
-"""Keys whose values have their own column."""
 LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", *DESCRIBING, "differs in")
 """Columns that are aligned left."""
 EXAMPLES = (
@@ -96,19 +95,18 @@ def nothing(runs: Sequence[Run], conditions: Iterable[str], output_dir: str) -> 
 
 
 def run_table(runs: Sequence[Run], limit: int) -> list[str]:
-    """Return a line per run, with the keys in which the runs differ."""
+    """Return a line per run, with the keys in which the runs differ by more than their algorithm."""
     listed = runs[:limit]
-    differing = [key for key in differing_keys([compared(run) for run in listed]) if key not in SHOWN]
+    differing = differences(listed)
     head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
     described = [key for key in DESCRIBING if any(run.config.get(key) for run in listed)]
-    head += [*described, *(["differs in"] if differing else [])]
+    head += [*described, *(["differs in"] if any(differing) else [])]
     rows = []
-    for run in listed:
+    for run, values in zip(listed, differing, strict=True):
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
         row += [number(run.env_steps), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
         row += [as_typed(value) if (value := run.config.get(key)) else NONE for key in described]
-        differences = override_text({key: run.config[key] for key in differing if key in run.config})
-        rows.append([*row, differences] if differing else row)
+        rows.append([*row, override_text(values) or NONE] if any(differing) else row)
     return _table(head, rows, len(runs), f": limit={len(runs)}")
 
 

@@ -73,10 +73,14 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 
 def compared(run: Run) -> dict[str, Any]:
     """Return the run's config without the seed and without keys that do not affect learning."""
-    typed = {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
     # trainer.threads=auto depends on the machine, so compare the number only if the user typed it
-    ignored = {*NOT_COMPARED} | {"trainer.threads"} - typed
+    ignored = {*NOT_COMPARED} | {"trainer.threads"} - typed_keys(run)
     return {key: value for key, value in run.config.items() if not is_within(key, ignored)}
+
+
+def typed_keys(run: Run) -> set[str]:
+    """Return the keys on the command line that started the run."""
+    return {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

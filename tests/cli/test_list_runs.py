@@ -5,10 +5,12 @@ import re
 import shutil
 
 import pytest
+import yaml
 from run_folders import make_run
 
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.run import RUN_LOCK
+from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.files import lock
 
@@ -61,6 +63,36 @@ def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(output
     assert listed("runs", "name=other")[0].startswith("none of 7 runs has name=other; name is None (5), my_exp 7 (1)")
     labels = [line for line in listed("runs", "seeds=mean") if "my_exp" in line]
     assert [line.split()[:4] for line in labels] == [["Pole", "my_exp", "7", "1"], ["Pole", "my_exp", "6", "1"]]
+
+
+@pytest.fixture
+def composed_run(composed):
+    """Make the folder of a run with the config that these words compose."""
+
+    def make(root, id, *words):
+        config = to_yaml_keys(build(composed(*words, f"algo.preset={words[0][5:]}")))
+        folder = make_run(root, id, env__name=id, command=words)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+    return make
+
+
+def test_values_that_follow_from_the_algorithm_are_no_difference(tmp_path, listed, composed_run):
+    words = (
+        ["algo=rainbow", "env=CartPole-v1"],
+        ["algo=dqn", "env=Acrobot-v1", "worker.num=3", "stop.return=475"],
+        ["algo=ppo", "env=CartPole-v1", "replay.capacity=4096"],
+        ["algo=ppo", "env=CartPole-v1"],
+    )
+    for day, each in enumerate(words, 1):
+        composed_run(tmp_path / "outputs", f"2026010{day}-s0", *each)
+    _, *rows = [re.split(r"\s{2,}", line) for line in listed("runs", f"output_dir={tmp_path / 'outputs'}")]
+    assert [(row[2], row[-1]) for row in reversed(rows)] == [
+        ("rainbow", "-"),
+        ("dqn", "stop.return=475 worker.num=3"),
+        ("ppo", "replay.capacity=4096"),
+        ("ppo", "replay.capacity=65536"),
+    ]
 
 
 def test_a_run_with_a_held_lock_is_running(outputs, listed):

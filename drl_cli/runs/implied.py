@@ -1,0 +1,93 @@
+"""The keys in which runs differ, without the values that follow from a run's algorithm, environment and mode."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import yaml
+
+from drl_cli.runs.groups import SHORT, compared, differing_keys, typed_keys
+from drl_cli.runs.run import Run
+from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
+from drl_cli.types import flatten
+
+SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
+"""Keys from which other values follow. Lists of runs show them in columns."""
+FILLED = ("worker.num", "worker.proxies", "trainer.threads")
+"""Keys whose defaults null and auto are replaced by numbers that fit the machine."""
+
+
+def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the values in which each run differs from the others, by key.
+
+    A value is left out if it follows from the keys in SHOWN and is the same in all runs with equal SHOWN keys.
+    """
+    configs = [compared(run) for run in runs]
+    alike = defaultdict[tuple[str, ...], list[dict[str, Any]]](list)
+    names = [tuple(str(config.get(key)) for key in SHOWN) for config in configs]
+    for name, config in zip(names, configs, strict=True):
+        alike[name].append(config)
+    varied = {name: set(differing_keys(found)) for name, found in alike.items()}
+    keys = [key for key in differing_keys(configs) if key not in SHOWN]
+    found = []
+    for run, name, config in zip(runs, names, configs, strict=True):
+        own = varied[name] | {*FILLED} & typed_keys(run)
+        found.append({key: config[key] for key in keys if key in config and (key in own or not follows(key, config))})
+    return found
+
+
+def follows(key: str, config: Mapping[str, Any]) -> bool:
+    """Return whether the value of a key follows from the algorithm, the environment and the mode of the config."""
+    algo, env, mode = (str(config.get(name)) for name in (SHORT["algo"], SHORT["env"], "mode"))
+    for values in implied(algo, env, mode):
+        if key not in values and key.startswith("algo."):  # the algorithm has no yaml
+            return True
+        if key in FILLED and values.get(key) in (None, "auto"):
+            return True
+        if key in values and _plain(values[key]) == _plain(config[key]):
+            return True
+    return False
+
+
+@cache
+def implied(algo: str, env: str, mode: str) -> list[dict[str, Any]]:
+    """Return the values of a run for which the user typed only these three words, by dotted key.
+
+    Without tuned values for the environment, also return the values with the tuned values for images.
+    """
+    chosen = {**defaults(), "env": env if option_file("env", env) else "LunarLander", "mode": mode, "algo": algo}
+    main = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)
+    values = flatten({key: value for key, value in main.items() if key != "defaults"})
+    for group, option in chosen.items():
+        values |= option_values(group, option) if group != "tuned" else {}
+    if option_file("tuned", f"{algo}-{env}") is not None:
+        return [values | option_values("tuned", f"{algo}-{env}")]
+    return [values, values | option_values("tuned", f"{algo}-images")]
+
+
+def option_values(group: str, option: str) -> dict[str, Any]:
+    """Return the values that `group=option` sets in all groups, by dotted key."""
+    file = algorithm_yaml(option) if group == "algo" else option_file(group, option)
+    text = file.read_text() if file is not None else ""
+    node = yaml.load(text, LOADER) or {}
+    values: dict[str, Any] = {}
+    for base in bases(node):
+        values |= option_values(group, base)
+    for entry in (entry for entry in node.get("defaults", ()) if isinstance(entry, dict)):
+        for other, name in entry.items():
+            values |= option_values(str(other).split()[-1].lstrip("/"), str(name))
+    own = {key: value for key, value in node.items() if key != "defaults"}
+    return values | flatten(own if "# @package _global_" in text else {group: own})
+
+
+def _plain(value: Any) -> Any:  # Any: a value of a yaml file
+    """Return a value for a comparison: yaml reads 1e-3 as text, and `on` as a truth value."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
