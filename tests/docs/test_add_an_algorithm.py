@@ -11,6 +11,7 @@ import pytest
 import torch
 from graphs import make_config, weights
 
+from drl_cli import api as drl
 from drl_cli.errors import UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
@@ -32,10 +33,16 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("my_td3", None)
 
 
+STARTS = {"algorithm": '"""TD3', "a2c": '"""A2C', "test": "from drl_cli.testing", "acting": "class ActingPolicy"}
+STARTS |= {"squashed": "class SquashedPolicy"}
+
+
 def block(kind):
-    """Return the code or the test of the document."""
-    algorithm, test = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
-    return algorithm if kind == "algorithm" else test
+    """Return one block of the document's Python code."""
+    blocks = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
+    assert len(blocks) == len(STARTS), "a block of the page is not tested"
+    (found,) = [one for one in blocks if one.startswith(STARTS[kind])]
+    return found
 
 
 def change(folder, *pairs):
@@ -45,6 +52,62 @@ def change(folder, *pairs):
         assert old in text
         text = text.replace(old, new)
     (folder / "my_td3.py").write_text(text)
+
+
+@pytest.fixture
+def a2c(tmp_path, monkeypatch):
+    """A folder with my_a2c.py and my_a2c.yaml, and the other policies of the document in the same module."""
+    text = "\n\n".join(block(kind) for kind in ("a2c", "acting", "squashed"))
+    (tmp_path / "my_a2c.py").write_text(text)
+    (yaml,) = [one for one in re.findall(r"```yaml\n(.*?)```", DOC.read_text(), re.DOTALL) if "fifo-once" in one]
+    (tmp_path / "my_a2c.yaml").write_text(yaml)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_a2c", raising=False)
+    yield tmp_path
+    sys.modules.pop("my_a2c", None)
+
+
+@pytest.mark.slow
+def test_the_on_policy_algorithm_is_sound_and_learns(a2c):
+    check_algorithm("my_a2c", "network.hidden=[16,16]", "env=CartPole-v1")
+    check_learning("my_a2c", "algo.lr=1e-2", updates=60)
+
+
+def test_the_yaml_of_the_on_policy_algorithm_sets_its_defaults(a2c):
+    config = make_config("env=CartPole-v1", "algo=my_a2c")
+    assert (config.replay.sampler, config.orchestrator.min_inserts, config.orchestrator.sample_load_ratio) == (
+        "fifo-once",
+        0,
+        1,
+    )
+    preflight(config)
+
+
+def test_a_policy_that_stores_its_log_probability(a2c):
+    case = Case("my_a2c", "env=CartPole-v1", "network.hidden=[16,16]")
+    case.module.Policy = case.module.ActingPolicy
+    policy, obs = case.policy(), case.obs(50)
+    columns = policy.act(obs)
+    log_probs = policy.modules["actor"](torch.from_numpy(obs)).log_softmax(-1)[range(50), columns["action"]]
+    np.testing.assert_allclose(columns["log_prob"], log_probs.detach(), rtol=1e-5)
+
+
+def test_the_policy_of_sac(a2c):
+    case = Case("my_a2c", "env=Pendulum-v1", "network.hidden=[16,16]")
+    policy = case.module.SquashedPolicy(case.config.algo, case.config.network, case.spec, 0)
+    obs = case.obs(50)
+    assert policy.act(obs)["action"].shape == (50, 1)
+    mean = policy.modules["actor"](torch.from_numpy(obs))[:, :1]
+    np.testing.assert_allclose(policy.greedy(obs), mean.tanh().detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_every_public_name_has_a_line():
+    names = {name for name in vars(drl) if not name.startswith("_")} - {"TYPE_CHECKING", "Any", "public"} | {"MLP"}
+    names |= {f"losses.{name}" for name in drl.losses.__all__}
+    for name in sorted(names):
+        lines = [line for line in DOC.read_text().splitlines() if line.startswith("|") and f"`drl.{name}" in line]
+        assert lines, f"docs/add-an-algorithm.md has no line for drl.{name}"
 
 
 @pytest.mark.slow

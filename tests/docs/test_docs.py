@@ -61,12 +61,14 @@ def users(tmp_path_factory):
     (package / "my_algo.py").write_text("from drl_cli.algos.sac import ACTIONS, Algorithm, Config, Policy\n")
     shutil.copy(ROOT / "conf" / "algo" / "sac.yaml", package / "my_algo.yaml")
     page = (ROOT / "docs" / "add-an-algorithm.md").read_text()
-    (tmp_path / "my_td3.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    off_policy, on_policy, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_td3.py").write_text(off_policy)
+    (tmp_path / "my_a2c.py").write_text(on_policy)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         patch.syspath_prepend(str(tmp_path))
         yield tmp_path
-    for name in ("my_mod", "my_td3", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
+    for name in ("my_mod", "my_td3", "my_a2c", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
         sys.modules.pop(name, None)
 
 
