@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
 from drl_cli.replay.base import Load, Steps, Table
 from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize, RolloutBuilder
 from drl_cli.replay.fifo import FifoOnce
-from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
+from drl_cli.replay.samplers import Prioritized, Sampler, Uniform, sampler_problems
 from drl_cli.replay.sequences import SequenceBuilder, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore, reserved_rows, row_bytes
 from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.replay.tables import ReplayTable, SequenceTable
 from drl_cli.replay.windows import WindowTable, window_schema
 from drl_cli.types import Schema
-from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
+from drl_cli.utils.outside import import_object
+from drl_cli.utils.ranges import Count, Fraction, NameOrClass, Natural, Positive
 
 MOST_TRANSITIONS = 1_000_000
 """Capacity with `replay.capacity=null`, unless fewer transitions fit in memory."""
@@ -27,7 +28,7 @@ NO_UPDATE = "no update would ever be made"
 class ReplayConfig:
     """Options of every replay table. The class attributes and properties describe the table to the other parts."""
 
-    sampler: Literal["uniform", "prioritized", "fifo-once", "sequences"]
+    sampler: Annotated[str, NameOrClass(("uniform", "prioritized", "fifo-once", "sequences"))]
     capacity: Count | None
     shards: Count | None
 
@@ -47,7 +48,12 @@ class ReplayConfig:
     @property
     def table(self) -> str:
         """The name that an algorithm's `TABLES` must contain: sequences if rows have several steps, or the sampler."""
-        return "sequences" if self.steps else self.sampler
+        return "sequences" if self.steps else "uniform" if self.outside_sampler else self.sampler
+
+    @property
+    def outside_sampler(self) -> str | None:
+        """The import path of the user's sampler, or None."""
+        return self.sampler if ":" in self.sampler else None
 
     @property
     def frame_codec(self) -> str | None:
@@ -175,6 +181,8 @@ class UniformConfig(ReplayConfig):
             yield "replay.remover=random: replay.rows=windows needs rows in order; say replay.remover=oldest"
         if self.rows == "windows" and self.burn_in:
             yield f"replay.burn_in={self.burn_in}: replay.rows=windows has no burn-in; say replay.burn_in=0"
+        if self.outside_sampler:
+            yield from sampler_problems(self.sampler, self.has_priorities)
 
     def make_builder(
         self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
@@ -194,7 +202,8 @@ class UniformConfig(ReplayConfig):
         return super().table_bytes(schema, most_inserts) + index
 
     def _sampler(self, rng: np.random.Generator, num_batches: int) -> Sampler:
-        return Uniform(rng)
+        made: Sampler = import_object(self.sampler)(rng) if self.outside_sampler else Uniform(rng)
+        return made
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Samplers choose the rows of batches."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from drl_cli.replay.sum_tree import SumTree
-from drl_cli.types import Array, State
+from drl_cli.types import Array, Columns, State
+from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
@@ -31,6 +32,10 @@ class Sampler(ABC):
 
     def update(self, slots: Array, priorities: Array) -> None:
         """Set the priorities `[rows]` of sampled rows. If a slot repeats, its last priority is used."""
+
+    def change(self, columns: Columns) -> Columns:
+        """Return the columns of sampled batches `[num_batches, batch_size, ...]`, for example with other goals."""
+        return columns
 
     def stats(self) -> Mapping[str, float]:
         return {}
@@ -126,3 +131,16 @@ class Prioritized(Sampler):
         super().load_state(state)
         self.tree.set(np.arange(self.tree.capacity), state["values"])
         self.largest, self.drawn, self.bad = (state[name].item() for name in ("largest", "drawn", "bad"))
+
+
+def sampler_problems(path: str, has_options: bool) -> Iterator[str]:
+    """Yield a line for each reason why `path` is not a sampler of the user. Its constructor takes only `rng`."""
+    if has_options:
+        yield f"replay.sampler={path}: your own sampler has no options; say replay=uniform"
+    try:
+        kind = import_object(path)
+    except (NotFound, ModuleRaised) as error:
+        yield f"replay.sampler={path}: {error}"
+        return
+    if not (isinstance(kind, type) and issubclass(kind, Sampler)):
+        yield f"replay.sampler={path} must be a class derived from drl_cli.replay.samplers.Sampler"

@@ -36,7 +36,7 @@ class ReplayTable(Table):
         if len(self) == 0:
             raise ValueError("can't sample from an empty replay")
         slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
-        columns = self.store.take(slots)
+        columns = self.sampler.change(self._take(slots))
         if weights is None:
             return Sampled(columns, num_batches)
         return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
@@ -71,6 +71,10 @@ class ReplayTable(Table):
 
     def _new_transitions(self, rows: Columns) -> int:
         return num_rows(rows)
+
+    def _take(self, slots: Array) -> Columns:
+        """Return the rows of a batch that belong to these slots."""
+        return self.store.take(slots)
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
         """Return one priority for each slot `[n]`."""

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from drl_cli.replay.base import Sampled
 from drl_cli.replay.samplers import Sampler
 from drl_cli.replay.sequences import mix
 from drl_cli.replay.store import RingStore
@@ -33,16 +32,6 @@ class WindowTable(ReplayTable):
     def insert(self, columns: Columns, versions: Array) -> None:
         super().insert({name: column for name, column in columns.items() if name != "discount"}, versions)
         self._link(columns["source"])
-
-    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
-        """Sample windows `[num_batches, batch_size, length, ...]`. Raise ValueError if the table is empty."""
-        if len(self) == 0:
-            raise ValueError("can't sample from an empty replay")
-        slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
-        columns = self._windows(slots)
-        if weights is None:
-            return Sampled(columns, num_batches)
-        return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
 
     def state(self) -> State:
         newest = np.array([*self.newest.items()], np.int64).reshape(-1, 2)
@@ -91,7 +80,7 @@ class WindowTable(ReplayTable):
         shape = (*slots.shape, self.length)
         return steps.reshape(shape), valid.reshape(shape)
 
-    def _windows(self, slots: Array) -> Columns:
+    def _take(self, slots: Array) -> Columns:
         path, valid = self._walk(slots)
         stored = self.store.columns
         columns = {name: column.take(path, 0) for name, column in stored.items() if name != "state"}

@@ -198,6 +198,7 @@ class Config:
     def learning_modules(self) -> list[str]:
         """The modules from outside this package in which algorithm, network, environment or wrappers are defined."""
         paths = (self.network.torso, self.env.id, *self.env.wrappers)
+        paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 
     @property

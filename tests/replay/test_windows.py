@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from images import ImageSteps, image_spec
 
+from drl_cli.replay.base import Load
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import PrioritizedConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
@@ -136,3 +137,26 @@ def test_windows_of_frames_equal_windows_of_whole_images():
             np.testing.assert_array_equal(drawn[name], same[name])
     assert not drawn["valid"].all()
     assert drawn["valid"].any(-1).all()
+
+
+def test_a_sampler_from_outside_chooses_and_changes_windows():
+    table, steps = make(dataclasses.replace(UNIFORM, sampler="outside.my_sampler:Hindsight")), Steps()
+    table.insert(*steps.block(16))
+    columns = table.sample(4, 50, 0).columns
+    is_long = columns["valid"].sum(-1) > 1
+    is_new = ((columns["reward"] == -1) | ~columns["valid"])[is_long][:, 0]
+    assert 0.2 < is_new.mean() < 0.45
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("outside.my_sampler:NoSampler", "must be a class derived from drl_cli.replay.samplers.Sampler"),
+        ("outside.my_sampler:Hindsite", "has no 'Hindsite'. Did you mean Hindsight?"),
+        ("nowhere:Hindsight", "there is no module 'nowhere'"),
+    ],
+)
+def test_a_wrong_sampler_is_named(path, problem):
+    (line,) = dataclasses.replace(UNIFORM, sampler=path).problems(Load(1000, 8, 8, 8, is_async=False))
+    assert line.startswith(f"replay.sampler={path}")
+    assert problem in line
