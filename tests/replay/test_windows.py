@@ -95,7 +95,7 @@ def test_a_copy_from_the_state_and_the_rows_draws_the_same_windows():
     block = steps.block(5)
     for each in (table, again):
         each.insert(*block)
-    drawn, same = (each.sample(2, 30, 0).columns for each in (table, again))
+    drawn, same = (each.sample(2, 300, 0).columns for each in (table, again))
     for name in drawn:
         np.testing.assert_array_equal(drawn[name], same[name])
 
@@ -160,3 +160,15 @@ def test_a_wrong_sampler_is_named(path, problem):
     (line,) = dataclasses.replace(UNIFORM, sampler=path).problems(Load(1000, 8, 8, 8, is_async=False))
     assert line.startswith(f"replay.sampler={path}")
     assert problem in line
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_a_window_ends_with_the_episode_even_if_the_next_one_begins_with_the_same_observation(end):
+    table, (block, versions) = make(), Steps().block(8)
+    block = {name: np.zeros_like(column) for name, column in block.items()}
+    block[end][9] = True  # the steps of one environment are in order
+    table.insert(block, versions)
+    columns = table.sample(1, 300, 0).columns
+    ends = columns[end].any(-1)
+    assert ends.any()
+    assert (columns[end].argmax(-1) == columns["valid"].sum(-1) - 1)[ends].all()
