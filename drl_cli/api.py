@@ -32,6 +32,7 @@ from drl_cli.optim.gradients import Nets as Nets
 from drl_cli.optim.group import Context as Context
 from drl_cli.optim.group import Refused as Refused
 from drl_cli.optim.optimizer import Optimizer as Optimizer
+from drl_cli.optim.optimizer_config import Part as Part
 from drl_cli.optim.params import Params as Params
 from drl_cli.types import Array as Array
 from drl_cli.types import Column as Column

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from drl_cli.optim.group import Context
-from drl_cli.optim.modules import load_tensors
-from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig
+from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
+from drl_cli.optim.rules import FusedAdam, OwnRule, Rule, TorchOptim, filled
 from drl_cli.utils.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from torch import optim
 
 
 class NotFinite(Exception):
@@ -19,11 +22,19 @@ class NotFinite(Exception):
 class Optimizer:
     """Updates parameters from their gradients, with the rule, schedule and clipping that the `optimizer` options set.
 
-    `lrs` has the learning rate of every part of `params`. Each step averages the gradient over all trainers. Then it
-    clips the norm of the gradient of all parts together to `optimizer.max_norm`.
+    `lrs` has the learning rate of every part of `params`, or a `Part` with more options for this part. Each step
+    averages the gradient over all trainers. Then it clips the norm of the gradient of all parts together to
+    `optimizer.max_norm`, except parts with their own `max_norm`. `rule` is a class derived from torch.optim.Optimizer
+    that is used in place of `optimizer.name`.
     """
 
-    def __init__(self, params: Params, lrs: Mapping[str, float], context: Context) -> None:
+    def __init__(
+        self,
+        params: Params,
+        lrs: Mapping[str, float | Part],
+        context: Context,
+        rule: type[optim.Optimizer] | None = None,
+    ) -> None:
         if lrs.keys() != params.slices.keys():
             missing, strange = params.slices.keys() - lrs.keys(), lrs.keys() - params.slices.keys()
             raise ValueError(
@@ -33,9 +44,16 @@ class Optimizer:
                     + [f"'{name}' is no part, but has a learning rate" for name in sorted(strange)]
                 )
             )
-        self.params, self.context, self.config, self.lrs = params, context, context.optimizer, dict(lrs)
-        is_adam = self.config.name in ("adam", "adamw")
-        self.rule: FusedAdam | TorchOptim = (FusedAdam if is_adam else TorchOptim)(params, lrs, self.config)
+        self.params, self.context, self.config = params, context, context.optimizer
+        self.parts = {name: filled(lr, self.config) for name, lr in lrs.items()}
+        self.lrs = {name: part.lr for name, part in self.parts.items()}
+        self.limits = {name: part.max_norm for name, part in self.parts.items() if part.max_norm is not None}
+        self.rule: Rule
+        if rule is not None or ":" in self.config.name:
+            self.rule = OwnRule(params, self.parts, self.config, rule or self.config.kind)
+        else:
+            is_adam = self.config.name in ("adam", "adamw")
+            self.rule = (FusedAdam if is_adam else TorchOptim)(params, self.parts, self.config)
         self.factor = 1.0
         self.norm: Tensor | None = None
         self._all = tuple(lrs)
@@ -76,15 +94,22 @@ class Optimizer:
             self.context.group.mean_(grad)
         if self.context.skips and not all(grad.isfinite().all() for grad in grads):
             raise NotFinite
-        limit = self.config.max_norm
-        if limit is not None or self.context.skips:
-            norms: list[Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
-            self.norm = norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-            if limit is not None:
-                for grad in grads:
-                    grad *= (limit / (norm + 1e-6)).clamp(max=1.0)
+        self._clip(names, grads)
         self.rule.step(names, self.factor)
         self.params.changed(names)
+
+    def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
+        """Measure the norm of the gradient, and clip the parts without their own limit together and others alone."""
+        limit = self.config.max_norm
+        if limit is not None or self.context.skips or self.limits:
+            self.norm = norm = _norm(grads)
+        if self.limits:
+            grads = [self.params[name].grad for name in names if name not in self.limits]
+            for name in names:
+                if name in self.limits:
+                    _scale(own := [self.params[name].grad], self.limits[name], _norm(own))
+        if limit is not None and grads:
+            _scale(grads, limit, _norm(grads) if self.limits else norm)
 
     def metrics(self) -> dict[str, float]:
         """Return the learning rate of the first part, and the gradient norm of the last step before clipping."""
@@ -100,100 +125,13 @@ class Optimizer:
         self.rule.load_state(state)
 
 
-class FusedAdam:
-    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019). Calls torch's fused kernel once per learning rate.
-
-    torch.optim.Adam(fused=True) computes the same bits, but made fewer updates per second: 27% fewer with a small DQN,
-    20% fewer with PPO, and 2% fewer with SAC and two layers of 256 units.
-    """
-
-    def __init__(self, params: Params, lrs: Mapping[str, float], config: OptimizerConfig) -> None:
-        self.params, self.lrs, self.config = params, lrs, config
-        self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
-        self.count = torch.zeros(len(lrs), device=params.device)  # number of steps of each part
-        beta1, beta2 = config.kwargs.get("betas", (0.9, 0.999))
-        self.options = {"beta1": beta1, "beta2": beta2, "eps": config.kwargs.get("eps", 1e-8)}
-        self.options |= {"weight_decay": config.weight_decay, "amsgrad": False, "maximize": False}
-        # By parts and learning rate: the kernel's five lists of tensors, in which every part has one view.
-        self._views: dict[Sequence[str], dict[float, list[list[Tensor]]]] = {}
-
-    def step(self, names: Sequence[str], factor: float) -> None:
-        if (views := self._views.get(names)) is None:
-            views = self._views[names] = {}
-            for lr in dict.fromkeys(self.lrs[name] for name in names):
-                mine = [name for name in names if self.lrs[name] == lr]
-                tensors = (self.params.flat, self.params.grad, self.mean, self.square)
-                views[lr] = [[tensor[self.params.slices[name]] for name in mine] for tensor in tensors]
-                views[lr].append([self.count[list(self.lrs).index(name)] for name in mine])
-        if len(names) == len(self.lrs):
-            self.count += 1
-        else:
-            self.count[[list(self.lrs).index(name) for name in names]] += 1
-        fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
-        for lr, (flat, grad, mean, square, count) in views.items():
-            fused(flat, grad, mean, square, [], count, lr=lr * factor, **self.options)
-
-    def state(self) -> dict[str, Tensor]:
-        return {"optimizer.mean": self.mean, "optimizer.square": self.square, "optimizer.count": self.count}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        load_tensors(self.state(), state)
+def _norm(grads: Sequence[Tensor]) -> Tensor:
+    """Return the norm of all these gradients together."""
+    norms: list[Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
-class TorchOptim:
-    """All optimizers except Adam and AdamW: one torch.optim object for each part."""
-
-    def __init__(self, params: Params, lrs: Mapping[str, float], config: OptimizerConfig) -> None:
-        self.lrs, self.name, self.kind = lrs, config.name, getattr(torch.optim, OPTIMIZERS[config.name])
-        self.options = dict(config.kwargs)
-        if "weight_decay" in inspect.signature(self.kind).parameters:
-            self.options["weight_decay"] = config.weight_decay
-        self.optimizers, self.flat = {}, {}
-        for name, lr in lrs.items():
-            part = params[name]
-            if len(part.flat):
-                part.flat.grad = part.grad
-                self.flat[name] = part.flat
-                self.optimizers[name] = self.kind([part.flat], lr=lr, **self.options)
-
-    def step(self, names: Sequence[str], factor: float) -> None:
-        for name in names:
-            if name in self.optimizers:
-                self.optimizers[name].param_groups[0]["lr"] = self.lrs[name] * factor
-                self.optimizers[name].step()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the tensors to save; a part has none before its first step."""
-        parts = self.optimizers.items()
-        return {f"optimizer.{n}.{key}": value for n, one in parts for key, value in _memory(one, self.flat[n]).items()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        value = torch.zeros(1)  # one step with a single value shows which tensors are saved for a part
-        value.grad = torch.zeros(1)
-        optimizer = self.kind([value], lr=1.0, **self.options)
-        optimizer.step()
-        known = set(_memory(optimizer, value))
-        loaded: dict[str, dict[str, Tensor]] = {}
-        for name in self.optimizers:
-            prefix = f"optimizer.{name}."
-            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            if own and own.keys() != known:
-                has = ", ".join(f"'{prefix}{key}'" for key in sorted(own))
-                raise ValueError(f"saved are {has}; {self.name} has {', '.join(sorted(known)) or 'nothing to save'}")
-            for key, value in own.items():
-                if value.ndim and value.shape != self.flat[name].shape:
-                    shapes = tuple(value.shape), tuple(self.flat[name].shape)
-                    raise ValueError(f"saved '{prefix}{key}' has shape {shapes[0]}, needed is {shapes[1]}")
-            loaded[name] = own
-        strange = [key for key in state if key.startswith("optimizer.") and key.split(".")[1] not in self.optimizers]
-        if strange:
-            raise ValueError(f"saved '{min(strange)}' is of another optimizer")
-        for name, own in loaded.items():
-            groups = self.optimizers[name].state_dict()["param_groups"]
-            self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
-
-
-def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that a torch optimizer keeps for one of its parameters."""
-    memory = optimizer.state.get(value, {})
-    return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}
+def _scale(grads: Sequence[Tensor], limit: float, norm: Tensor) -> None:
+    """Scale gradients so that their `norm` is at most `limit`."""
+    for grad in grads:
+        grad *= (limit / (norm + 1e-6)).clamp(max=1.0)

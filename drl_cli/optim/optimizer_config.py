@@ -4,25 +4,47 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal
 
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.ranges import Fraction, Natural, NonNegative, Positive
+from drl_cli.utils.outside import NotFound, import_object
+from drl_cli.utils.ranges import Fraction, NameOrClass, Natural, NonNegative, Positive
 
-Name: TypeAlias = Literal[
-    "adam", "adamw", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad", "adadelta", "adafactor", "asgd", "rprop"
-]
+NAMES = (
+    *("adam", "adamw", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad"),
+    *("adadelta", "adafactor", "asgd", "rprop"),
+)
 _CAPITALS = {"rmsprop": "RMSprop", "sgd": "SGD", "asgd": "ASGD", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"}
 """Names of torch.optim classes that have more than one capital letter."""
-OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in get_args(Name)}
+OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in NAMES}
 """Class names of torch.optim, by `optimizer.name`: all classes that work on flat tensors."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Options of the optimizer for one part of the parameters.
+
+    None stands for the value that the `optimizer` options set. The gradients of all parts without their own `max_norm`
+    are clipped together; the gradient of a part with its own `max_norm` is clipped alone.
+    """
+
+    lr: float
+    weight_decay: float | None = None
+    max_norm: float | None = None
+    betas: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.lr < 0 or (self.weight_decay or 0) < 0 or (self.max_norm is not None and self.max_norm <= 0):
+            raise ValueError(f"{self}: lr and weight_decay have to be at least 0, and max_norm above 0")
+        if self.betas is not None and not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"{self}: betas have to be at least 0 and below 1")
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Options of the optimizer, except the learning rates, which are options of the algorithm."""
 
-    name: Name = "adam"
+    name: Annotated[str, NameOrClass(NAMES)] = "adam"
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Natural = 0
     end: Fraction = 0.0
@@ -44,20 +66,49 @@ class OptimizerConfig:
         left = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return self.end + (1.0 - self.end) * left
 
+    @property
+    def kind(self) -> Any:  # Any: a class derived from torch.optim.Optimizer
+        """The torch class of this optimizer: a class of torch.optim, or the user's class `my_mod:Class`."""
+        return import_object(self.name) if ":" in self.name else getattr(torch.optim, OPTIMIZERS[self.name])
+
+
+FIXED = {"self", "params", "lr", "weight_decay", "foreach", "maximize", "capturable", "differentiable", "fused"}
+"""Arguments of a torch.optim class that `optimizer.kwargs` may not set."""
+
 
 def option_problems(config: OptimizerConfig) -> list[str]:
-    """Return an error line for each option that is set but unknown to the optimizer (`kwargs`, `weight_decay`)."""
-    problems = []
+    """Return an error line for each option that is set but unknown to the optimizer (`kwargs`, `weight_decay`).
+
+    Raise ModuleRaised if the import of the user's optimizer raises.
+    """
     if config.name in ("adam", "adamw"):
-        known = {"betas", "eps"}
-    elif config.kwargs or config.weight_decay:  # only this case has to import torch
-        kind = getattr(torch.optim, OPTIMIZERS[config.name])
-        fixed = {"self", "params", "lr", "weight_decay", "foreach", "maximize", "capturable", "differentiable", "fused"}
-        names = inspect.signature(kind).parameters.keys()
-        known = names - fixed
-        if config.weight_decay and "weight_decay" not in names:
-            problems.append(f"optimizer.weight_decay: {config.name} has none; say optimizer.weight_decay=0")
-    else:
-        return problems
+        return _unknown(config, {"betas", "eps"})
+    if not (config.kwargs or config.weight_decay or ":" in config.name):  # the other cases have to import torch
+        return []
+    try:
+        kind = config.kind
+    except NotFound as error:
+        return [f"optimizer.name: {error}"]
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        return [f"optimizer.name: {config.name} has to be a class derived from torch.optim.Optimizer"]
+    taken = takes(kind)
+    problems = [] if "lr" in taken else [f"optimizer.name: {config.name} has to take the argument lr"]
+    if config.weight_decay and "weight_decay" not in taken:
+        problems.append(f"optimizer.weight_decay: {config.name} has none; say optimizer.weight_decay=0")
+    return problems + _unknown(config, taken - FIXED)
+
+
+def takes(kind: Any) -> set[str]:  # Any: a class derived from torch.optim.Optimizer
+    """Return the names of the arguments of an optimizer. A class with `**kwargs` also has its base's arguments."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        own = inspect.signature(base.__init__).parameters
+        names |= {name for name, one in own.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+        if not any(one.kind == one.VAR_KEYWORD for one in own.values()):
+            break
+    return names
+
+
+def _unknown(config: OptimizerConfig, known: set[str]) -> list[str]:
     has = f"{config.name} has no such option; it has {', '.join(sorted(known))}"
-    return problems + [f"optimizer.kwargs.{key}: {has}" for key in config.kwargs if key not in known]
+    return [f"optimizer.kwargs.{key}: {has}" for key in config.kwargs if key not in known]

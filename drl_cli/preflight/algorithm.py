@@ -16,6 +16,7 @@ from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.outside import ModuleRaised
 from drl_cli.utils.run_log import tell
 
 MAX_TRIAL_ROWS = 4096
@@ -96,7 +97,8 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
 
 def check_network(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the torsos."""
-    problems = option_problems(config.optimizer)
+    with as_usage_error(ModuleRaised, prefix="optimizer.name: ", exit_code=USER_CODE):
+        problems = option_problems(config.optimizer)
     if uses_network_group(config):
         problems += memory_problems(config)
         try:

@@ -196,8 +196,8 @@ class Config:
 
     @property
     def learning_modules(self) -> list[str]:
-        """The modules from outside this package in which algorithm, network, environment or wrappers are defined."""
-        paths = (self.network.torso, self.env.id, *self.env.wrappers)
+        """The modules from outside this package that define algorithm, network, optimizer, sampler, env or wrappers."""
+        paths = (self.network.torso, self.optimizer.name, self.env.id, *self.env.wrappers)
         paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 

@@ -1,22 +1,25 @@
 """Optimizer and OptimizerConfig: equal to torch.optim, by part, clipped, scheduled, skipped, saved; wrong options."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
-from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig, option_problems
+from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig, Part, option_problems
 from drl_cli.optim.params import Params
+from drl_cli.testing import check_algorithm
 
 CPU = torch.device("cpu")
 
 
-def make(lrs, skips=False, total=100, **options):
+def make(lrs, skips=False, total=100, rule=None, **options):
     context = Context(CPU, skips=skips, optimizer=OptimizerConfig(**options), total_env_steps=total)
     params = Params(context, **{name: 20 - i for i, name in enumerate(lrs)})
     params.flat.copy_(torch.randn(len(params.flat), generator=torch.Generator().manual_seed(0)))
-    return params, Optimizer(params, lrs, context)
+    return params, Optimizer(params, lrs, context, rule)
 
 
 def gradients(params, num=20):
@@ -265,3 +268,155 @@ def test_a_misspelt_part_and_a_missing_rate_are_named():
         optimizer.minimize(critic(torch.ones(3, 2)).sum(), "critc")
     with pytest.raises(ValueError, match="'log_alpha' has no learning rate; 'alpha' is no part"):
         Optimizer(params, {"actor": 1e-3, "critic": 1e-3, "alpha": 1e-3}, params.context)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "nadam"])
+def test_a_part_has_its_own_options(name):
+    """The parts together do what each part alone does with its options as the options of the optimizer."""
+    own = {"lr": 3e-3, "weight_decay": 0.1, "max_norm": 5.0, "betas": (0.5, 0.9)}
+    params, optimizer = make({"a": Part(**own), "b": 1e-2}, name=name, max_norm=8.0)
+    alone_a, of_a = make(
+        {"a": own["lr"]}, name=name, max_norm=5.0, weight_decay=0.1, kwargs={"betas": list(own["betas"])}
+    )
+    alone_b, of_b = make({"b": 1e-2}, name=name, max_norm=8.0)
+    alone_a.flat.copy_(params["a"].flat)
+    alone_b_part = alone_b["b"]
+    size = len(params["b"].flat)
+    alone_b_part.flat[:size].copy_(params["b"].flat)
+    for _ in gradients(params):
+        alone_a.grad.copy_(params["a"].grad)
+        alone_b.grad.zero_()[:size].copy_(params["b"].grad)
+        for one in (optimizer, of_a, of_b):
+            one.schedule(0)
+            one.step()
+    torch.testing.assert_close(params["a"].flat, alone_a.flat, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(params["b"].flat, alone_b_part.flat[:size], rtol=1e-6, atol=1e-7)
+
+
+def test_options_of_a_part_that_the_optimizer_lacks_or_that_make_no_sense_are_named():
+    with pytest.raises(ValueError, match="part 'a': SGD has no betas"):
+        make({"a": Part(1e-2, betas=(0.9, 0.99))}, name="sgd")
+    with pytest.raises(ValueError, match="part 'a': Rprop has no weight_decay"):
+        make({"a": Part(1e-2, weight_decay=0.1)}, name="rprop")
+    with pytest.raises(ValueError, match="max_norm above 0"):
+        Part(1e-2, max_norm=0.0)
+    with pytest.raises(ValueError, match="betas have to be"):
+        Part(1e-2, betas=(1.0, 0.9))
+
+
+class LaProp(torch.optim.Optimizer):
+    """LaProp (Ziyin et al. 2020, arXiv 2002.04839), with numbers in its state and in its group."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "total": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            group["total"] += 0.1
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state |= {"steps": 0, "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
+                state["steps"] += 1
+                state["square"].lerp_(p.grad.square(), 1 - beta2)
+                norm = (state["square"] / (1 - beta2 ** state["steps"])).sqrt() + 1e-8
+                state["mean"].lerp_(p.grad / norm, 1 - beta1)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(state["mean"], alpha=-group["lr"] * group["total"] / (1 - beta1 ** state["steps"]))
+
+
+class RowClip(torch.optim.SGD):
+    """Adaptive gradient clipping (Brock et al. 2021, arXiv 2102.06171): needs the shapes of the parameters."""
+
+    def __init__(self, params, clip=0.1, **options):
+        super().__init__(params, **options)
+        self.clip = clip
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.ndim == 2:
+                limit = self.clip * p.detach().norm(dim=1, keepdim=True).clamp_min(1e-3)
+                p.grad.mul_((limit / p.grad.norm(dim=1, keepdim=True).clamp_min(1e-6)).clamp_max(1.0))
+        return super().step(closure)
+
+
+def own_rule(name, **options):
+    context = Context(CPU, optimizer=OptimizerConfig(name=f"{__name__}:{name}", **options))
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    params = Params(context, net=net, temperature=2, none=0)
+    return params, Optimizer(params, {"net": Part(1e-2, weight_decay=0.1), "temperature": 1e-2, "none": 1.0}, context)
+
+
+def steps_with(params, optimizer, num):
+    x = torch.arange(15.0).view(5, 3)
+    for _ in range(num):
+        optimizer.minimize(params.modules["net"](x).square().mean() + params.value("temperature").exp().sum())
+
+
+@pytest.mark.parametrize(("name", "options"), [("LaProp", {"kwargs": {"betas": [0.8, 0.9]}}), ("RowClip", {})])
+def test_a_rule_of_the_user_equals_plain_torch_and_comes_back(name, options):
+    params, optimizer = own_rule(name, **options)
+    plain_params, _ = own_rule(name, **options)
+    plain, temperature = plain_params.modules["net"], plain_params.value("temperature")
+    kwargs = {"betas": (0.8, 0.9)} if name == "LaProp" else {}
+    rules = [globals()[name](plain.parameters(), lr=1e-2, weight_decay=0.1, **kwargs)]
+    rules += [globals()[name]([temperature], lr=1e-2, **kwargs)]
+    x = torch.arange(15.0).view(5, 3)
+    for _ in range(3):
+        plain_params.grad.zero_()
+        (plain(x).square().mean() + temperature.exp().sum()).backward()
+        for rule in rules:
+            rule.step()
+    steps_with(params, optimizer, 3)
+    assert torch.equal(params.flat, plain_params.flat)
+    saved, weights = optimizer.state(), params.state()
+    steps_with(params, optimizer, 3)
+    wanted = params.flat.clone()
+    for again, of_again in (own_rule(name, **options), (params, optimizer)):  # a new run, and an update undone
+        again.load_state(weights)
+        of_again.load_state(saved)
+        steps_with(again, of_again, 3)
+        assert torch.equal(again.flat, wanted)
+    if name == "LaProp":
+        key = "optimizer.net.0.mean"
+        with pytest.raises(ValueError, match=r"'optimizer\.net\.0\.mean' has shape \(1, 1\), needed is \(4, 3\)"):
+            optimizer.load_state(saved | {key: torch.zeros(1, 1)})
+        with pytest.raises(ValueError, match=r"'optimizer\.net\.9\.mean' is of another optimizer"):
+            optimizer.load_state(saved | {"optimizer.net.9.mean": torch.zeros(1)})
+
+
+def test_an_algorithm_can_bring_its_rule_and_schedules_stay():
+    (params, optimizer), (half, other) = (make({"a": lr}, rule=LaProp, schedule="linear") for lr in (1e-2, 5e-3))
+    optimizer.schedule(50)
+    for one in (params, half):
+        one.value("a").grad.fill_(1.0)
+    optimizer.step()
+    other.step()
+    assert torch.equal(params.flat, half.flat)
+    assert optimizer.state()["optimizer.a.0.number.steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"name": f"{__name__}:LaProp"}, None),
+        ({"name": f"{__name__}:RowClip", "kwargs": {"clip": 0.2, "momentum": 0.9}}, None),
+        ({"name": f"{__name__}:LaPop"}, "optimizer.name: .* has no 'LaPop'. Did you mean LaProp?"),
+        ({"name": f"{__name__}:make"}, "has to be a class derived from torch.optim.Optimizer"),
+        ({"name": f"{__name__}:LaProp", "kwargs": {"eps": 1}}, "has no such option; it has betas"),
+    ],
+)
+def test_problems_of_a_rule_of_the_user_are_named(options, problem):
+    problems = option_problems(OptimizerConfig(**options))
+    assert len(problems) == (problem is not None)
+    if problem:
+        assert re.search(problem, problems[0])
+
+
+@pytest.mark.slow
+def test_an_algorithm_with_a_rule_of_the_user_keeps_the_contract():
+    """Two trainers equal one, and a loaded state continues bit for bit."""
+    check_algorithm("sac", "env=Pendulum-v1", "network.hidden=[8,8]", f"optimizer.name={__name__}:LaProp")

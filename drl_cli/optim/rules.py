@@ -1,0 +1,230 @@
+"""The rules by which an optimizer changes parameters: Adam, the classes of torch.optim, and a class of the user."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from drl_cli.optim.modules import load_tensors
+from drl_cli.optim.optimizer_config import OptimizerConfig, Part, takes
+from drl_cli.optim.params import Params
+from drl_cli.utils.lazy import Tensor, torch
+
+
+class Rule(Protocol):
+    """Changes parameters by their gradients. Learning rates are multiplied by `factor`."""
+
+    def step(self, names: Sequence[str], factor: float) -> None: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def load_state(self, state: Mapping[str, Tensor]) -> None: ...
+
+
+def filled(part: float | Part, config: OptimizerConfig) -> Part:
+    """Return a part's options, with the values of `optimizer` in place of None; a number is a learning rate."""
+    own = part if isinstance(part, Part) else Part(part)
+    if own.weight_decay is None:
+        own = replace(own, weight_decay=config.weight_decay)
+    if own.betas is None and "betas" in config.kwargs:
+        own = replace(own, betas=tuple(config.kwargs["betas"]))
+    return own
+
+
+def arguments(name: str, part: Part, kind: Any, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class, its options
+    """Return the arguments of a torch optimizer for a part; raise ValueError if it has no such argument."""
+    options: dict[str, Any] = {"lr": part.lr, **config.kwargs}  # Any: arguments of the torch class
+    taken = takes(kind)
+    if "weight_decay" in taken:
+        options["weight_decay"] = part.weight_decay
+    elif part.weight_decay:
+        raise ValueError(f"part '{name}': {kind.__name__} has no weight_decay")
+    if part.betas is not None:
+        if "betas" not in taken:
+            raise ValueError(f"part '{name}': {kind.__name__} has no betas")
+        options["betas"] = part.betas
+    return options
+
+
+class FusedAdam:
+    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019). Calls one fused kernel per set of options.
+
+    torch.optim.Adam(fused=True) computes the same bits, but made fewer updates per second: 27% fewer with a small DQN,
+    20% fewer with PPO, and 2% fewer with SAC and two layers of 256 units.
+    """
+
+    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
+        self.params, self.parts, self.config = params, parts, config
+        self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
+        self.count = torch.zeros(len(parts), device=params.device)  # number of steps of each part
+        self.options = {"eps": config.kwargs.get("eps", 1e-8), "amsgrad": False, "maximize": False}
+        # By parts, for each set of options: the kernel's five lists of tensors, in which every part has one view.
+        self._views: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
+
+    def step(self, names: Sequence[str], factor: float) -> None:
+        if (views := self._views.get(names)) is None:
+            views = self._views[names] = self._views_of(names)
+        if len(names) == len(self.parts):
+            self.count += 1
+        else:
+            self.count[[list(self.parts).index(name) for name in names]] += 1
+        fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
+        for part, (flat, grad, mean, square, count) in views:
+            beta1, beta2 = part.betas or (0.9, 0.999)
+            decay = part.weight_decay
+            options = {"lr": part.lr * factor, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.options}
+            fused(flat, grad, mean, square, [], count, **options)
+
+    def _views_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
+        by_options: dict[Part, list[str]] = {}
+        for name in names:
+            by_options.setdefault(replace(self.parts[name], max_norm=None), []).append(name)
+        tensors = (self.params.flat, self.params.grad, self.mean, self.square)
+        index = list(self.parts).index
+        return [
+            (
+                options,
+                [
+                    *([tensor[self.params.slices[name]] for name in mine] for tensor in tensors),
+                    [self.count[index(name)] for name in mine],
+                ],
+            )
+            for options, mine in by_options.items()
+        ]
+
+    def state(self) -> dict[str, Tensor]:
+        return {"optimizer.mean": self.mean, "optimizer.square": self.square, "optimizer.count": self.count}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        load_tensors(self.state(), state)
+
+
+class TorchOptim:
+    """All optimizers except Adam and AdamW: one torch.optim object for each part."""
+
+    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
+        self.parts, self.name, self.kind = parts, config.name, config.kind
+        self.optimizers, self.flat = {}, {}
+        for name, options in parts.items():
+            part = params[name]
+            if len(part.flat):
+                part.flat.grad = part.grad
+                self.flat[name] = part.flat
+                self.optimizers[name] = self.kind([part.flat], **arguments(name, options, self.kind, config))
+
+    def step(self, names: Sequence[str], factor: float) -> None:
+        for name in names:
+            if name in self.optimizers:
+                self.optimizers[name].param_groups[0]["lr"] = self.parts[name].lr * factor
+                self.optimizers[name].step()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save; a part has none before its first step."""
+        parts = self.optimizers.items()
+        return {f"optimizer.{n}.{key}": value for n, one in parts for key, value in _memory(one, self.flat[n]).items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        value = torch.zeros(1)  # one step with a single value shows which tensors are saved for a part
+        value.grad = torch.zeros(1)
+        defaults = next(iter(self.optimizers.values())).defaults if self.optimizers else {}
+        names = inspect.signature(self.kind).parameters.keys() & defaults.keys()
+        optimizer = self.kind([value], **{name: defaults[name] for name in names})
+        optimizer.step()
+        known = set(_memory(optimizer, value))
+        loaded: dict[str, dict[str, Tensor]] = {}
+        for name in self.optimizers:
+            prefix = f"optimizer.{name}."
+            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+            if own and own.keys() != known:
+                has = ", ".join(f"'{prefix}{key}'" for key in sorted(own))
+                raise ValueError(f"saved are {has}; {self.name} has {', '.join(sorted(known)) or 'nothing to save'}")
+            for key, value in own.items():
+                if value.ndim and value.shape != self.flat[name].shape:
+                    shapes = tuple(value.shape), tuple(self.flat[name].shape)
+                    raise ValueError(f"saved '{prefix}{key}' has shape {shapes[0]}, needed is {shapes[1]}")
+            loaded[name] = own
+        strange = [key for key in state if key.startswith("optimizer.") and key.split(".")[1] not in self.optimizers]
+        if strange:
+            raise ValueError(f"saved '{min(strange)}' is of another optimizer")
+        for name, own in loaded.items():
+            groups = self.optimizers[name].state_dict()["param_groups"]
+            self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
+
+
+class OwnRule:
+    """A class of the user, derived from torch.optim.Optimizer: one object for each part.
+
+    The object gets the parameters of the part's module in their own shapes. Its tensors and numbers are saved for each
+    parameter (`optimizer.<part>.<index>.<name>`) and for the whole part (`optimizer.<part>.group.<name>`).
+    """
+
+    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig, kind: Any) -> None:
+        self.parts = parts
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        for name, options in parts.items():
+            if len(params[name].flat):
+                leaves = params.leaves([name]) if name in params.modules else [params.value(name)]
+                self.optimizers[name] = kind(leaves, **arguments(name, options, kind, config))
+
+    def step(self, names: Sequence[str], factor: float) -> None:
+        for name in names:
+            if name in self.optimizers:
+                self.optimizers[name].param_groups[0]["lr"] = self.parts[name].lr * factor
+                self.optimizers[name].step()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save. A number is saved as a tensor without dimensions, `number.<name>`."""
+        saved: dict[str, Tensor] = {}
+        for name, optimizer in self.optimizers.items():
+            group = optimizer.param_groups[0]
+            memories = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
+            memories["group"] = {key: value for key, value in group.items() if self._is_changed(optimizer, key, value)}
+            for place, memory in memories.items():
+                for key, value in memory.items():
+                    if isinstance(value, torch.Tensor):
+                        saved[f"optimizer.{name}.{place}.{key}"] = value
+                    elif isinstance(value, int | float):
+                        number = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
+                        saved[f"optimizer.{name}.{place}.number.{key}"] = number
+        return saved
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned. If a part or a shape does not fit, change nothing and raise ValueError."""
+        loaded: list[tuple[torch.optim.Optimizer, str, str, Tensor]] = []
+        for name, value in state.items():
+            if name.startswith("optimizer."):
+                _, part, place, key, *_ = [*name.split(".", 3), "", ""]
+                optimizer = self.optimizers.get(part)
+                leaves = optimizer.param_groups[0]["params"] if optimizer else []
+                if optimizer is None or place not in ("group", *map(str, range(len(leaves)))):
+                    raise ValueError(f"saved '{name}' is of another optimizer")
+                needed = leaves[int(place)].shape if place != "group" else value.shape
+                if value.ndim == len(needed) and value.shape != needed:
+                    raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(needed)}")
+                loaded.append((optimizer, place, key, value))
+        for optimizer in self.optimizers.values():
+            optimizer.state.clear()
+            group = optimizer.param_groups[0]
+            for key in group.keys() - {"params", "lr"} - optimizer.defaults.keys():
+                del group[key]
+            group.update({key: value for key, value in optimizer.defaults.items() if key != "lr"})
+        for optimizer, place, key, value in loaded:
+            group = optimizer.param_groups[0]
+            memory = group if place == "group" else optimizer.state[group["params"][int(place)]]
+            if key.startswith("number."):
+                memory[key.removeprefix("number.")] = value.item()
+            else:  # as in torch.optim, only single values stay on the CPU
+                memory[key] = value.clone() if value.ndim == 0 else value.to(group["params"][0].device, copy=True)
+
+    @staticmethod
+    def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
+        """Return whether a step changed a number or tensor of the whole part, which is not an option of the run."""
+        if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
+            return False
+        return key not in optimizer.defaults or value is not optimizer.defaults[key]
+
+
+def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that a torch optimizer keeps for one of its parameters."""
+    memory = optimizer.state.get(value, {})
+    return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}
