@@ -20,6 +20,7 @@ from drl_cli.settings.space import jobs as grid_jobs
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.population import Population, new_population, resume_population
+from drl_cli.sweeps.ranking import print_jobs, print_next
 from drl_cli.sweeps.search import new_search, resume_search
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
@@ -114,10 +115,12 @@ def find_sweep(name: str, output_dir: str) -> Path:
 
 
 def finish_sweep(sweep: Sweep) -> int:
-    """Print the number of done jobs and the error of each unfinished job. Return the exit code."""
+    """Print the jobs by rank, the error of each unfinished job, and the next commands. Return the exit code."""
     unfinished = [job for job in sweep.jobs if not job.is_done]
+    print_jobs(sweep)
     print(f"{len(sweep.jobs) - len(unfinished)} of {len(sweep.jobs)} jobs done; {sweep.folder / 'sweep.csv'}")
     if not unfinished:
+        print_next(sweep)
         return DONE
     for job in unfinished:
         log = sweep.log(job)

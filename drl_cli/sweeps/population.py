@@ -23,6 +23,7 @@ from drl_cli.settings.space import Space, Value, typed
 from drl_cli.settings.space import space as read_space
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import claim_sweep, is_dry_run, run_jobs
+from drl_cli.sweeps.ranking import print_values
 from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys, write_best
 from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable, write_csv
 
@@ -265,9 +266,13 @@ def turn_text(turn: Turn) -> str:
 def finish_population(sweep: Sweep, population: Population) -> int:
     """Print and write the history of the best member. Return exit code 0."""
     best, folder = population.ranked[0], population.folder
-    failed = [str(i) for i, turn in enumerate(population.turns, 1) if turn.state == "failed"]
-    if failed:
+    if failed := [str(i) for i, turn in enumerate(population.turns, 1) if turn.state == "failed"]:
         print(f"warning: failed in the last round: member {', '.join(failed)}", file=sys.stderr)
+    rows = []
+    for i, turn in enumerate(population.turns):
+        more = {"seed": population.seed + i, "steps": f"{turn.env_steps:,}", "member": i + 1}
+        rows.append((turn.score, turn.values, more))
+    print_values("score", rows, folder / "population.csv")
     print(f"how the best came about (all: {folder / 'population.csv'}):")
     path = population.lineage(best)
     for member, turn in path:

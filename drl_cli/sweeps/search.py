@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.errors import DONE, MISSING, SWEEP, USER_CODE, UsageError
+from drl_cli.runs.end_text import relative_path
+from drl_cli.runs.table import number
 from drl_cli.runtime.config import Config
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Choice, Space, corners, parse, typed
 from drl_cli.settings.space import space as read_space
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
+from drl_cli.sweeps.ranking import by_return, print_values
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep, write_csv
 from drl_cli.utils.outside import source_file
@@ -106,6 +109,7 @@ def finish_search(trials: Trials) -> int:
     counts = {state: sum(trial.state == state for trial in study.trials) for state in ("done", "pruned", "failed")}
     print(f"{len(study.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}")
     running = [trial for trial in study.trials if trial.state == "running"]
+    print_trials(trials)
     if best is None or running:
         problem = f"{len(running)} trials have not ended" if running else "no trial was done"
         print(f"error: {problem}\nnext: drl-train -m resume={shlex.quote(str(folder))}", file=sys.stderr)
@@ -125,8 +129,23 @@ def finish_search(trials: Trials) -> int:
     write_csv(folder / "trials.csv", ["trial", *study.space, "state", "objective", "jobs"], rows)
     draw_search(study, folder / "search.png")
     print(f"next: drl-train {' '.join(map(shlex.quote, [*study.fixed, *typed(best.values)]))}")
+    run = by_return(trials.sweep.jobs[job - 1] for job in best.jobs)[0].run
+    if run is not None:
+        print(f"      drl-eval run={relative_path(run)} episodes=100")
     print(f"      or copy {folder / 'best_overrides.yaml'} to conf/tuned/<name>.yaml and say tuned=<name>")
     return DONE
+
+
+def print_trials(trials: Trials) -> None:
+    """Print a table of the trials, the best first: objective, values, seeds, steps, state, trial and jobs."""
+    rows = []
+    for i, trial in enumerate(trials.study.trials):
+        jobs = [trials.sweep.jobs[job - 1] for job in trial.jobs]
+        steps = number(sum(job.results()["env_steps"] or 0 for job in jobs) or None)
+        seeds = ",".join(override[5:] for job in jobs for override in job.overrides if override.startswith("seed="))
+        more = {"seed": seeds, "steps": steps, "status": trial.state, "trial": i}
+        rows.append((trial.objective, trial.values, {**more, "job": ",".join(map(str, trial.jobs))}))
+    print_values("objective", rows, trials.study.folder / "trials.csv")
 
 
 def _mean_text(values: Sequence[float], count: int) -> str:

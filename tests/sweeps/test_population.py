@@ -325,6 +325,12 @@ def test_the_end_shows_how_the_best_came_about(begun, capsys):
     write_turns(begun)
     assert finish_population(sweep, begun) == 0
     printed = capsys.readouterr()
+    table = [line.split() for line in printed.out.splitlines()[:3]]
+    assert table == [
+        ["rank", "score", "algo.lr", "seed", "steps", "member"],
+        ["1", "5.0", "0.0024", str(begun.seed), "200", "1"],
+        ["2", "-", "0.002", str(begun.seed + 1), "200", "2"],
+    ]
     assert "0 to        100 env steps  member 2  2.0  algo.lr=0.002" in printed.out
     assert "100 to        200 env steps  member 1  5.0  algo.lr=0.0024" in printed.out
     assert printed.err == "warning: failed in the last round: member 2\n"

@@ -13,7 +13,7 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.search import search_figure, write_best
+from drl_cli.sweeps.search import finish_search, search_figure, write_best
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
@@ -183,6 +183,19 @@ def test_the_best_and_default_values_run_on_fresh_seeds(make):
         assert [job.overrides for job in trials.fresh_jobs(trial)] == [
             ["env=A", *values, f"seed={seed}"] for seed in (1003, 1004)
         ]
+
+
+def test_the_end_ranks_the_trials_and_names_the_next_commands(make, capsys):
+    trials = make(fresh_seeds=0, trials=3, seeds=2, seed=3)
+    for returns, code in (([1, 2], 0), ([7, 8], 0), ([3], 4)):
+        for i, job in enumerate(trials.next_jobs()):
+            play(trials, job, [value + i for value in returns], code)
+    assert finish_search(trials) == 0
+    head, *rows = capsys.readouterr().out.splitlines()[1:5]
+    assert head.split() == ["rank", "objective", *SPACE, "seed", "steps", "status", "trial", "job"]
+    ends = [["3,4", "-", "done", "1", "3,4"], ["3,4", "-", "done", "0", "1,2"], ["3,4", "-", "failed", "2", "5,6"]]
+    assert [row.split()[-5:] for row in rows] == ends
+    assert [row.split()[:2] for row in rows] == [["1", "8.0"], ["2", "2.0"], ["3", "-"]]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from drl_cli.sweeps import table
+from drl_cli.sweeps import multirun, ranking, table
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.sweeps.table import REFRESH_S, SweepView
@@ -147,3 +147,44 @@ def test_the_table_has_a_row_for_each_job(shown):
         "seconds": ["right", "34", "-", "-"],
         "run": ["left", "run1", "", ""],
     }
+
+
+def ended(sweep):
+    """Let the jobs end with these best returns. Job 3 has no evaluation."""
+    for number, best in ((1, -7.0), (2, 250.5), (3, None)):
+        scores = "env_steps,wall_s,mean\n" + (f"1000,1.5,{best}\n1200,2,-9\n" if best else "")
+        report = '{"env_steps": 1200}\n' if best else ""
+        make_run(sweep, number, **{"eval.csv": scores, "metrics.jsonl": report, "config.yaml": f"seed: {number - 1}\n"})
+        sweep.jobs[number - 1].run, sweep.jobs[number - 1].exit_code = sweep.folder.parent / f"run{number}", 0
+    return sweep
+
+
+def test_the_ranking_begins_with_the_best_job_and_names_the_next_commands(sweep, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    sweep.jobs[2].overrides.append("algo.lr=1")
+    sweep.update_labels()
+    assert multirun.finish_sweep(ended(sweep)) == 0
+    head, *rows, done, evaluate, compare = capsys.readouterr().out.splitlines()
+    assert head.split() == ["rank", "best", "final", "seed", "algo.lr", "steps", "status", "job", "run"]
+    assert [row.split() for row in rows] == [
+        ["1", "250.5", "-9.0", "1", "-", "1,200", "done", "2", "run2"],
+        ["2", "-7.0", "-9.0", "0", "-", "1,200", "done", "1", "run1"],
+        ["3", "-", "-", "2", "1", "-", "done", "3", "run3"],
+    ]
+    assert done.startswith("3 of 3 jobs done; ")
+    assert evaluate == f"next: drl-eval run={(sweep.folder.parent / 'run2').relative_to(tmp_path)} episodes=100"
+    assert compare == f"      drl-compare {sweep.folder.relative_to(tmp_path)}"
+
+
+def test_a_long_ranking_names_the_file_with_all_rows(capsys, monkeypatch):
+    monkeypatch.setattr(ranking, "MOST_ROWS", 2)
+    scores = (1.0, None, 3.0, float("nan"))
+    ranking.print_values(
+        "score", [(score, {"algo.lr": 0.5}, {"member": i}) for i, score in enumerate(scores)], "all.csv"
+    )
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["rank", "score", "algo.lr", "member"],
+        ["1", "3.0", "0.5", "2"],
+        ["2", "1.0", "0.5", "0"],
+        ["2", "more:", "all.csv"],
+    ]

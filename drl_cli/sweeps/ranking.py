@@ -1,0 +1,66 @@
+"""Print the ranked tables and the next commands at the end of a sweep, a search or a population."""
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from drl_cli.runs.end_text import relative_path
+from drl_cli.runs.run import Run
+from drl_cli.runs.table import NONE, number, table
+from drl_cli.settings.space import Value, typed
+from drl_cli.sweeps.job import NO_RUN, Job
+from drl_cli.sweeps.sweep import Sweep
+
+MOST_ROWS = 20
+
+Row = Mapping[str, object]
+"""A cell for each column, by the column's name."""
+
+
+def by_return(jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs in the order of their best returns, the highest first. Jobs without an evaluation are last."""
+    return sorted(jobs, key=lambda job: _order(job.results()["best_return"]), reverse=True)
+
+
+def print_jobs(sweep: Sweep) -> None:
+    """Print a table of the jobs, the best first: returns, seed, swept keys, steps, status, and run."""
+    rows = list[Row]()
+    for job in by_return(sweep.jobs):
+        results, run = job.results(), Run(job.run or NO_RUN)
+        row = {name: number(results[f"{name}_return"], ".1f") for name in ("best", "final")}
+        row |= {"seed": str(run.config.get("seed", NONE))}
+        row |= {key: job.differs.get(key, NONE) for key in sweep.differing_keys}
+        row |= {"steps": number(results["env_steps"]), "status": job.status, "job": str(job.number)}
+        rows.append({**row, "run": run.id if job.run else NONE})
+    _print(rows, sweep.folder / "sweep.csv")
+
+
+def print_values(name: str, rows: Iterable[tuple[float | None, Mapping[str, Value], Row]], file: Path) -> None:
+    """Print a table of `(score, values, further cells)`, the highest score first. `name` is the name of the score."""
+    found = list[Row]()
+    for score, values, more in sorted(rows, key=lambda row: _order(row[0]), reverse=True):
+        cells = dict(text.partition("=")[::2] for text in typed(values))
+        found.append({name: number(score, ".1f"), **cells, **more})
+    _print(found, file)
+
+
+def print_next(sweep: Sweep) -> None:
+    """Print the commands that evaluate the best run and compare all runs. Without an evaluation, print nothing."""
+    best = by_return(sweep.jobs)[0]
+    if best.run is not None and len(best.curve):
+        print(f"next: drl-eval run={relative_path(best.run)} episodes=100")
+        print(f"      drl-compare {relative_path(sweep.folder)}")
+
+
+def _print(rows: Sequence[Row], file: Path) -> None:
+    """Print a numbered table of the first MOST_ROWS rows. If there are more rows, name the file that has them."""
+    if rows:
+        cells = [[str(rank), *map(str, row.values())] for rank, row in enumerate(rows[:MOST_ROWS], 1)]
+        print(table(["rank", *rows[0]], cells, sys.stdout, left=("status", "run")))
+    if len(rows) > MOST_ROWS:
+        print(f"{len(rows) - MOST_ROWS} more: {file}")
+
+
+def _order(score: float | None) -> float:
+    return -math.inf if score is None or math.isnan(score) else score
