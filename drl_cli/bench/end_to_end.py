@@ -82,7 +82,7 @@ def overridden(command: Sequence[str], *changes: str) -> list[str]:
 
 def _ours(config: Config, folder: str, seconds: float) -> list[str]:
     """Return overrides for a run that only collects and trains until it is stopped."""
-    warm = min(config.orchestrator.min_inserts, 4 * config.trainer.batch_size)
+    warm = min(config.min_inserts, 4 * config.trainer.batch_size)
     weights = [f"load_weights='{config.load_weights}'"] if config.load_weights else []  # already an absolute path
     return [
         *weights, f"output_dir='{folder}'", "stop.return=null", f"stop.wall_s={PATIENCE_S + seconds}",

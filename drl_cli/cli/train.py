@@ -150,6 +150,7 @@ def _train(
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from drl_cli.preflight.algorithm import network_text, precision_text
+    from drl_cli.preflight.pace import rollout_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import description, make_folder, run_record
@@ -165,7 +166,7 @@ def _train(
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
-        network = [f"network: {network_text(config, spec)}", *precision_text(config, spec)]
+        network = [f"network: {network_text(config, spec)}", *precision_text(config, spec), *rollout_text(config)]
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
         for line in (f"{title}  ->  {relative_path(folder)}{start}", *filter(None, described), *notes, *network):
             console.line(line)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.replay.base import Load
 from drl_cli.replay.config import NO_UPDATE
 from drl_cli.runtime.config import Config
@@ -13,14 +13,23 @@ from drl_cli.runtime.roles.exploration import exploration_problems
 
 def pace_problems(config: Config) -> list[str]:
     """Return a line for each setting with which the run would never train, would deadlock, or would lose data."""
-    replay, pace = config.replay, config.orchestrator
+    replay = config.replay
     own = list(replay.problems(load_of(config)))
     if own and replay.steps:  # the number of rows can't be computed
         return own
     problems, capacity = [], replay.num_transitions
-    if capacity < pace.min_inserts:
-        problems.append(f"replay.capacity={capacity} is below orchestrator.min_inserts={pace.min_inserts}: {NO_UPDATE}")
+    if capacity < config.min_inserts:
+        problems.append(
+            f"replay.capacity={capacity} is below orchestrator.min_inserts={config.min_inserts}: {NO_UPDATE}"
+        )
     problems += own
+    if config.is_on_policy:
+        problems += rollout_problems(config)
+    if config.worker.unroll is not None and config.worker.block_rows not in (None, config.block_rows):
+        problems.append(
+            f"worker.block_rows={config.worker.block_rows} is not {config.block_rows} = worker.unroll "
+            f"{config.worker.unroll} x worker.envs {config.worker.envs}; say only one of the two"
+        )
     if config.block_rows < config.worker.envs:
         problems.append(
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
@@ -37,6 +46,33 @@ def pace_problems(config: Config) -> list[str]:
         of += f" = {share} sequences" if replay.num_rows < capacity else ""
         problems.append(f"replay.capacity={capacity}{of} is below one block of {rows} transitions")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
+
+
+def rollout_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting with which an on-policy algorithm would get wrong or other rollouts than asked."""
+    if config.random_steps:
+        yield (
+            f"worker.random_steps={config.random_steps}: {title(config.algo.name)} is on-policy and would learn from "
+            "random actions; say worker.random_steps=0"
+        )
+    block, share = config.block_rows, config.trainer.batch_size // config.trainer.num
+    if config.worker.unroll is not None and share % block:
+        whose = f"trainer.batch_size {config.trainer.batch_size}"
+        whose += f" / trainer.num {config.trainer.num} = {share}" if config.trainer.num > 1 else ""
+        fitting = -(-share // block) * block * config.trainer.num
+        yield (
+            f"worker.unroll={config.worker.unroll} x worker.envs {config.worker.envs} = {block} transitions per block: "
+            f"{whose} is no multiple of it, so a batch would end inside an unroll; say trainer.batch_size={fitting}"
+        )
+
+
+def rollout_text(config: Config) -> list[str]:
+    """Return a line with the unroll length and the size of a batch if the algorithm is on-policy, otherwise []."""
+    if not config.is_on_policy:
+        return []
+    envs, steps = config.num_workers * config.worker.envs, config.rows_per_collect // config.worker.envs
+    batch = f"a batch has {config.trainer.batch_size:,} transitions"
+    return [f"rollouts: blocks of {steps} steps in each of {envs} environments; {batch} (worker.unroll sets the steps)"]
 
 
 def load_of(config: Config) -> Load:
@@ -70,15 +106,16 @@ def update_problems(config: Config) -> Iterator[str]:
             yield f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
     if config.load_weights is not None:  # a run that only collects with the loaded policy is allowed
         return
-    least = pace.min_inserts + math.ceil(1 / pace.sample_insert_ratio)
+    least = config.min_inserts + math.ceil(1 / pace.sample_insert_ratio)
     least += config.num_workers * config.worker.envs * (config.row_steps - 1)
     advice = f"say total_env_steps={max(least, size)} or more"
-    if pace.min_inserts >= steps:
-        yield f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: {NO_UPDATE}; {advice}"
+    warm = config.min_inserts
+    if warm >= steps:
+        yield f"orchestrator.min_inserts={warm} is not below total_env_steps={steps}: {NO_UPDATE}; {advice}"
     elif config.num_updates < 1:
         yield (
             f"orchestrator.sample_insert_ratio={pace.sample_insert_ratio:g} x the transitions after "
-            f"orchestrator.min_inserts={pace.min_inserts} is below 1 at total_env_steps={steps}: {NO_UPDATE}"
+            f"orchestrator.min_inserts={config.min_inserts} is below 1 at total_env_steps={steps}: {NO_UPDATE}"
         )
 
 

@@ -13,7 +13,15 @@ from drl_cli.utils.outside import source_file, source_hash
 
 FREE = (
     *("mode", "device", "total_env_steps", "stop", "output_dir", *DESCRIBING),
-    *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.fetch", "worker.step_timeout_s"),
+    *(
+        "worker.num",
+        "worker.proxies",
+        "worker.envs",
+        "worker.block_rows",
+        "worker.unroll",
+        "worker.fetch",
+        "worker.step_timeout_s",
+    ),
     *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "sweep", "hpo", "debug"),
     "console",
     *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.products", "trainer.compile"),

@@ -25,6 +25,10 @@ MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
 DESCRIBING = ("name", "tags", "notes")
 """Keys with which users describe a run. They change nothing in the run."""
 
+MIN_INSERTS = 1000
+SAMPLE_LOAD_RATIO = 16.0
+"""The values of these keys if they are null and the algorithm is off-policy."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -98,10 +102,12 @@ class Config:
     def block_rows(self) -> int:
         """The number of rows from one collect call, over all environments of a worker.
 
-        The default is enough for two train calls, up to a limit. On-policy, the default is the worker's share of a
-        batch. Small blocks keep the replay ratio exact. Large blocks save calls, each of which takes about 2 ms of
-        processor time.
+        `worker.unroll` sets the steps of each environment in a block. The default is enough for two train calls, up to
+        a limit. On-policy, the default is the worker's share of a batch. Small blocks keep the replay ratio exact.
+        Large blocks save calls, each of which takes about 2 ms of processor time.
         """
+        if self.worker.unroll is not None:
+            return self.worker.unroll * self.worker.envs
         if self.worker.block_rows is not None:
             return self.worker.block_rows
         if self.is_on_policy:
@@ -121,10 +127,26 @@ class Config:
 
     @property
     def random_steps(self) -> int:
-        """The number of random environment steps at the start, over all workers. The default is 0 with load_weights."""
+        """The number of random environment steps at the start, over all workers.
+
+        The default is `min_inserts`, or 0 with load_weights. On-policy, it is 0, because the algorithm must not learn
+        from random actions.
+        """
         if self.worker.random_steps is not None:
             return self.worker.random_steps
-        return 0 if self.load_weights else self.orchestrator.min_inserts
+        return 0 if self.load_weights or self.is_on_policy else self.min_inserts
+
+    @property
+    def min_inserts(self) -> int:
+        """The number of transitions in replay before the first update. On-policy, the default is 0."""
+        given = self.orchestrator.min_inserts
+        return given if given is not None else 0 if self.is_on_policy else MIN_INSERTS
+
+    @property
+    def sample_load_ratio(self) -> float:
+        """The number of updates between two policy versions. On-policy, the default is one version per batch."""
+        given = self.orchestrator.sample_load_ratio
+        return given if given is not None else 1.0 if self.is_on_policy else SAMPLE_LOAD_RATIO
 
     @property
     def steps_without_params(self) -> int:
@@ -177,7 +199,7 @@ class Config:
     def num_updates(self) -> int:
         """The number of updates of a whole run. Rows that are incomplete at the end of the run get no updates."""
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
-        return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - pace.min_inserts)))
+        return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - self.min_inserts)))
 
     @property
     def is_repeatable(self) -> bool:

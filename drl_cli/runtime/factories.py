@@ -67,4 +67,4 @@ def make_limiter(config: Config) -> Limiter:
         return QueueLimiter(config.trainer.batch_size, ahead, free=is_free)
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
-    return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=is_free)
+    return RateLimiter(pace.sample_insert_ratio, config.min_inserts, band, free=is_free)

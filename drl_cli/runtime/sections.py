@@ -23,8 +23,8 @@ class OrchestratorConfig:
     """The replay ratio, and how far workers and trainers may deviate from it."""
 
     sample_insert_ratio: Positive
-    sample_load_ratio: Positive
-    min_inserts: Natural
+    sample_load_ratio: Positive | None
+    min_inserts: Natural | None
     limiter: Literal["ratio", "none"]
     band: Positive | None
     gather_window_s: NonNegative
@@ -39,6 +39,7 @@ class WorkerConfig:
     proxies: Natural | Literal["auto"]
     envs: Count
     block_rows: Count | None
+    unroll: Count | None
     random_steps: Natural | None
     fetch: Fetch
     exploration: Exploration

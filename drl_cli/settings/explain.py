@@ -22,6 +22,7 @@ from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defau
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.env_names import DEFAULT_ALGORITHMS
 from drl_cli.settings.fill import fill
+from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
@@ -154,7 +155,8 @@ def _file_layers(path: str, package: str) -> Iterator[Layer]:
     name = group if group in GROUP_LAYERS else "default"
     file = _file(path)
     if file is None:
-        yield Layer(name, path.replace("/", "=", 1), {group: None}, {})
+        choices = chosen_groups(option) if group == "algo" else {}
+        yield Layer(name, path.replace("/", "=", 1), {group: None}, choices)
         file = algorithm_yaml(option) if group == "algo" else None
     if file is None:
         return
@@ -191,6 +193,8 @@ def _derived(config: Config) -> dict[str, Any]:
         "worker.proxies": here.num_proxies,
         "worker.block_rows": here.block_rows,
         "worker.random_steps": dataclasses.replace(here, load_weights=config.load_weights).random_steps,
+        "orchestrator.min_inserts": here.min_inserts,
+        "orchestrator.sample_load_ratio": here.sample_load_ratio,
         "trainer.updates_per_call": here.updates_per_call,
         "replay.shards": here.num_shards,
     }

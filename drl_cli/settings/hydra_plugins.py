@@ -3,6 +3,8 @@
 `env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`.
 """
 
+from collections.abc import Mapping
+
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
@@ -32,7 +34,7 @@ class Outside(ConfigSource):
         group, _, name = config_path.removesuffix(".yaml").partition("/")
         header: dict[str, str | None] = {"package": None}
         if group == "algo":
-            node, header = algorithm_options(name)
+            node, header = with_groups(*algorithm_options(name), chosen_groups(name))
         elif group == "env":
             node = OmegaConf.create(env_options(name))
         else:  # the default network with the torso `my_pkg.my_module:Class`
@@ -69,6 +71,26 @@ def register() -> None:
     """Register both plugins with Hydra."""
     for plugin in (Outside, OutsidePath):
         Plugins.instance().register(plugin)
+
+
+def chosen_groups(name: str) -> dict[str, str]:
+    """Return the options of other groups that a user's algorithm needs: its first table if it can't use the default."""
+    tables = load_algorithm(name).TABLES
+    return {} if defaults()["replay"] in tables else {"replay": tables[0]}
+
+
+def with_groups(
+    node: DictConfig, header: dict[str, str | None], chosen: Mapping[str, str]
+) -> tuple[DictConfig, dict[str, str | None]]:
+    """Return the options of an algorithm, which also choose options of other groups, unless their yaml does so."""
+    entries = list(node.get("defaults", []))
+    is_global = header["package"] == "_global_"
+    if not chosen or (entries and not is_global) or any("/replay" in str(entry) for entry in entries):
+        return node, header
+    choices = [*entries, *({f"override /{group}": option} for group, option in chosen.items())]
+    merged = OmegaConf.merge(node if is_global else {"algo": node}, {"defaults": choices})
+    assert isinstance(merged, DictConfig)
+    return merged, {**header, "package": "_global_"}
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:

@@ -9,7 +9,7 @@ import pytest
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.algorithm import precision_text
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.preflight.pace import pace_problems
+from drl_cli.preflight.pace import pace_problems, rollout_text
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.resources import check_resources, replay_bytes, with_capacity
 from drl_cli.runtime.factories import make_replay
@@ -54,6 +54,18 @@ REFUSED = [
     ),
     (("replay=prioritized", "replay.initial_priority=worker"), USAGE, ("SAC's policy has no critic", "say replay")),
     (("algo=ppo", "replay.max_staleness=0", "mode=async"), USAGE, ("mode=async", "say replay.max_staleness=1")),
+    (("algo=ppo", "worker.random_steps=64"), USAGE, ("worker.random_steps=64: PPO is on-policy", "random actions")),
+    (
+        ("algo=ppo", "worker.unroll=100"),
+        USAGE,
+        ("worker.unroll=100 x worker.envs 16 = 1600", "say trainer.batch_size=3200"),
+    ),
+    (
+        ("algo=ppo", "worker.unroll=64", "trainer.num=4"),
+        USAGE,
+        ("trainer.batch_size 2048 / trainer.num 4 = 512 is no multiple", "say trainer.batch_size=4096"),
+    ),
+    (("worker.unroll=4", "worker.block_rows=32"), USAGE, ("worker.block_rows=32 is not 64 = worker.unroll 4",)),
     (("algo=ppo", "total_env_steps=2047"), USAGE, ("total_env_steps=2047", "trainer.batch_size=2048")),
     (("algo=ppo", "replay.capacity=4095"), USAGE, ("replay.capacity=4095", "below 4096")),
     (
@@ -99,6 +111,30 @@ def test_all_problems_of_the_pace_are_found_at_once(config):
     code, problems = refusal(config("replay.capacity=9", "worker.block_rows=4", "worker.proxies=3", "env=CartPole-v1"))
     assert code == USAGE
     assert len(problems) >= 3
+
+
+def test_an_unroll_is_the_steps_of_each_environment_in_a_block(config):
+    asked = config("algo=ppo", "worker.unroll=8")
+    assert (asked.block_rows, asked.rows_per_collect, pace_problems(asked)) == (128, 128, [])
+    (line,) = rollout_text(asked)
+    assert line.startswith("rollouts: blocks of 8 steps in each of 32 environments; a batch has 2,048 transitions")
+    assert "blocks of 64 steps" in rollout_text(config("algo=ppo"))[0]
+    assert rollout_text(config()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("algo=sac",), (1000, 16, 1000)),
+        (("algo=ppo",), (0, 1, 0)),
+        (("algo=ppo", "orchestrator.min_inserts=64"), (64, 1, 0)),  # an on-policy run never begins at random
+        (("algo=ppo", "orchestrator.sample_load_ratio=4"), (0, 4, 0)),
+        (("algo=sac", "replay=fifo-once"), (0, 1, 0)),
+    ],
+)
+def test_warm_up_and_versions_follow_from_the_table(config, overrides, expected):
+    made = config(*overrides)
+    assert (made.min_inserts, made.sample_load_ratio, made.random_steps) == expected
 
 
 def test_every_shard_holds_a_hand_over(config):

@@ -26,6 +26,8 @@ from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import composed as job
+from drl_cli.settings.explain import explanation
 from drl_cli.settings.fill import fill
 from drl_cli.settings.value_types import group_of
 
@@ -36,6 +38,7 @@ from drl_cli.api import Count
 from drl_cli.algos import dqn
 from my_pkg.my_algo import *
 """
+QUEUE = HEAD + "TABLES = ('fifo-once',)\n"
 CONFIG = HEAD + "\n\n@dataclass(frozen=True, kw_only=True)\nclass Config(Config):\n    size: {}\n"
 PAIR = """
     def __post_init__(self):
@@ -60,6 +63,13 @@ FILES = {
     "my_pkg/my_net.py": "class Net:\n    pass\n",
     "my_bug.py": "int('x')\n",
     "my_notes.py": "",
+    "my_queue.py": QUEUE,
+    "my_queue_yaml.py": QUEUE,
+    "my_queue_yaml.yaml": "lr: 2e-3\n",
+    "my_queue_global.py": QUEUE,
+    "my_queue_global.yaml": "# @package _global_\nalgo:\n  lr: 2e-3\ntrainer:\n  batch_size: 512\n",
+    "my_queue_other.py": QUEUE,
+    "my_queue_other.yaml": "# @package _global_\ndefaults:\n  - override /replay: prioritized\n",
     "my_need.py": CONFIG.format("Count"),
     "my_bytes.py": CONFIG.format("bytes = b''"),
     "my_hint.py": CONFIG.format("'Counter' = 1"),
@@ -172,6 +182,28 @@ def test_without_a_yaml_the_values_are_the_defaults(composed):
     defaults = {field.name: field.default for field in fields(config_class("my_pkg.my_algo"))}
     assert node["algo"] == {**defaults, "name": "my_pkg.my_algo", "lr": 1e-2}
     assert type(build(node).algo).__module__ == "my_pkg.my_algo"
+
+
+@pytest.mark.parametrize("name", ["my_queue", "my_queue_yaml", "my_queue_global"])
+def test_an_on_policy_module_gets_the_queue_without_warm_up(composed, name):
+    config = build(composed(f"algo={name}", "env=CartPole-v1"))
+    assert config.replay.sampler == "fifo-once"
+    assert (config.min_inserts, config.sample_load_ratio, config.random_steps) == (0, 1, 0)
+    assert config.algo.lr == (1e-3 if name == "my_queue" else 2e-3)
+    assert config.trainer.batch_size == (512 if name == "my_queue_global" else 256)
+    assert build(composed(f"algo={name}", "replay=uniform")).replay.sampler == "uniform"  # what the user types wins
+
+
+def test_a_yaml_may_choose_another_table(composed):
+    assert build(composed("algo=my_queue_other")).replay.sampler == "prioritized"
+
+
+def test_explain_names_the_algorithm_as_the_source_of_its_table():
+    overrides = ["algo=my_queue", "env=CartPole-v1", "mode=single"]
+    with job(overrides) as node:
+        lines = explanation(build(node))
+    (line,) = [line for line in lines if line.startswith("replay=")]
+    assert line.split() == ["replay=", "fifo-once", "algo", "algo=my_queue"]
 
 
 def test_a_value_that_nobody_gives_is_asked_for(composed):

@@ -119,7 +119,7 @@ class Learning:
         if self.is_sized and report.num_batches:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
             self.call_updates = max(1, min(self.config.updates_per_call, fitting))
-        due = report.opt_steps - self.params_header.opt_steps >= self.config.orchestrator.sample_load_ratio
+        due = report.opt_steps - self.params_header.opt_steps >= self.config.sample_load_ratio
         if self.config.mode == "async" and due and not self.publishing:
             self.publish()
 

@@ -119,7 +119,7 @@ class Progress:
 
     def missing_inserts(self) -> int:
         """Return how many transitions the warm-up still needs. The number is negative after the warm-up."""
-        return self.config.orchestrator.min_inserts - (self.inserts - self._before_empty[1])
+        return self.config.min_inserts - (self.inserts - self._before_empty[1])
 
     def lost(self, header: InsertTransition) -> None:
         """Correct the counters after a block was lost on its way to replay."""

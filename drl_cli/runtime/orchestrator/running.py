@@ -34,7 +34,7 @@ class RunningCollects:
             rollout = self.config.rows_per_collect * self.config.num_workers
             fields |= {"awaits": "rollout", "done": steps, "needed": rollout}
         elif missing > 0:
-            needed = self.config.orchestrator.min_inserts
+            needed = self.config.min_inserts
             fields |= {"awaits": "warm-up", "done": needed - missing + steps, "needed": needed}
         else:
             return fields

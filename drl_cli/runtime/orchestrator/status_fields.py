@@ -70,7 +70,7 @@ def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | 
         return "the first steps of the workers", None, None
     missing = progress.missing_inserts()
     if missing > 0:
-        return "warm-up", config.orchestrator.min_inserts - missing, config.orchestrator.min_inserts
+        return "warm-up", config.min_inserts - missing, config.min_inserts
     return "the first update" if progress.train_started is None else "", None, None
 
 
