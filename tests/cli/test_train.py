@@ -224,6 +224,27 @@ def test_hyperparameters_are_in_the_same_event_file_under_the_names_of_keys(even
     assert set(keys) - parents == {name for name in values if not name.startswith(kwargs)}
 
 
+def test_the_hparams_tab_shows_the_runs_values_and_metrics(small_run):
+    """TensorBoard's own backend of the tab reads the folder of all runs."""
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(small_run.cwd / "outputs"))
+    multiplexer.Reload()
+    provider, request = MultiplexerDataProvider(multiplexer, "outputs"), RequestContext()
+    tab = backend_context.Context(TBContext(data_provider=provider, logdir="outputs"))
+    experiment = get_experiment.Handler(request, tab, "", api_pb2.GetExperimentRequest()).run()
+    assert {"algo.lr", "seed", "network.hidden"} <= {info.name for info in experiment.hparam_infos}
+    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=[api_pb2.STATUS_SUCCESS], slice_size=10)
+    (group,) = list_session_groups.Handler(request, tab, "", asked).run().session_groups
+    assert (group.hparams["algo.lr"].number_value, group.hparams["name"].string_value) == (1e-3, "small")
+    (returns,) = [metric.value for metric in group.metric_values if metric.name.tag == "eval/return_mean"]
+    assert returns == pytest.approx(eval_rows(small_run.folder)[-1]["mean"], rel=1e-6)
+
+
 # The same run again
 
 
