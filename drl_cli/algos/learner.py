@@ -74,14 +74,16 @@ class NetworkAlgorithm(Algorithm):
         policy: tuple[str, ...],
         lr: float,
         lrs: Mapping[str, float] | None = None,
+        modules: Mapping[str, Any] | None = None,
     ) -> dict[str, FlatMLP]:
         """Make the parameters and the optimizer, and return the heads by name.
 
         A part is a head, or an integer, which is the number of values of a part without a network. `policy` names the
         parts that the policy needs. `lr` is the learning rate of all parts that `lrs` does not name.
+        `modules` are further parts, as torch modules.
         """
         sizes = {n: p if isinstance(p, int) else num_params(p.shapes, p.ensemble) for n, p in parts.items()}
-        self.params = Params(self.context, **self.encoder.parts, **sizes)
+        self.params = Params(self.context, **self.encoder.parts, **sizes, **(modules or {}))
         self.policy_parts = (*self.encoder.parts, *policy)
         self.optimizer = Optimizer(self.params, dict.fromkeys(self.params.slices, lr) | dict(lrs or {}), self.context)
         if self.network.dropout:
@@ -133,14 +135,14 @@ class NetworkAlgorithm(Algorithm):
         """Return the target encoder's View of a batch, or `view` if the encoder has no parameters."""
         return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
 
-    def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor) -> None:
-        """Backpropagate `d_obs` (d loss/d features of obs) through the encoder, and make one optimizer step.
+    def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor, parts: Sequence[str] = ()) -> None:
+        """Backpropagate `d_obs` (d loss/d features of obs) through the encoder, and make one optimizer step of `parts`.
 
         Raise NotFinite if trainer.on_nonfinite=skip and a loss or gradient is not finite.
         """
         if view is not None:
             view.backward(d_obs)
-        self.optimizer.step(*losses)
+        self.optimizer.step(*losses, parts=parts)
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.

@@ -15,7 +15,7 @@ from drl_cli.utils.outside import NotFound, import_module
 ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
 
-HELPERS = ("base", "distributional", "learner", "lookup", "policy", "rollout", "soft_actor_critic")
+HELPERS = ("base", "distributional", "learner", "lookup", "policy", "reward", "rollout", "soft_actor_critic")
 """Modules in this folder that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
@@ -40,6 +40,7 @@ class AlgoModule(Protocol):
     modes, by default all. `TABLES` lists the supported replay samplers, by default uniform and prioritized.
     `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
     False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
+    `REWARDS` is True if the algorithm takes a reward module (`reward=`).
     """
 
     __doc__: str | None
@@ -48,6 +49,7 @@ class AlgoModule(Protocol):
     TABLES: tuple[str, ...]
     EXPLORATION: tuple[str, ...]
     WEIGHTS: bool
+    REWARDS: bool
     Config: type[AlgoConfig]
     Policy: type[Policy]
     Algorithm: type[Algorithm]
@@ -82,7 +84,7 @@ def load_algorithm(name: str) -> AlgoModule:
     except NotFound as error:
         known = ", ".join([*algorithms(), *installed()])
         raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error
-    for constant, default in {**DEFAULTS, "WEIGHTS": True}.items():
+    for constant, default in {**DEFAULTS, "WEIGHTS": True, "REWARDS": False}.items():
         vars(module).setdefault(constant, default)
     if problems := _lacks(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")

@@ -5,6 +5,7 @@ advantage estimates (Schulman et al. 2015, arXiv 1506.02438). The policy that ch
 log-probability. The probability ratio is relative to this stored value, so rollouts may be a few policy versions old.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,11 +14,13 @@ import numpy as np
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
+from drl_cli.algos.reward import PART, RewardStream
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import policy as losses
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp import FlatMLP
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 from drl_cli.utils.lazy import Tensor, torch
@@ -25,6 +28,7 @@ from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 TABLES = ("fifo-once",)
+REWARDS = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +115,15 @@ class Algorithm(NetworkAlgorithm):
             "log_std": log_std_size(spec.action),  # all values start at 0
             "critic": self.head(1),
         }
-        built = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
-        self.actor, self.critic = built["actor"], built["critic"]
+        self.stream = stream = RewardStream.build(self.context, self.network, spec, self.seed + 3)
+        if stream is not None:
+            parts["reward_critic"] = self.head(1)
+        policy, lrs = ("actor", "log_std"), {} if stream is None else {PART: stream.module.lr}
+        built = self.build(parts, policy, config.lr, lrs, {} if stream is None else stream.modules)
+        self.actor, self.critic, self.reward_critic = built["actor"], built["critic"], built.get("reward_critic")
+        self.own_parts = () if stream is None else tuple(part for part in self.params.slices if part != PART)
+        if stream is not None:
+            self.params.generator(PART, self.seed + 4, on_cpu=True)
         self.log_std, self.d_log_std = self.params["log_std"].flat, self.params["log_std"].grad
         self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
 
@@ -132,6 +143,8 @@ class Algorithm(NetworkAlgorithm):
                     break
         means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
         means |= {"explained_variance": explained} if metrics else {}
+        if self.stream is not None and metrics:
+            means |= {"reward_loss": self.stream.learn(batch, self.optimizer)}
         return Update(means, steps=len(metrics), skipped=skipped)
 
     def _rollout(self, batch: Batch) -> tuple[EncodedRollouts, Tensor]:
@@ -142,12 +155,19 @@ class Algorithm(NetworkAlgorithm):
         """
         config = self.config
         rollout = EncodedRollouts(batch, self.encoder, self.context.group, config.seq_len)
-        value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in rollout.features())
+        features = rollout.features()
+        value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in features)
         columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
         reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
         advantage = torch.from_numpy(gae(reward, discount, now, then, cut, config.gae_lambda)).to(value.device)
         rollout.rows["target"] = target = advantage + value
         explained = 1.0 - (advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)).nan_to_num()
+        if self.stream is not None and self.reward_critic is not None:
+            rewards = self.stream.rewards(batch)
+            own, following = (self.reward_critic.forward(x)[0][0, :, 0] for x in features)
+            bonus = self.stream.advantages(rewards, own, following, batch["cut"], config.gae_lambda)
+            rollout.rows["reward_target"] = bonus + own
+            advantage = advantage + self.stream.module.coef * bonus
         if config.normalize_advantage:
             advantage = rollout.normalized(advantage)
         rollout.rows["advantage"] = advantage
@@ -159,7 +179,7 @@ class Algorithm(NetworkAlgorithm):
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
         try:
-            self.step(view, d_obs, metrics["policy_loss"], metrics["value_loss"])
+            self.step(view, d_obs, metrics["policy_loss"], metrics["value_loss"], parts=self.own_parts)
         except NotFinite:
             return {}
         return metrics
@@ -183,12 +203,11 @@ class Algorithm(NetworkAlgorithm):
         d_obs = self.actor.backward(trace, d_out.unsqueeze(0), to_inputs=learns)
 
         # Critic: half the squared error. The value targets are the same in all epochs.
-        value, value_trace = self.critic.forward(rows["obs"], rows["drop"])
-        value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
-        if share is not None:
-            value_loss, d_value = share * value_loss, share * d_value
-        d_value = (config.value_coef / num) * d_value.view(1, -1, 1)
-        d_obs_critic = self.critic.backward(value_trace, d_value, to_inputs=learns)
+        value_loss, d_obs_critic = self._critic_gradients(self.critic, rows, "target", rows["drop"])
+        if self.reward_critic is not None:
+            reward_value_loss, d_obs_reward = self._critic_gradients(self.reward_critic, rows, "reward_target")
+            value_loss = value_loss + reward_value_loss
+            d_obs_critic = d_obs_critic + d_obs_reward if learns else d_obs_critic
 
         by_row = {
             "entropy": entropy,
@@ -198,6 +217,18 @@ class Algorithm(NetworkAlgorithm):
         means = {name: (x if share is None else share * x).mean() for name, x in by_row.items()}
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss.mean(), **means}
         return metrics, d_obs + d_obs_critic if learns else None
+
+    def _critic_gradients(
+        self, critic: FlatMLP, rows: Batch, target: str, drop: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, Any]:  # Any: d loss/d features, or None if the encoder is not trained
+        """Write the gradient of a critic, given the column with its value targets; return the loss of each row."""
+        share = rows.get("valid_weight")
+        value, trace = critic.forward(rows["obs"], drop)
+        value_loss, d_value = half_square(value[0, :, 0] - rows[target])
+        if share is not None:
+            value_loss, d_value = share * value_loss, share * d_value
+        d_value = (self.config.value_coef / len(rows["obs"])) * d_value.view(1, -1, 1)
+        return value_loss, critic.backward(trace, d_value, to_inputs=self.encoder.is_trainable)
 
     def _log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         """Return the log-probability of the rows' actions and the entropy, `[M]` each, given the actor's output."""

@@ -102,6 +102,7 @@ class Context:
 
     If `skips`, updates whose loss or gradient is not finite are skipped. If `compiles`, torch.compile is used. The
     first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
+    `reward` is the import path of a reward module.
     """
 
     device: torch.device
@@ -112,6 +113,7 @@ class Context:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
     burn_in: int = 0
+    reward: str | None = None
 
     @property
     def is_bf16(self) -> bool:

@@ -16,7 +16,7 @@ from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.outside import ModuleRaised
+from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.run_log import tell
 
 MAX_TRIAL_ROWS = 4096
@@ -86,7 +86,8 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
         return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
-    context = Context(torch.device("cpu"), ProcessGroup(0, config.trainer.num), optimizer=config.optimizer)
+    group = ProcessGroup(0, config.trainer.num)
+    context = Context(torch.device("cpu"), group, optimizer=config.optimizer, reward=config.reward)
     with as_usage_error(Refused, prefix=f"{name}: "), torch.random.fork_rng(devices=[]):
         params = module.Algorithm(*options, config.seed, context).policy_params()
         policy = module.Policy(*options, config.seed)
@@ -99,6 +100,11 @@ def check_network(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the torsos."""
     with as_usage_error(ModuleRaised, prefix="optimizer.name: ", exit_code=USER_CODE):
         problems = option_problems(config.optimizer)
+    if config.reward is not None:
+        with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
+            import_object(config.reward)
+        if not load_algorithm(config.algo.name).REWARDS:
+            problems.append(f"reward: {title(config.algo.name)} takes no reward module; say reward=null or algo=ppo")
     if uses_network_group(config):
         problems += memory_problems(config)
         try:

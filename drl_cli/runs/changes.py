@@ -31,7 +31,17 @@ FREE = (
 """Keys and groups that may change freely: they set where and how fast a run works, when it ends, and its output."""
 
 IMPOSSIBLE = (
-    *("seed", "load_weights", "network", "optimizer.name", "optimizer.kwargs", "algo.name", "env.name", "env.id"),
+    *(
+        "seed",
+        "load_weights",
+        "reward",
+        "network",
+        "optimizer.name",
+        "optimizer.kwargs",
+        "algo.name",
+        "env.name",
+        "env.id",
+    ),
     *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
     *("replay.rows", "replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )

@@ -15,7 +15,7 @@ from drl_cli.replay.config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
-from drl_cli.utils.ranges import Count, DeviceName, Label, Natural
+from drl_cli.utils.ranges import Count, DeviceName, ImportPath, Label, Natural
 
 Mode = Literal["single", "sync", "async"]
 
@@ -46,6 +46,7 @@ class Config:
     precision: Literal["float32", "bf16"]
     output_dir: str
     load_weights: str | None
+    reward: ImportPath | None
     resume: str | None
     from_config: str | None
     confirm: bool
@@ -218,8 +219,8 @@ class Config:
 
     @property
     def learning_modules(self) -> list[str]:
-        """The modules from outside this package that define algorithm, network, optimizer, sampler, env or wrappers."""
-        paths = (self.network.torso, self.optimizer.name, self.env.id, *self.env.wrappers)
+        """The modules from outside this package that define what is learned and how, with the environment."""
+        paths = (self.network.torso, self.optimizer.name, self.reward or "", self.env.id, *self.env.wrappers)
         paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 

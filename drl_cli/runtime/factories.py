@@ -43,6 +43,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         products=make_products(config.trainer.products, config.precision, torch_device, config.is_repeatable),
         compiles=config.trainer.compile,
         optimizer=config.optimizer,
+        reward=config.reward,
         total_env_steps=config.total_env_steps,
         burn_in=config.replay.steps.burn_in if config.replay.steps else 0,
     )

@@ -40,8 +40,8 @@ class Case:
 
     def context(self, group: ProcessGroup | None = None, skips: bool = False) -> Context:
         burn_in = self.sequences.burn_in if self.sequences else 0
-        optimizer = self.config.optimizer
-        return Context(torch.device("cpu"), group or ProcessGroup(), skips, optimizer=optimizer, burn_in=burn_in)
+        optimizer, reward, group = self.config.optimizer, self.config.reward, group or ProcessGroup()
+        return Context(torch.device("cpu"), group, skips, optimizer=optimizer, burn_in=burn_in, reward=reward)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
         """Return a new policy, made as in a worker, with the parameters of `algorithm`, by default a new algorithm."""

@@ -1,0 +1,105 @@
+"""Reward modules: an intrinsic reward as a module of its own, which an on-policy algorithm adds as a second stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from drl_cli.algos.base import Batch
+from drl_cli.algos.rollout import Rollouts
+from drl_cli.losses.returns import gae
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.types import EnvSpec
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.outside import import_object
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PART = "reward"
+"""The name of the module's part in the algorithm's Params."""
+
+
+class Reward:
+    """The base of a reward module, beside torch.nn.Module: `class RND(drl.Reward, nn.Module)`.
+
+    `__init__(self, network, spec)` makes the networks. `gamma` is the discount of the stream, which goes on over the
+    ends of episodes. `coef` multiplies the stream's advantages before they are added to the advantages of the
+    environment's rewards. `lr` and `minibatch_size` (rows of all trainers) are used to train the module.
+    """
+
+    gamma: float = 0.99
+    coef: float = 1.0
+    lr: float = 1e-3
+    minibatch_size: int = 256
+
+    def bonus(self, batch: Batch) -> Tensor:
+        """Return the reward of each row of a batch, `[B]`, before it is divided by its running standard deviation."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the loss of each row, `[B]`, which trains the module. By default this is the bonus."""
+        return self.bonus(batch)
+
+
+class RewardStream:
+    """The rewards of a reward module, with a running normaliser. All its state is in Params.
+
+    The module is a part `reward` of the algorithm's Params (`modules`), and the algorithm has a critic of the stream.
+    """
+
+    def __init__(self, module: Any, context: Context) -> None:  # Any: a Reward that is a torch module
+        self.module, self.context = module, context
+        module.register_buffer("moments", torch.zeros(3))  # number of batches, mean and mean square of the bonus
+        self.modules: dict[str, nn.Module] = {PART: module}
+        self._moments: Tensor = module.moments
+
+    @classmethod
+    def build(cls, context: Context, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
+        """Return the stream of the module that `reward=` names, or None. Raise Refused if it is no reward module."""
+        if context.reward is None:
+            return None
+        kind = import_object(context.reward)
+        if not (isinstance(kind, type) and issubclass(kind, Reward) and issubclass(kind, torch.nn.Module)):
+            raise Refused(f"reward={context.reward}: derive the class from drl.Reward and torch.nn.Module")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(cast(Any, kind)(network, spec), context)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Return the rewards `[B]`: the bonus, divided by the standard deviation of all bonuses of the run so far."""
+        with torch.no_grad():
+            bonus: Tensor = self.module.bonus(batch)
+        if bonus.shape != batch["reward"].shape:
+            shapes = tuple(bonus.shape), tuple(batch["reward"].shape)
+            raise Refused(f"reward={self.context.reward}: bonus has shape {shapes[0]}, needed is {shapes[1]}")
+        self.context.group.mean_(now := torch.stack([torch.ones_like(bonus[0]), bonus.mean(), bonus.square().mean()]))
+        self._moments = self.module.moments + now  # kept by `learn`, because a skipped update has to change nothing
+        count, mean, square = self._moments
+        deviation = (square / count - (mean / count).square()).clamp_min(0).sqrt()
+        rewards: Tensor = bonus / (deviation + 1e-8)
+        return rewards
+
+    def advantages(self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float) -> Tensor:
+        """Return the stream's advantages `[B]`; a piece of the rollout that ends bootstraps from V(next_obs)."""
+        discount = torch.full_like(rewards, self.module.gamma)
+        columns = [rewards, discount, value, next_value, cut]
+        reward, gamma, now, then, ends = (column.cpu().numpy() for column in columns)
+        return torch.from_numpy(gae(reward, gamma, now, then, ends, lambda_)).to(rewards.device)
+
+    def keep(self) -> None:
+        """Add the bonuses of the last batch to the normaliser."""
+        self.module.moments.copy_(self._moments)
+
+    def learn(self, batch: Batch, optimizer: Optimizer) -> Tensor:
+        """Train the module with one pass over the batch in minibatches, keep its bonuses, and return the mean loss."""
+        self.keep()
+        losses = []
+        with torch.enable_grad():
+            rollouts = Rollouts(batch, self.context.group)
+            for rows in rollouts.minibatches(optimizer.params.generators[PART], self.module.minibatch_size):
+                loss = (rows["weight"] * self.module.loss(rows)).mean()
+                optimizer.minimize(loss, PART)
+                losses.append(loss.detach())
+        return torch.stack(losses).mean()

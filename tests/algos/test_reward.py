@@ -1,0 +1,113 @@
+"""Reward modules: RND of the page docs/reward-modules.md with PPO, its normaliser, two trainers, and resume."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from drl_cli.algos.reward import RewardStream
+from drl_cli.errors import UsageError
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context, Refused
+from drl_cli.preflight.algorithm import check_network
+from drl_cli.testing import Case, check_algorithm
+from drl_cli.testing.case import equal
+from drl_cli.testing.together import Together
+
+PAGE = Path(__file__).parents[2] / "docs" / "reward-modules.md"
+SMALL = ("env=MountainCar-v0", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=2")
+
+
+@pytest.fixture(autouse=True)
+def rnd(tmp_path, monkeypatch):
+    """The module of the page, as my_rnd in the current folder."""
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+    assert len(code.strip().splitlines()) <= 35
+    (tmp_path / "my_rnd.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_ppo_with_the_module_of_the_page_keeps_the_contract():
+    check_algorithm("ppo", *SMALL, "reward=my_rnd:RND")
+
+
+def test_the_module_learns_and_its_random_network_does_not():
+    case = Case("ppo", *SMALL, "reward=my_rnd:RND")
+    algorithm = case.algorithm()
+    before = {name: p.clone() for name, p in algorithm.stream.module.named_parameters()}
+    updates = case.learn(algorithm, 0, 4)
+    changed = {
+        name.split(".")[0] for name, p in algorithm.stream.module.named_parameters() if (p != before[name]).any()
+    }
+    assert changed == {"predictor"}
+    assert algorithm.stream.module.moments[0] == 4
+    assert float(updates[-1].metrics["reward_loss"]) < float(updates[0].metrics["reward_loss"])
+
+
+def test_a_loaded_state_gives_the_same_bonuses():
+    case = Case("ppo", *SMALL, "reward=my_rnd:RND")
+    first, other = case.algorithm(0), case.algorithm(1)
+    case.learn(first, 0, 3)
+    other.load_state(first.state())
+    assert torch.equal(first.stream.rewards(case.batch(9)), other.stream.rewards(case.batch(9)))
+    case.learn(first, 3, 5)
+    case.learn(other, 3, 5)
+    assert equal(first.state(), other.state())
+
+
+class Given(torch.nn.Module):
+    """A module whose bonus is a column of the batch."""
+
+    gamma = 0.5
+
+    def bonus(self, batch):
+        return batch["bonus"]
+
+
+def of(bonus, num=4):
+    return {"bonus": bonus, "reward": torch.zeros(num)}
+
+
+def test_the_normaliser_is_of_all_bonuses_and_equal_for_two_trainers():
+    bonuses = torch.rand(3, 8, generator=torch.Generator().manual_seed(0))
+    alone = RewardStream(Given(), Context(torch.device("cpu")))
+    rewards = []
+    for bonus in bonuses:
+        rewards.append(alone.rewards(of(bonus, 8)))
+        alone.keep()
+    torch.testing.assert_close(rewards[-1], bonuses[-1] / bonuses.std(correction=0), rtol=1e-4, atol=1e-5)
+    groups = Together.pair()
+    pair = [RewardStream(Given(), Context(torch.device("cpu"), group)) for group in groups]
+    halves = {}
+
+    def learn(rank):
+        for bonus in bonuses:
+            halves[rank] = pair[rank].rewards(of(bonus[4 * rank : 4 * rank + 4]))
+            pair[rank].keep()
+
+    groups[0].run(learn)
+    torch.testing.assert_close(torch.cat([halves[0], halves[1]]), rewards[-1])
+
+
+def test_the_stream_goes_on_over_the_end_of_an_episode():
+    """Rewards 1, 2, 3 with V = 0 and V(next_obs) = 4 at the end of the piece: each bootstraps, none is 0."""
+    stream = RewardStream(Given(), Context(torch.device("cpu")))
+    zeros, cut = torch.zeros(3), torch.tensor([False, True, True])
+    got = stream.advantages(torch.tensor([1.0, 2.0, 3.0]), zeros, torch.tensor([0.0, 4.0, 4.0]), cut, 1.0)
+    assert got.tolist() == [3.0, 4.0, 5.0]
+
+
+def test_a_class_that_is_no_reward_module_is_refused():
+    with pytest.raises(Refused, match=r"derive the class from drl.Reward and torch.nn.Module"):
+        RewardStream.build(Context(torch.device("cpu"), reward=f"{__name__}:Given"), NetworkConfig, None, 0)
+
+
+def test_an_algorithm_without_reward_streams_is_named():
+    case = Case("sac", "env=Pendulum-v1", "reward=my_rnd:RND")
+    with pytest.raises(UsageError, match="reward: SAC takes no reward module; say reward=null or algo=ppo"):
+        check_network(case.config, case.spec)
+    case = Case("ppo", *SMALL, "reward=my_rnd:RMD")
+    with pytest.raises(UsageError, match="reward: my_rnd has no 'RMD'. Did you mean RND?"):
+        check_network(case.config, case.spec)
