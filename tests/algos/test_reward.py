@@ -109,5 +109,5 @@ def test_an_algorithm_without_reward_streams_is_named():
     with pytest.raises(UsageError, match="reward: SAC takes no reward module; say reward=null or algo=ppo"):
         check_network(case.config, case.spec)
     case = Case("ppo", *SMALL, "reward=my_rnd:RMD")
-    with pytest.raises(UsageError, match="reward: my_rnd has no 'RMD'. Did you mean RND?"):
+    with pytest.raises(UsageError, match=r"reward: my_rnd has no 'RMD'\. Did you mean RND\?"):
         check_network(case.config, case.spec)
