@@ -10,6 +10,7 @@ from outside import my_a2c
 
 from drl_cli.algos import rollout as module
 from drl_cli.algos.rollout import EncodedRollouts, Rollouts, chunks
+from drl_cli.losses import traces
 from drl_cli.losses.returns import gae
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
@@ -215,17 +216,6 @@ def test_next_values_equal_the_critic_at_next_obs(batches):
         assert len(later_rows(batch, int(rollouts.index[0, 0]))) == rollouts.mask[0].sum()
 
 
-def traced(steps, decay, rho=1.0):
-    """Sum up backwards over pieces `[n, T]`, as GAE and V-trace do."""
-    reward, discount, value, next_value, cut = steps
-    delta, weight = rho * (reward + discount * next_value - value), torch.where(cut, 0.0, discount * decay)
-    total = torch.zeros_like(delta)
-    for t in reversed(range(delta.shape[1])):
-        later = total[:, t + 1] if t + 1 < delta.shape[1] else 0.0
-        total[:, t] = delta[:, t] + weight[:, t] * later
-    return total
-
-
 @pytest.mark.parametrize("lambda_", [LAMBDA, 1.0])  # of PPO; A2C's advantage is the n-step return minus the value
 def test_advantages_equal_sums_over_whole_episodes(batches, lambda_):
     for batch in batches:
@@ -233,7 +223,7 @@ def test_advantages_equal_sums_over_whole_episodes(batches, lambda_):
             [brute_force(batch, i, torch.ones(BATCH), torch.full((BATCH,), lambda_)) for i in range(BATCH)]
         )
         rollouts, steps = steps_of(batch)
-        torch.testing.assert_close(rollouts.flat(traced(steps, lambda_)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rollouts.flat(traces.gae(*steps, lambda_)), expected, rtol=1e-4, atol=1e-5)
         flat = (batch["reward"], batch["discount"], critic(batch["obs"]), critic(batch["next_obs"]), batch["cut"])
         found = gae(*(column.numpy() for column in flat), lambda_)  # as PPO computes it
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
@@ -244,8 +234,8 @@ def test_v_trace_equals_sums_over_whole_episodes(batches):
         ratio = batch["log_ratio"].exp().clamp(max=1.0)
         expected = torch.tensor([brute_force(batch, i, ratio, ratio) for i in range(BATCH)])
         rollouts, steps = steps_of(batch)
-        pieces = rollouts.pieces(ratio)
-        torch.testing.assert_close(rollouts.flat(traced(steps, pieces, pieces)), expected, rtol=1e-4, atol=1e-5)
+        target, _ = traces.vtrace(*steps, rollouts.pieces(batch["log_ratio"]))
+        torch.testing.assert_close(rollouts.flat(target), expected + critic(batch["obs"]), rtol=1e-4, atol=1e-5)
 
 
 def test_pieces_of_a_maximum_length_are_closed(batches):

@@ -59,7 +59,7 @@ def a2c(tmp_path, monkeypatch):
     """A folder with my_a2c.py and my_a2c.yaml, and the other policies of the document in the same module."""
     text = "\n\n".join(block(kind) for kind in ("a2c", "acting", "squashed"))
     (tmp_path / "my_a2c.py").write_text(text)
-    (yaml,) = [one for one in re.findall(r"```yaml\n(.*?)```", DOC.read_text(), re.DOTALL) if "fifo-once" in one]
+    (yaml,) = [one for one in re.findall(r"```yaml\n(.*?)```", DOC.read_text(), re.DOTALL) if "rows per update" in one]
     (tmp_path / "my_a2c.yaml").write_text(yaml)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -74,13 +74,11 @@ def test_the_on_policy_algorithm_is_sound_and_learns(a2c):
     check_learning("my_a2c", "algo.lr=1e-2", updates=60)
 
 
-def test_the_yaml_of_the_on_policy_algorithm_sets_its_defaults(a2c):
-    config = make_config("env=CartPole-v1", "algo=my_a2c")
-    assert (config.replay.sampler, config.orchestrator.min_inserts, config.orchestrator.sample_load_ratio) == (
-        "fifo-once",
-        0,
-        1,
-    )
+def test_the_on_policy_algorithm_gets_the_defaults_of_the_document(a2c):
+    config = make_config("env=CartPole-v1", "algo=my_a2c", "worker.unroll=16")
+    assert (config.replay.sampler, config.random_steps, config.sample_load_ratio) == ("fifo-once", 0, 1)
+    assert config.block_rows == 16 * config.worker.envs
+    assert config.network.hidden == (64, 64)
     preflight(config)
 
 

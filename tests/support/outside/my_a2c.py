@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
 import drl_cli.api as drl
-from drl_cli.losses.returns import gae
 
 ACTIONS = ("discrete",)
 TABLES = ("fifo-once",)
@@ -17,7 +15,7 @@ TABLES = ("fifo-once",)
 class Config(drl.AlgoConfig):
     """Options of A2C."""
 
-    lr: drl.Positive = 3e-3
+    lr: drl.Positive = 1e-3
     gae_lambda: drl.Fraction = 0.95
     entropy_coef: drl.NonNegative = 0.01
 
@@ -35,13 +33,8 @@ class Policy(drl.TorchPolicy):
     def build(config, network, spec):
         return {"actor": net(network, spec, spec.action.size)}
 
-    def choose(self, obs):
-        return self.modules["actor"](obs).argmax(-1)
-
-    def explored(self, action, obs):
-        with torch.no_grad():
-            logits = self.modules["actor"](torch.from_numpy(obs)).numpy()
-        return (logits + self.rng.gumbel(size=logits.shape).astype(np.float32)).argmax(-1)
+    def distribution(self, obs, last):
+        return drl.Categorical(self.modules["actor"](obs)), {}
 
 
 class Algorithm(drl.Algorithm):
@@ -56,15 +49,13 @@ class Algorithm(drl.Algorithm):
         self.optimizer = drl.Optimizer(self.params, {"actor": config.lr, "critic": config.lr}, context)
 
     def update(self, batch, counts):
-        rollouts, config = drl.Rollouts(batch, self.group), self.config
-        value = self.critic(batch["obs"]).squeeze(-1)
+        rollouts, value = drl.Rollouts(batch, self.group), self.critic(batch["obs"]).squeeze(-1)
         with torch.no_grad():
-            next_value = rollouts.next_values(value.detach(), self.critic(rollouts.bootstrap_obs).squeeze(-1))
-        rows = (rollouts.rows["reward"], rollouts.rows["discount"], value.detach(), next_value, rollouts.rows["cut"])
-        advantage = torch.from_numpy(gae(*(column.numpy() for column in rows), config.gae_lambda))
-        chosen = torch.distributions.Categorical(logits=self.actor(batch["obs"]))
-        policy_loss = -(chosen.log_prob(batch["action"]) * rollouts.normalized(advantage)).mean()
-        value_loss = 0.5 * (value - (advantage + value.detach())).square().mean()
-        entropy = chosen.entropy().mean()
-        self.optimizer.minimize(policy_loss + value_loss - config.entropy_coef * entropy)
+            steps = rollouts.steps(value, self.critic(rollouts.bootstrap_obs).squeeze(-1))
+            advantage = rollouts.flat(drl.losses.gae(*steps, self.config.gae_lambda))
+            target, advantage = advantage + value, rollouts.normalized(advantage)
+        chosen = drl.Categorical(self.actor(batch["obs"]))
+        policy_loss = -(chosen.log_prob(batch["action"]) * advantage).mean()
+        value_loss, entropy = 0.5 * (value - target).square().mean(), chosen.entropy().mean()
+        self.optimizer.minimize(policy_loss + value_loss - self.config.entropy_coef * entropy)
         return drl.Update({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy})
