@@ -168,7 +168,7 @@ def _train(
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *precision_text(config, spec), *rollout_text(config)]
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
-        for line in (f"{title}  ->  {relative_path(folder)}{start}", *filter(None, described), *notes, *network):
+        for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, *network, *filter(None, described)):
             console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
