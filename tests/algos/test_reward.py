@@ -111,3 +111,16 @@ def test_an_algorithm_without_reward_streams_is_named():
     case = Case("ppo", *SMALL, "reward=my_rnd:RMD")
     with pytest.raises(UsageError, match=r"reward: my_rnd has no 'RMD'\. Did you mean RND\?"):
         check_network(case.config, case.spec)
+
+
+def test_the_advantages_of_the_stream_are_added_times_coef():
+    case = Case("ppo", *SMALL, "reward=my_rnd:RND", "algo.normalize_advantage=false")
+    batch, advantage = case.batch(1), {}
+    for coef in (0.0, 1.0, 2.0):
+        algorithm = case.algorithm()
+        algorithm.stream.module.coef = coef
+        with torch.no_grad():
+            advantage[coef] = algorithm._rollout(batch)[0].rows["advantage"]
+    bonus = advantage[1.0] - advantage[0.0]
+    assert bonus.abs().min() > 0
+    torch.testing.assert_close(advantage[2.0] - advantage[0.0], 2 * bonus)
