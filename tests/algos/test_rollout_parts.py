@@ -212,6 +212,8 @@ def test_next_values_equal_the_critic_at_next_obs(batches):
         rollouts, (*_, next_value, cut) = steps_of(batch)
         torch.testing.assert_close(rollouts.flat(next_value), critic(batch["next_obs"]))
         assert rollouts.flat(cut)[-1]
+        assert rollouts.rows["cut"][-1]
+        assert torch.equal(rollouts.rows["cut"][:-1], batch["cut"][:-1])
         assert torch.equal(rollouts.flat(rollouts.pieces(batch["reward"])), batch["reward"])
         assert len(later_rows(batch, int(rollouts.index[0, 0]))) == rollouts.mask[0].sum()
 
