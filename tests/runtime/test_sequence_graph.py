@@ -43,9 +43,9 @@ def tables(graph):
 
 
 def expected_priorities(table):
-    rows, config = table.store.take(np.arange(len(table))), table.config
-    priorities = mix(rows["reward"][:, config.burn_in :], rows["valid"][:, config.burn_in :], config.eta)
-    return (priorities + config.eps) ** config.alpha
+    rows, sampler = table.store.take(np.arange(len(table))), table.sampler
+    priorities = mix(rows["reward"][:, table.burn_in :], rows["valid"][:, table.burn_in :], table.eta)
+    return (priorities + sampler.eps) ** sampler.alpha
 
 
 @pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])

@@ -66,7 +66,8 @@ def test_every_part_arrives(run_graph, mode, replay):
         check_counter_rows(check_tree(rows), 1, 0.99, graph.progress.env_steps)
     if replay == "prioritized":
         store = table.store.take(np.arange(len(table)))
-        expected = (1.0 + store["obs.inner.0"] + table.table.sampler.config.eps) ** table.table.sampler.config.alpha
+        sampler = table.table.sampler
+        expected = (1.0 + store["obs.inner.0"] + sampler.eps) ** sampler.alpha
         np.testing.assert_allclose(table.table.sampler.tree.values[: len(table)], expected)
 
 

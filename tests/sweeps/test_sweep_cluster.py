@@ -86,7 +86,7 @@ def test_a_signal_ends_running_and_waiting_jobs_on_the_nodes_softly(sweep, jobs,
 def test_a_killed_node_or_sweep_loses_no_job_and_runs_none_twice(
     sweep, jobs, drl, start, ray_cluster, second_node, tmp_path
 ):
-    grid = ("total_env_steps=2000", "checkpoint.period=100", "seed=0,1,2")
+    grid = ("total_env_steps=6000", "checkpoint.period=100", "seed=0,1,2")
     running = sweep(*grid, "sweep.jobs=2")
     running.until(lambda: len(list(tmp_path.glob("outputs/*/*/*/checkpoints/last"))) == 2)
     ray_cluster.remove_node(second_node, allow_graceful=False)
