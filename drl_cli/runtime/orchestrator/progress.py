@@ -264,7 +264,7 @@ class Progress:
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
         self._system()
-        elapsed = max(1e-9, self.elapsed_s())
+        elapsed = self.elapsed_s() or float("inf")  # 0 if the first call for steps has not ended: no speed is known
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {
