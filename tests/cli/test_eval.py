@@ -250,7 +250,7 @@ def test_several_runs(ask, copied, twin, patterns):
         low, high = found["mean_interval_95"]
         assert f"  {found['mean']:.1f} [{low:.1f}, {high:.1f}]  " in table[folder.name]
     middle = (result["mean"] + other["mean"]) / 2
-    assert lines[-1].startswith(f"Pendulum-v1 algo=sac mode=async: IQM over 2 runs {middle:.1f} [")
+    assert lines[-1].startswith(f"Pendulum-v1 small: IQM over 2 runs {middle:.1f} [")
 
 
 def test_a_run_that_can_not_be_evaluated_does_not_stop_the_others(ask, copied, twin):
