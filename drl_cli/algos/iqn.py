@@ -21,7 +21,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.implicit import ActingNetwork, ImplicitNetwork, ValueNetwork
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import QNetwork
-from drl_cli.optim.params import Part
+from drl_cli.optim.params import FlatPart
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count
@@ -79,7 +79,7 @@ class Algorithm(qr_dqn.Algorithm):
         }
         mlps = self.build({**heads, **sigmas}, policy=(*heads, *sigmas), lr=config.lr)
 
-        def made(part: Callable[[str], Part]) -> ImplicitNetwork:
+        def made(part: Callable[[str], FlatPart]) -> ImplicitNetwork:
             networks = {
                 name: QNetwork(shape, mlps[name].on(part(name)), part(f"{name}_sigma") if shape.noisy else None)
                 for name, shape in shapes.items()

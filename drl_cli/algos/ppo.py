@@ -17,7 +17,7 @@ from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.algos.reward import PART, RewardStream
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import policy as losses
-from drl_cli.losses.returns import gae
+from drl_cli.losses.returns import gae_of_tensors
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP
@@ -157,15 +157,14 @@ class Algorithm(NetworkAlgorithm):
         rollout = EncodedRollouts(batch, self.encoder, self.context.group, config.seq_len)
         features = rollout.features()
         value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in features)
-        columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
-        reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
-        advantage = torch.from_numpy(gae(reward, discount, now, then, cut, config.gae_lambda)).to(value.device)
+        reward, discount, cut = batch["reward"], batch["discount"], batch["cut"]
+        advantage = gae_of_tensors(reward, discount, value, next_value, cut, config.gae_lambda)
         rollout.rows["target"] = target = advantage + value
         explained = 1.0 - (advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)).nan_to_num()
         if self.stream is not None and self.reward_critic is not None:
             rewards = self.stream.rewards(batch)
             own, following = (self.reward_critic.forward(x)[0][0, :, 0] for x in features)
-            bonus = self.stream.advantages(rewards, own, following, batch["cut"], config.gae_lambda)
+            bonus = self.stream.advantages(rewards, own, following, cut, config.gae_lambda)
             rollout.rows["reward_target"] = bonus + own
             advantage = advantage + self.stream.module.coef * bonus
         if config.normalize_advantage:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.rollout import Rollouts
-from drl_cli.losses.returns import gae
+from drl_cli.losses.returns import gae_of_tensors
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
@@ -84,9 +84,7 @@ class RewardStream:
     def advantages(self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float) -> Tensor:
         """Return the stream's advantages `[B]`; a piece of the rollout that ends bootstraps from V(next_obs)."""
         discount = torch.full_like(rewards, self.module.gamma)
-        columns = [rewards, discount, value, next_value, cut]
-        reward, gamma, now, then, ends = (column.cpu().numpy() for column in columns)
-        return torch.from_numpy(gae(reward, gamma, now, then, ends, lambda_)).to(rewards.device)
+        return gae_of_tensors(rewards, discount, value, next_value, cut, lambda_)
 
     def keep(self) -> None:
         """Add the bonuses of the last batch to the normaliser."""

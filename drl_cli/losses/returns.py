@@ -23,6 +23,14 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
     return np.array(delta, np.float32)
 
 
+def gae_of_tensors(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
+) -> Tensor:
+    """Return what `gae` returns for tensors `[B]`, on the device of `value`."""
+    rewards, discounts, now, then, cuts = (x.cpu().numpy() for x in (reward, discount, value, next_value, cut))
+    return torch.from_numpy(gae(rewards, discounts, now, then, cuts, lambda_)).to(value.device)
+
+
 def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the n-step rewards and discounts of sequences, and the index of each window's last step, `[B, L]` each.
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from drl_cli.optim.params import Part
+from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
 from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
@@ -80,10 +80,10 @@ class ForwardPass:
 
 
 class FlatMLP:
-    """An ensemble of equally shaped networks whose parameters are a Part; `backward` writes the Part's gradient."""
+    """An ensemble of equally shaped networks whose parameters are a FlatPart; `backward` writes its gradient."""
 
     def __init__(
-        self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1, products: Products | None = None
+        self, shapes: Shapes, activation: str, part: FlatPart, ensemble: int = 1, products: Products | None = None
     ) -> None:
         self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
         self.products = products or Products()
@@ -94,8 +94,8 @@ class FlatMLP:
         self.grads = _views(self.grad, shapes, ensemble)
         self.nothing = self.flat.new_zeros(0)
 
-    def on(self, part: Part) -> "FlatMLP":
-        """Return the same networks with the parameters of another Part."""
+    def on(self, part: FlatPart) -> "FlatMLP":
+        """Return the same networks with the parameters of another FlatPart."""
         return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     def writing(self, grad: Tensor) -> "FlatMLP":

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
-from drl_cli.optim.params import Part
+from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
 
 
@@ -39,7 +39,7 @@ class MLP(nn.Module):
 
     def on(self, flat: Tensor, grad: Tensor | None = None) -> FlatMLP:
         """Return the networks with these parameters `[size]`, and with `grad` for their gradient."""
-        part = Part(flat, flat if grad is None else grad)
+        part = FlatPart(flat, flat if grad is None else grad)
         return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     @property

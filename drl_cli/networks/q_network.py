@@ -15,7 +15,7 @@ import numpy as np
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
 from drl_cli.optim.group import Refused
-from drl_cli.optim.params import Part
+from drl_cli.optim.params import FlatPart
 from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
 
@@ -92,13 +92,15 @@ class QNetwork:
     times = 1
     """Number of rows of the MLP's input for each row of features."""
 
-    def __init__(self, shape: QShape, mlp: FlatMLP, sigma: Part | None = None) -> None:
+    def __init__(self, shape: QShape, mlp: FlatMLP, sigma: FlatPart | None = None) -> None:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
         self.noise_size = shape.noise_size
         if sigma is not None:
-            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy weights, whose gradient is the means' gradient
+            self.mlp = mlp.on(
+                FlatPart(mlp.flat.clone(), mlp.grad)
+            )  # noisy weights, whose gradient is the means' gradient
             self.noise = torch.zeros_like(mlp.flat)
-            self.noise_views = mlp.on(Part(self.noise, self.noise)).networks[0]
+            self.noise_views = mlp.on(FlatPart(self.noise, self.noise)).networks[0]
 
     def init(self) -> None:
         """Initialise the sigmas of noisy weights, and set the weights between dueling streams to 0."""

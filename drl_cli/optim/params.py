@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Part:
+class FlatPart:
     """Some parameters and their gradients, as two flat tensors of equal length."""
 
     flat: Tensor
@@ -64,10 +64,10 @@ class Params:
         for name, module in modules.items():
             self._adopt(name, module)
 
-    def __getitem__(self, name: str) -> Part:
+    def __getitem__(self, name: str) -> FlatPart:
         if name not in self.slices:
             raise LookupError(f"there is no part '{name}'; the parts are {', '.join(self.slices)}")
-        return Part(self.flat[self.slices[name]], self.grad[self.slices[name]])
+        return FlatPart(self.flat[self.slices[name]], self.grad[self.slices[name]])
 
     def value(self, name: str) -> Tensor:
         """Return a part without a module as one tensor `[size]`, from which a loss can be computed and minimized."""
@@ -228,9 +228,9 @@ class Target:
             prepare(self.module, context)
 
     @property
-    def part(self) -> Part:
-        """The values as a Part, because networks take their parameters from a Part; the gradient is not used."""
-        return Part(self.flat, torch.zeros_like(self.flat))
+    def part(self) -> FlatPart:
+        """The values as a FlatPart, from which networks take their parameters; the gradient is not used."""
+        return FlatPart(self.flat, torch.zeros_like(self.flat))
 
     def __call__(self, *args: Any) -> Tensor:  # Any: the module's arguments
         assert self.module is not None

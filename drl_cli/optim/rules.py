@@ -99,24 +99,32 @@ class FusedAdam:
         load_tensors(self.state(), state)
 
 
-class TorchOptim:
-    """All optimizers except Adam and AdamW: one torch.optim object for each part."""
+class OneForEachPart:
+    """A rule with one torch optimizer for each part that has parameters."""
 
-    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
-        self.parts, self.name, self.kind = parts, config.name, config.kind
-        self.optimizers, self.flat = {}, {}
-        for name, options in parts.items():
-            part = params[name]
-            if len(part.flat):
-                part.flat.grad = part.grad
-                self.flat[name] = part.flat
-                self.optimizers[name] = self.kind([part.flat], **arguments(name, options, self.kind, config))
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self.parts = parts
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
 
     def step(self, names: Sequence[str], factor: float) -> None:
         for name in names:
             if name in self.optimizers:
                 self.optimizers[name].param_groups[0]["lr"] = self.parts[name].lr * factor
                 self.optimizers[name].step()
+
+
+class TorchOptim(OneForEachPart):
+    """All optimizers of torch.optim except Adam and AdamW. Each works on the flat tensor of its part."""
+
+    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
+        super().__init__(parts)
+        self.name, self.kind, self.flat = config.name, config.kind, dict[str, Tensor]()
+        for name, options in parts.items():
+            part = params[name]
+            if len(part.flat):
+                part.flat.grad = part.grad
+                self.flat[name] = part.flat
+                self.optimizers[name] = self.kind([part.flat], **arguments(name, options, self.kind, config))
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save; a part has none before its first step."""
@@ -151,26 +159,19 @@ class TorchOptim:
             self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
 
 
-class OwnRule:
-    """A class of the user, derived from torch.optim.Optimizer: one object for each part.
+class OwnRule(OneForEachPart):
+    """A class of the user, derived from torch.optim.Optimizer.
 
-    The object gets the parameters of the part's module in their own shapes. Its tensors and numbers are saved for each
+    Each object gets the parameters of the part's module in their own shapes. Its tensors and numbers are saved for each
     parameter (`optimizer.<part>.<index>.<name>`) and for the whole part (`optimizer.<part>.group.<name>`).
     """
 
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig, kind: Any) -> None:
-        self.parts = parts
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        super().__init__(parts)
         for name, options in parts.items():
             if len(params[name].flat):
                 leaves = params.leaves([name]) if name in params.modules else [params.value(name)]
                 self.optimizers[name] = kind(leaves, **arguments(name, options, kind, config))
-
-    def step(self, names: Sequence[str], factor: float) -> None:
-        for name in names:
-            if name in self.optimizers:
-                self.optimizers[name].param_groups[0]["lr"] = self.parts[name].lr * factor
-                self.optimizers[name].step()
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save. A number is saved as a tensor without dimensions, `number.<name>`."""

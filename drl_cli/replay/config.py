@@ -188,8 +188,8 @@ class UniformConfig(ReplayConfig):
         self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
     ) -> tuple[Builder, int]:
         if self.rows == "sequences":
-            length = self.burn_in + self.seq_len
-            return SequenceBuilder(self.seq_len, self.burn_in, self.overlap, gamma, reward_scale, prioritize), length
+            builder = SequenceBuilder(self.seq_len, self.burn_in, self.overlap, gamma, reward_scale, prioritize)
+            return builder, self.burn_in + self.seq_len
         return super().make_builder(1 if self.rows == "windows" else n_step, gamma, reward_scale, prioritize)
 
     def table_schema(self, schema: Schema) -> Schema:

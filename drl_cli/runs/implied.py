@@ -60,23 +60,23 @@ def implied(algo: str, env: str, mode: str) -> list[dict[str, Any]]:
     main = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)
     values = flatten({key: value for key, value in main.items() if key != "defaults"})
     for group, option in chosen.items():
-        values |= option_values(group, option) if group != "tuned" else {}
+        values |= values_set_by(group, option) if group != "tuned" else {}
     if option_file("tuned", f"{algo}-{env}") is not None:
-        return [values | option_values("tuned", f"{algo}-{env}")]
-    return [values, values | option_values("tuned", f"{algo}-images")]
+        return [values | values_set_by("tuned", f"{algo}-{env}")]
+    return [values, values | values_set_by("tuned", f"{algo}-images")]
 
 
-def option_values(group: str, option: str) -> dict[str, Any]:
+def values_set_by(group: str, option: str) -> dict[str, Any]:
     """Return the values that `group=option` sets in all groups, by dotted key."""
     file = algorithm_yaml(option) if group == "algo" else option_file(group, option)
     text = file.read_text() if file is not None else ""
     node = yaml.load(text, LOADER) or {}
     values: dict[str, Any] = {}
     for base in bases(node):
-        values |= option_values(group, base)
+        values |= values_set_by(group, base)
     for entry in (entry for entry in node.get("defaults", ()) if isinstance(entry, dict)):
         for other, name in entry.items():
-            values |= option_values(str(other).split()[-1].lstrip("/"), str(name))
+            values |= values_set_by(str(other).split()[-1].lstrip("/"), str(name))
     own = {key: value for key, value in node.items() if key != "defaults"}
     return values | flatten(own if "# @package _global_" in text else {group: own})
 

@@ -92,12 +92,12 @@ def test_literal_numbers():
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
-@pytest.mark.parametrize("u", [20.0, -20.0])
+@pytest.mark.parametrize("u", [20.0, -20.0, 60.0, -60.0])
 def test_the_correction_of_tanh_is_exact_where_tanh_rounds_to_one(kind, u):
     mean = np.full((1, 1), u, np.float32)
     action, log_prob = drl.TanhGaussian(kind(mean), kind(0 * mean)).sample_log_prob(kind(0 * mean))
     assert float(action[0, 0]) == math.copysign(1.0, u)
-    expected = -0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 20.0)  # log(1 - tanh^2 20) = 2 (log 2 - 20) + 1e-17
+    expected = -0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - abs(u))  # log(1 - tanh^2 20) = 2 (log 2 - 20) + 1e-17
     assert float(log_prob[0]) == pytest.approx(expected, rel=1e-6)
     assert np.isfinite(np.asarray(drl.TanhGaussian(kind(mean), kind(0 * mean)).log_prob(action))).all()
 

@@ -172,3 +172,12 @@ def test_a_window_ends_with_the_episode_even_if_the_next_one_begins_with_the_sam
     ends = columns[end].any(-1)
     assert ends.any()
     assert (columns[end].argmax(-1) == columns["valid"].sum(-1) - 1)[ends].all()
+
+
+def test_a_step_does_not_follow_a_row_that_was_overwritten_by_another_source():
+    table, (block, versions) = make(), Steps().block(8)
+    block = {name: np.zeros_like(column) for name, column in block.items()}  # all observations are equal
+    for source in (0, 1, 1, 1, 0):  # the ring holds 50 rows, and each block has 24
+        table.insert(block | {"source": np.full(24, source, np.int32)}, versions)
+    columns = table.sample(1, 300, 0).columns
+    assert all(len({*row[valid]}) == 1 for row, valid in zip(columns["source"][0], columns["valid"][0], strict=True))
