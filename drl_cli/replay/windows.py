@@ -66,7 +66,7 @@ class WindowTable(ReplayTable):
         for name in columns:
             if name.partition(".")[0] == "obs":
                 same = columns[f"next_{name}"][slots_before] == columns[name][slots]
-                follows &= same.reshape(len(same), -1).all(1)
+                follows &= same.all(tuple(range(1, same.ndim)))
         self.successor[slots_before[follows]] = slots[follows]
 
     def _walk(self, slots: Array) -> tuple[Array, Array]:

@@ -181,3 +181,10 @@ def test_a_step_does_not_follow_a_row_that_was_overwritten_by_another_source():
         table.insert(block | {"source": np.full(24, source, np.int32)}, versions)
     columns = table.sample(1, 300, 0).columns
     assert all(len({*row[valid]}) == 1 for row, valid in zip(columns["source"][0], columns["valid"][0], strict=True))
+
+
+def test_a_first_block_of_one_step_has_only_windows_of_one_step():
+    schema = SCHEMA | {name: Column((2,), "float32") for name in ("obs", "next_obs")}
+    table = make(schema=schema)
+    table.insert({name: np.zeros((1, *column.shape), column.dtype) for name, column in schema.items()}, np.zeros(1))
+    assert table.sample(1, 3, 0).columns["valid"].sum(-1).tolist() == [[1, 1, 1]]

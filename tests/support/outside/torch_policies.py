@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from drl_cli.algos import dqn
-from drl_cli.api import Policy, RandomActions, TorchPolicy, torso
+from drl_cli.api import Categorical, Policy, RandomActions, TorchPolicy, torso
 
 
 class Net(nn.Module):
@@ -34,6 +34,15 @@ class Fixed(Chooses):
 
     def choose(self, obs):
         return torch.stack([each.argmax(-1) for each in self.modules["net"](obs)[: len(obs)].unbind(0)])
+
+
+class Remembers(Chooses):
+    """A stochastic policy with a memory."""
+
+    memory_size = 2
+
+    def distribution(self, obs, last):
+        return Categorical(self.modules["net"](obs)), {}
 
 
 class Own(dqn.Policy):
