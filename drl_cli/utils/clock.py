@@ -18,14 +18,15 @@ def process_start() -> float:
 
 
 class Waiting:
-    """Measures the total time [s] during which something is idle."""
+    """Measures the total time [s] during which something is idle, until `end`."""
 
     def __init__(self) -> None:
         self.total = 0.0
         self._since: float | None = None
+        self._has_ended = False
 
     def start(self, now: float) -> None:
-        if self._since is None:
+        if self._since is None and not self._has_ended:
             self._since = now
 
     def stop(self, now: float) -> None:
@@ -33,8 +34,13 @@ class Waiting:
             self.total += now - self._since
             self._since = None
 
+    def end(self, now: float) -> None:
+        """Stop, and ignore every later start: a call that ends after the run must not count as idle time."""
+        self.stop(now)
+        self._has_ended = True
+
     def seconds(self, now: float) -> float:
-        return self.total + (max(0.0, now - self._since) if self._since is not None else 0.0)
+        return self.total + (now - self._since if self._since is not None else 0.0)
 
 
 def now() -> float:

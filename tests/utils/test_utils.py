@@ -79,7 +79,10 @@ def test_waiting_adds_up_idle_spells():
     assert waiting.seconds(30.0) == 3.0
     waiting.start(40.0)
     assert waiting.seconds(41.5) == 4.5
-    assert waiting.seconds(39.0) == 3.0  # a moment before the start, such as the end of the run
+    waiting.end(42.0)
+    assert waiting.seconds(42.0) == 5.0
+    waiting.start(50.0)  # a call that ends after the run
+    assert waiting.seconds(42.0) == waiting.seconds(60.0) == 5.0
 
 
 def test_process_start_is_when_the_process_started():

@@ -174,6 +174,11 @@ class WorkerPool:
     def wait_seconds(self, moment: float) -> float:
         return sum(waiting.seconds(moment) for waiting in self.waiting)
 
+    def end(self, moment: float) -> None:
+        """End the measured waiting time of all members. Blocks may still arrive later."""
+        for waiting in self.waiting:
+            waiting.end(moment)
+
     def _deadline(self, member: Member) -> float:
         if member.hung:
             return float("inf")

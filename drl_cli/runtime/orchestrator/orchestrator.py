@@ -80,7 +80,7 @@ class Orchestrator:
                 step()
         if self.stop_reason == "total_env_steps":
             self._until(lambda: not self.calls.pending)
-        self.progress.end()
+        self.pool.end(self.progress.end())
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Start from the parameters of a checkpoint. `progress` must have loaded the checkpoint's counters before."""

@@ -202,8 +202,11 @@ class Progress:
         while self.scores and self.scores[-1][0] >= env_steps:
             self.scores.pop()
 
-    def end(self) -> None:
+    def end(self) -> float:
+        """End the measured time of the run, and return the present time [s]."""
         self.ended = now()
+        self.trainer_idle.end(self.ended)
+        return self.ended
 
     def elapsed_s(self) -> float:
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
@@ -215,7 +218,7 @@ class Progress:
         trainer = 0.0
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
-        return min(1.0, worker_wait_s / worker_time), min(1.0, max(0.0, trainer))
+        return min(1.0, worker_wait_s / worker_time), min(1.0, trainer)
 
     def totals(self, worker_wait_s: float) -> Totals:
         """Return counts and times so far. The trainer's time before its first update counts as waiting."""
@@ -252,7 +255,7 @@ class Progress:
             "perf/worker_wait_frac": worker_wait,
             "perf/worker_wait_s": worker_wait_s,
             "perf/trainer_wait_frac": trainer_wait,
-            "perf/trainer_wait_s": self.trainer_idle.seconds(self.ended or moment),
+            "perf/trainer_wait_s": self.trainer_idle.seconds(moment),
             "perf/opt_steps": self.opt_steps,
             "perf/wall_s": self.wall_s(),
             "replay/size": min(self.inserts, self.config.replay.num_transitions),

@@ -48,18 +48,13 @@ class RecentRates:
         }
 
     def _worker_time(self, change: Totals) -> dict[str, float]:
-        waiting = _share(change.worker_wait_s, change.moment * self.members)
+        waiting = min(1.0, change.worker_wait_s / (change.moment * self.members))
         environment, policy = ((1 - waiting) * part / change.work_s for part in (change.env_s, change.policy_s))
         rows = max(0.0, 1 - waiting - environment - policy)
         return {"environment": environment, "policy": policy, "rows": rows, "waiting": waiting}
 
     def _trainer_time(self, change: Totals) -> dict[str, float]:
         """Return fractions of the trainer's time. `batch` means drawing, sending and preparing batches."""
-        waiting = _share(change.trainer_wait_s, change.moment)
-        update = min(1 - waiting, _share(change.update_s, change.moment))
+        waiting = min(1.0, change.trainer_wait_s / change.moment)
+        update = min(1 - waiting, change.update_s / change.moment)  # a call counts when it ends, with all its seconds
         return {"batch": 1 - waiting - update, "update": update, "waiting": waiting}
-
-
-def _share(part: float, whole: float) -> float:
-    """Return part / whole, at least 0 and at most 1: times of different processes do not begin at the same moment."""
-    return min(1.0, max(0.0, part / whole))

@@ -132,6 +132,16 @@ def test_waiting_time_counts_from_the_first_call_of_each_member(clock):
     assert pool.wait_seconds(130.0) == 15.0 + 6.0 + 9.0
 
 
+def test_a_block_that_arrives_after_the_end_is_no_waiting_time(clock):
+    pool = timed(clock, [1.0, 8.0], [2.0])
+    collect(pool)  # until 101 and 102
+    clock.now = 104.0
+    pool.dispatch(pool.members[0], LoadParams(0, 0, 0), LocalRef(np.zeros(3)))
+    pool.end(105.0)
+    pool.gather(None)  # until 112
+    assert pool.wait_seconds(105.0) == 3.0 + 3.0
+
+
 def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
     made = []
 

@@ -116,7 +116,7 @@ def test_rates_and_waits_do_not_change_after_the_end(clock):
     progress.train_started = 101.0
     progress.trainer_idle.start(111.0)
     clock.now = 121.0
-    progress.end()
+    assert progress.end() == 121.0
     clock.now = 300.0
     progress.collected(header(20))
     progress.trained(trained(10, 10))
@@ -132,6 +132,19 @@ def test_rates_and_waits_do_not_change_after_the_end(clock):
     }
     assert {name: summary[name] for name in expected} == pytest.approx(expected)
     assert progress.report(8.0)["perf/trainer_wait_s"] == 10.0
+
+
+def test_a_train_call_that_ends_after_the_run_does_not_lower_the_trainers_waiting_time(clock):
+    progress = make()
+    progress.train_started = clock.now
+    clock.now = 110.0
+    before = progress.totals(0.0)
+    progress.end()
+    clock.now = 113.0
+    progress.trainer_idle.start(clock.now)  # the train call that was in flight at the end
+    assert progress.totals(0.0).trainer_wait_s == before.trainer_wait_s == 0.0
+    assert progress.report(0.0)["perf/trainer_wait_s"] == 0.0
+    assert progress.wait_fracs(0.0) == (0.0, 0.0)
 
 
 def test_the_policy_lag_counts_updates_since_the_version_that_acted():
