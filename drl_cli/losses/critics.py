@@ -3,6 +3,9 @@
 A loss is a mean over rows, so two trainers with half of the rows each give the gradient of one with all rows.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from drl_cli.losses import distributional, policy, value
 from drl_cli.utils.lazy import Tensor
 
@@ -14,12 +17,12 @@ def mse(error: Tensor, weight: Tensor | None = None) -> Tensor:
 
 def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the mean Huber loss: e^2 / 2 if |e| <= 1, else |e| - 1/2 (Mnih et al. 2015). Shapes are as in `mse`."""
-    return _mean(value.huber(error)[0], weight)
+    return _mean(_differentiable(value.huber, error), weight)
 
 
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the mean squared error of N critics `[N, B]`, summed over the critics; `target` is `[B]`, no gradient."""
-    return value.ensemble_mse(q, target, weight)[0]
+    return _differentiable(value.ensemble_mse, q, target, weight)
 
 
 def quantile_critic(
@@ -30,12 +33,13 @@ def quantile_critic(
     `target` `[B, M]` has samples or quantiles of the return, without a gradient; `fraction` is `[K]` or `[B, K]`. With
     kappa = 0, the loss uses the absolute error.
     """
-    return _mean(distributional.quantile_huber(quantiles, target, fraction, kappa)[0], weight)
+    loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
+    return _mean(loss, weight)
 
 
 def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of softmax(logits) `[B, K]` and the target `probs` `[B, K]`, which `project` returns."""
-    return _mean(distributional.cross_entropy(logits, probs)[0], weight)
+    return _mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
@@ -45,7 +49,13 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, w
     """
     ratio = log_ratio.exp()
     scaled = advantage if weight is None else weight * advantage
-    return policy.clipped_surrogate(ratio, scaled, clip)[0]  # weights >= 0 go into the advantage
+    return _differentiable(policy.clipped_surrogate, ratio, scaled, clip)  # weights >= 0 go into the advantage
+
+
+def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
+    from drl_cli.losses.nodes import differentiable  # here, because that file needs torch
+
+    return differentiable(formula, x, *others)
 
 
 def _mean(loss: Tensor, weight: Tensor | None) -> Tensor:

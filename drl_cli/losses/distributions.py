@@ -155,6 +155,10 @@ class TanhGaussian(Distribution):
         return _tanh(self.inner.sample(random))
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
+        if not isinstance(self.inner.mean, np.ndarray):
+            from drl_cli.losses.nodes import tanh_gaussian  # here, because that file needs torch
+
+            return tanh_gaussian(self.inner.mean, self.inner.log_std, _normal(random, self.inner.mean))
         u = self.inner.sample(random)
         return _tanh(u), self._log_prob(u)
 

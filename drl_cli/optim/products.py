@@ -50,6 +50,7 @@ class OneDNN(Products):
     def __init__(self, rows: int = 1, width: int = 64, multiplications: int = 0) -> None:
         self.rows, self.width, self.multiplications = rows, width, multiplications
         _operators()
+        self.differentiable = _differentiable()
 
     def chosen(self) -> Mapping[str, Any]:
         least = {"from_rows": self.rows, "from_width": self.width, "from_multiplications": self.multiplications}
@@ -74,7 +75,7 @@ class OneDNN(Products):
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
         if torch.compiler.is_compiling():  # it needs the operator; elsewhere a direct call is 10 us faster
-            product: Tensor = torch.ops.drl_cli.onednn(a, b, bias)
+            product: Tensor = self.differentiable(a, b, bias)
             return product
         return _onednn(a, b, bias)
 
@@ -142,6 +143,30 @@ def _operators() -> torch.library.Library:
     library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
     torch.library.register_fake("drl_cli::onednn", lambda a, b, bias: a.new_empty(a.shape[0], b.shape[1]), lib=library)
     return library
+
+
+@cache
+def _differentiable() -> Any:
+    """Return oneDNN's operator as a function of autograd that torch.compile and torch.func can follow."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+            product: Tensor = torch.ops.drl_cli.onednn(a, b, bias)
+            return product
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs[:2])
+            ctx.has_bias = inputs[2] is not None
+
+        @staticmethod
+        def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            a, b = ctx.saved_tensors
+            onednn = torch.ops.drl_cli.onednn
+            return onednn(d, b.t(), None), onednn(a.t(), d, None), d.sum(0) if ctx.has_bias else None
+
+    return Product.apply
 
 
 def _is_thin(x: Tensor, outputs: int) -> bool:

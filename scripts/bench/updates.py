@@ -2,6 +2,7 @@
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
     python scripts/bench/updates.py --before CHECKOUT      # against another commit, checked out there
+    python scripts/bench/updates.py --outside --case sac   # against SAC written with drl_cli.api in 80 lines
 
 One update of drl-cli is `TrajectoryManager.sample` and `Trainer.train`. stable-baselines3 and SBX run their own
 `train()` on their own buffers. The numbers are updates per second of wall time and of processor time; other programs
@@ -19,7 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
 
-SIDES = ("ours", "sb3", "sbx")
+SIDES = ("ours", "outside", "sb3", "sbx")
+OUTSIDE = Path(__file__).resolve().parents[2] / "tests/support"  # the folder of outside/my_sac.py
 ROWS = 100_000  # in the replay table
 PER_CALL = 16  # updates in one train call: ours, and what the peers are told to make in one `train()`
 
@@ -41,6 +43,7 @@ class Case:
 
 CASES = {
     "sac": Case("sac", 256, (256, 256)),
+    "sac-small": Case("sac", 64, (64, 64)),
     "sac-1024": Case("sac", 1024, (256, 256)),
     "sac-400-300": Case("sac", 256, (400, 300)),
     "dqn": Case("dqn", 256, (256, 256)),
@@ -67,14 +70,14 @@ def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
     return play
 
 
-def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
+def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[[], int]:
     from drl_cli.bench.replay import Replaying
     from drl_cli.bench.updates import Updating, lone_trainer
     from drl_cli.envs.make import read_spec
     from drl_cli.settings.compose import compose
 
     env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
-    values = [f"env={env}", f"algo={case.algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
+    values = [f"env={env}", f"algo={algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
     values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
     values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
     values += ["algo.double=false"] if case.algo == "dqn" else []  # the peers' DQN is not double
@@ -159,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers; none: ours alone")
     parser.add_argument("--before", type=Path, help="a checkout of another commit of ours, to compare with")
+    parser.add_argument("--outside", action="store_true", help="also the same algorithm as one loss function (SAC)")
     parser.add_argument("--case", choices=CASES, action="append", help="several may be given; all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
@@ -170,17 +174,24 @@ def main() -> None:
 
     if args.side:
         case = CASES[args.case[0]]
-        train = ours(case, args.threads, args.set) if args.side == "ours" else peer(args.side, case, args.threads)
+        if args.side in ("ours", "outside"):
+            sys.path.insert(0, str(OUTSIDE))
+            algo = case.algo if args.side == "ours" else f"outside.my_{case.algo}"
+            train = ours(case, args.threads, args.set, algo)
+        else:
+            train = peer(args.side, case, args.threads)
         train()
         serve(timed(train, args.seconds))
         return
-    sides = ["ours", *(args.only or SIDES[1:])] if args.peers else ["ours"]
+    sides = ["ours", *(args.only or SIDES[2:])] if args.peers else ["ours"]
+    sides += ["outside"] if args.outside else []
     here = Path(__file__).resolve().parents[2]
     for name in args.case or CASES:
         own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
         own += [part for value in args.set for part in ("--set", value)]
         taken = [side for side in sides if not (side == "sbx" and CASES[name].board)]
-        pythons = {side: sys.executable if side == "ours" else peer_python(args.peers) for side in taken}
+        mine = ("ours", "outside")
+        pythons = {side: sys.executable if side in mine else peer_python(args.peers) for side in taken}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
         if args.before:
             for side, tree in (("ours", here), ("before", args.before.resolve())):

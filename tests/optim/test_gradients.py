@@ -7,10 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from drl_cli.networks.mlp_module import MLP
 from drl_cli.optim.gradients import Gradients
 from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
+from drl_cli.optim.products import BFloat16, OneDNN
+from drl_cli.settings.compose import compose
 
 ROWS = 8
 COMPILED = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("g++"), reason="no g++")])
@@ -101,6 +104,20 @@ def test_compiled_training_equals_eager_training_buffers_included(norm):
     assert any("running_mean" in name for name in state) is norm
     for name, tensor in eager.params.state().items():
         torch.testing.assert_close(state[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+@pytest.mark.parametrize(("make", "tolerance"), [(OneDNN, 1e-4), (lambda: BFloat16(torch.device("cpu")), 0.05)])
+def test_compiled_gradients_reach_wide_layers_of_every_kind_of_product(make, tolerance):
+    x, gradients = torch.randn(ROWS, 64), []
+    for context in (Context(torch.device("cpu")), Context(torch.device("cpu"), compiles=True, products=make())):
+        torch.manual_seed(0)
+        params = Params(context, net=MLP(64, 64, compose(["network.hidden=[64,64]", "algo=sac"]).network))
+        Gradients(params, lambda nets, x, _: (nets.net(x).square().mean(), {}), context)(x)
+        gradients.append(params.grad)
+    plain, compiled = gradients
+    assert (compiled - plain).norm() < tolerance * plain.norm()
 
 
 @both

@@ -57,6 +57,23 @@ def test_products_equal_float64(make, tolerance, rows, inputs, outputs):
         torch.testing.assert_close(own.double(), exact, rtol=tolerance, atol=tolerance * terms**0.5)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_autograd_and_torch_func_follow_the_operator(has_bias):
+    a, b, bias, d = torch.randn(9, 8), torch.randn(8, 7), torch.randn(7), torch.randn(9, 7)
+    product = OneDNN().differentiable
+
+    def loss(a, b, bias):
+        return (product(a, b, bias if has_bias else None) * d).sum()
+
+    exact = (d @ b.t(), a.t() @ d, d.sum(0))[: 2 + has_bias]
+    inputs = [tensor.clone().requires_grad_() for tensor in (a, b, bias)]
+    by_autograd = torch.autograd.grad(loss(*inputs), inputs[: 2 + has_bias])
+    by_func = torch.func.grad(loss, tuple(range(2 + has_bias)))(a, b, bias)
+    for three in zip(exact, by_autograd, by_func, strict=True):
+        torch.testing.assert_close(three[1], three[0])
+        torch.testing.assert_close(three[2], three[0])
+
+
 @pytest.mark.parametrize("make", [lambda: BFloat16(CPU), emulated])
 def test_bfloat16_rounds_wide_products_and_no_others(make):
     kind, exact = make(), Products()
