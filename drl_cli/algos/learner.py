@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
+from drl_cli.algos.stacks import unjoined
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
@@ -152,7 +153,7 @@ class NetworkAlgorithm(Algorithm):
         `valid_weight`, multiplied by the importance weight if the batch has one.
         """
         if "valid" not in batch:
-            return dict(batch)
+            return unjoined(batch)  # algorithms read features in place of stacks
         rows = flat_steps(batch, self.context.burn_in)
         share = rows["valid_weight"].mean()
         self.context.group.mean_(share)

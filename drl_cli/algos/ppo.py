@@ -172,9 +172,9 @@ class Algorithm(NetworkAlgorithm):
         rollout.rows["advantage"] = advantage
         return rollout, explained
 
-    def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: a tensor, or a dict of tensors
+    def _step(self, minibatch: Batch) -> dict[str, Tensor]:
         """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""
-        view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, minibatch)
+        view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, dict(minibatch))
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
         try:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drl_cli.algos.base import Batch
+from drl_cli.algos.stacks import like, take, unjoined
 from drl_cli.networks.encoder import Encoder, action_mask
 from drl_cli.optim.group import ProcessGroup
-from drl_cli.types import Array, map_parts
+from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 
 if TYPE_CHECKING:
@@ -33,18 +34,20 @@ class Rollouts:
         self.group, self.num = group, len(batch["reward"])
         cut = batch["cut"].clone()
         cut[-1] = True
-        self.rows: dict[str, Any] = {**batch, "cut": cut}  # Any: a tensor, or a dict of tensors
+        columns = unjoined(batch) | {"cut": cut}
+        self.rows: MutableMapping[str, Any] = like(batch, columns)  # Any: a tensor, or a dict of tensors
         index, mask = chunks(cut.cpu().numpy(), max_length or self.num)
         self.index, self.mask = (torch.from_numpy(array).to(cut.device) for array in (index, mask))
 
     @property
     def bootstrap_obs(self) -> Any:  # Any: a tensor, or a dict of tensors
         """The observation after the last step of each piece, `[n, ...]`: the true final one if the episode ended."""
-        return _take({"obs": self.rows["next_obs"]}, self.index[:, -1])["obs"]
+        next_obs = like(self.rows, {"next_obs": unjoined(self.rows)["next_obs"]})
+        return take(next_obs, self.index[:, -1])["next_obs"]
 
     def pieces(self, column: Any) -> Any:  # Any: a tensor, or a dict of tensors
         """Return a column `[N, ...]` as pieces `[n, T, ...]`."""
-        return _take({"column": column}, self.index)["column"]
+        return take({"column": column}, self.index)["column"]
 
     def flat(self, pieces: Tensor) -> Tensor:
         """Return pieces `[n, T, ...]` as a column `[N, ...]` without padding: the inverse of `pieces`."""
@@ -81,7 +84,7 @@ class Rollouts:
         mean = self.mean(column)
         return (column - mean) / (self.mean((column - mean).square()).sqrt() + 1e-8)
 
-    def minibatches(self, generator: Generator, size: int) -> Iterator[dict[str, Any]]:  # Any: tensors or dicts of them
+    def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield every row once, in minibatches `[M, ...]` of random rows. `size` counts the rows of all trainers.
 
         The column `weight` `[M]` scales each row's loss. With several trainers, a trainer has a varying number of rows
@@ -92,7 +95,9 @@ class Rollouts:
         device = self.rows["cut"].device
         for part in torch.split(order, size):
             rows, weight, _ = self._own(part)
-            yield _take(self.rows, rows.to(device)) | {"weight": torch.full((len(rows),), weight, device=device)}
+            minibatch = take(self.rows, rows.to(device))
+            minibatch["weight"] = torch.full((len(rows),), weight, device=device)
+            yield minibatch
 
     def _own(self, part: Tensor) -> tuple[Tensor, float, Tensor]:
         """Return this trainer's rows of a minibatch, their weight, and `is_mine`; `part` indexes all trainers' rows.
@@ -117,21 +122,22 @@ class EncodedRollouts(Rollouts):
         super().__init__(batch, group, seq_len)
         self.encoder = encoder
         names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
-        self.rows = {name: batch[name] for name in names}
-        if (mask := action_mask(batch["obs"])) is not None:
+        columns = unjoined(batch)
+        self.rows = like(batch, {name: columns[name] for name in names})
+        if (mask := action_mask(columns["obs"])) is not None:
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:
-            self.rows["obs"], self._next = encoder.features(batch["obs"]), batch["next_obs"]
+            self.rows["obs"], self._next = encoder.features(batch["obs"]), like(batch, {"obs": columns["next_obs"]})
         if encoder.memory is not None:
             self._state = batch["state"]
 
     def features(self) -> tuple[Tensor, Tensor]:
         """Return the features of obs and next_obs of all rows, `[N, F]` each, with the encoder's current parameters."""
         if not self.encoder.is_trainable:
-            return self.rows["obs"], self.encoder.features(self._next)
+            return self.rows["obs"], self.encoder.features(self._next["obs"])
         if self.encoder.memory is None:
             pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
-            views = [self.encoder(_take(self.rows, piece), learns=False) for piece in pieces]
+            views = [self.encoder(take(self.rows, piece), learns=False) for piece in pieces]
             return torch.cat([view.obs for view in views]), torch.cat([view.next_obs for view in views])
         view = self.encoder(self._chunks(slice(None)), learns=False)
         rows = self.index[self.mask]
@@ -139,7 +145,7 @@ class EncodedRollouts(Rollouts):
         out[0, rows], out[1, rows] = view.obs[self.mask.flatten()], view.next_obs[self.mask.flatten()]
         return out[0], out[1]
 
-    def minibatches(self, generator: Generator, size: int) -> Iterator[dict[str, Any]]:  # Any: tensors or dicts of them
+    def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield every row once, in minibatches of random rows `[M, ...]` or, with a memory, of pieces `[M, T, ...]`.
 
         With several trainers, `valid_weight` `[M]` scales the rows' losses, and `is_mine` is as in `_own`.
@@ -154,23 +160,24 @@ class EncodedRollouts(Rollouts):
         else:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
             if self.encoder.is_trainable:
-                yield from (_take(self.rows, part) for part in torch.split(order, size))
+                yield from (take(self.rows, part) for part in torch.split(order, size))
             else:  # shuffle all rows at once, which is cheap because the rows are small
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
-    def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: a tensor, or a dict of tensors
+    def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield this trainer's rows of each minibatch; `parts` has each minibatch's indices into all trainers' rows."""
         device = self.rows["action"].device
         for part in parts:
             rows, weight, is_mine = self._own(part)
-            valid_weight = torch.full((len(rows),), weight, device=device)
-            yield _take(self.rows, rows.to(device)) | {"valid_weight": valid_weight, "is_mine": is_mine}
+            minibatch = take(self.rows, rows.to(device))
+            minibatch["valid_weight"] = torch.full((len(rows),), weight, device=device)
+            minibatch["is_mine"] = is_mine
+            yield minibatch
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
         index = self.index[which]
-        rows: dict[str, Any] = _take(self.rows, index)  # Any: a tensor, or a dict of tensors
-        return rows | {"valid": self.mask[which], "state": self._state[index[:, 0]]}
+        return {**take(self.rows, index), "valid": self.mask[which], "state": self._state[index[:, 0]]}
 
 
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:
@@ -186,8 +193,3 @@ def chunks(cut: Array, length: int) -> tuple[Array, Array]:
     size = np.diff(np.append(first, len(cut)))
     step = np.arange(size.max())
     return np.minimum(first[:, None] + step, (first + size - 1)[:, None]), step < size[:, None]
-
-
-def _take(rows: dict[str, Any], index: Any) -> dict[str, Any]:  # Any: tensors, or dicts of tensors
-    taken: dict[str, Any] = map_parts(lambda column: column[index], rows)
-    return taken

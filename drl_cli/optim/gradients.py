@@ -94,6 +94,8 @@ class Gradients:
 
     def _in_one_graph(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:
         assert self._compiled is not None
+        if isinstance(batch, Mapping):
+            batch = dict(batch)  # a graph's inputs are tensors
         params = self.params
         learned, others = ([params[name].flat for name in names] for names in (self.parts, self._others))
         targets = {name: target.flat for name, target in params.targets.items()}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.errors import MISSING, RESOURCES, UsageError
-from drl_cli.replay.config import MOST_TRANSITIONS
+from drl_cli.replay.base_config import MOST_TRANSITIONS
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes

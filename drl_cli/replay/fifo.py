@@ -42,7 +42,9 @@ class FifoOnce(Table):
         self._keep(age <= self.max_staleness)
         num_batches = min(num_batches, len(self.waiting) // batch_size)
         served, self.waiting = np.split(self.waiting, [num_batches * batch_size])
-        columns = self.store.take((served % self.store.capacity).reshape(num_batches, batch_size))
+        slots = served % self.store.capacity
+        columns = self.store.take(slots.reshape(num_batches, batch_size))
+        self.store.release(slots)
         versions = columns.pop("version")
         if num_batches:
             self.staleness = version - versions

@@ -9,8 +9,8 @@ import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
 from drl_cli.replay.frame_builder import FRAMES, worker_of
-from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, make_codec, split_frames
-from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
+from drl_cli.replay.frames import UNIQUE, Codec, Stacking, image_columns, join_frames, make_codec, split_frames
+from drl_cli.types import Array, Column, Columns, Schema, State, column_name, nested, within
 
 CODEC = "frame_codec"
 """In a saved chunk, the array with this name contains the name of the codec."""
@@ -21,12 +21,14 @@ class FrameTable(Table):
 
     Rows and batches are equal to the rows and batches of a table that stores whole images. Successive blocks of a
     worker share frames only if both were inserted into this shard; otherwise each block stores its own copy of the
-    frame.
+    frame. With `shares_frames`, batches contain each frame once, too (UNIQUE).
     """
 
-    def __init__(self, table: Table, stackings: Mapping[str, Stacking], codec: Codec) -> None:
+    def __init__(
+        self, table: Table, stackings: Mapping[str, Stacking], codec: Codec, shares_frames: bool = False
+    ) -> None:
         super().__init__(table.store)
-        self.table, self.codec = table, codec
+        self.table, self.stackings, self.codec, self.shares_frames = table, stackings, codec, shares_frames
         self.frame_size = sum(stacking.size for stacking in stackings.values())  # bytes, summed over image parts
         self.images = image_columns(stackings)
         self._last: dict[int, dict[int, bytes]] = {}  # frames of each worker's last block, by worker and id
@@ -44,6 +46,8 @@ class FrameTable(Table):
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
         drawn = self.table.sample(num_batches, batch_size, version)
+        if self.shares_frames:
+            return replace(drawn, columns=self._to_unique(drawn.columns))
         columns = self._to_images(drawn.columns)
         if "valid" in columns:
             for name in self.images:
@@ -62,7 +66,9 @@ class FrameTable(Table):
     @property
     def nbytes(self) -> int:
         """Allocated memory in bytes, including the frames of all rows."""
-        return self.table.nbytes + sum(map(sys.getsizeof, self._frames(self.table.contents()).values()))
+        rows = self.table.contents()
+        frames, _ = _indexed({name: rows[name] for name in self.images})
+        return self.table.nbytes + sum(map(sys.getsizeof, frames))
 
     @property
     def row_nbytes(self) -> int:
@@ -82,12 +88,9 @@ class FrameTable(Table):
 
     def pack(self, rows: Columns) -> State:
         """Return arrays to save: each frame once, and the indices of each row's frames, int32 `[rows, ..., k]`."""
-        frames = self._frames(rows)
-        index = {key: i for i, key in enumerate(frames)}
-        numbers = {name: [index[id(frame)] for frame in rows[name].flat] for name in self.images}
-        indices = {name: np.array(numbers[name], np.int32).reshape(rows[name].shape) for name in self.images}
+        frames, indices = _indexed({name: rows[name] for name in self.images})
         codec = np.frombuffer(self.codec.name.encode(), np.uint8)
-        return self.table.pack(rows) | indices | join_frames(list(frames.values())) | {CODEC: codec}
+        return self.table.pack(rows) | indices | join_frames(frames) | {CODEC: codec}
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
         """Convert saved chunks to rows. Store equal frames once, and compress frames again if the codec differs."""
@@ -104,10 +107,6 @@ class FrameTable(Table):
 
     def refill(self, rows: Columns) -> None:
         self.table.refill(rows)
-
-    def _frames(self, rows: Columns) -> dict[int, bytes]:
-        """Return the frames of the rows, each frame object once, by its `id()`."""
-        return {id(frame): frame for name in self.images for frame in rows[name].flat}
 
     def _repacked(self, frames: list[bytes], chunk: State, codec: Codec) -> list[bytes]:
         """Convert frames from another codec to this table's codec."""
@@ -134,6 +133,14 @@ class FrameTable(Table):
     def _to_images(self, rows: Columns) -> Columns:
         return rows | {name: self._images(stacking, rows[name]) for name, stacking in self.images.items()}
 
+    def _to_unique(self, rows: Columns) -> Columns:
+        """Replace references by indices int32 `[..., k]`, and add the frames of each image part once (UNIQUE)."""
+        rows = dict(rows)
+        for path, stacking in self.stackings.items():
+            frames, indices = _indexed({name: rows[name] for name in image_columns({path: stacking})})
+            rows |= indices | {column_name(UNIQUE, path): self.codec.unpack(frames, stacking.size)}
+        return rows
+
     def _images(self, stacking: Stacking, references: Array) -> Array:
         """Return new contiguous uint8 images `[..., *shape]` from references `[..., k]` to frames."""
         flat = references.reshape(-1, stacking.k)
@@ -143,6 +150,18 @@ class FrameTable(Table):
             frames = [self.codec.unpack(packed.tolist(), stacking.size) for packed in some]
             stacking.join(frames, images[start : start + 32])
         return images.reshape(*references.shape[:-1], *stacking.shape)
+
+
+def _indexed(columns: Columns) -> tuple[list[bytes], Columns]:
+    """Return the frames of columns of references `[..., k]`, each frame once, and each reference's index, int32."""
+    flat = {name: column.ravel().tolist() for name, column in columns.items()}
+    frames = {id(frame): frame for references in flat.values() for frame in references}
+    index = {key: i for i, key in enumerate(frames)}
+    indices = {
+        name: np.array([index[id(frame)] for frame in flat[name]], np.int32).reshape(column.shape)
+        for name, column in columns.items()
+    }
+    return list(frames.values()), indices
 
 
 def reference_schema(schema: Schema, stackings: Mapping[str, Stacking]) -> Schema:

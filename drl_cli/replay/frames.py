@@ -10,6 +10,12 @@ import numpy as np
 
 from drl_cli.types import Array, Columns, EnvSpec, FrameStack, State, column_name, leaves
 
+UNIQUE = "unique_frames"
+"""Columns with this name, or UNIQUE.<path>, contain each frame of an image part in a batch once, uint8 `[F, size]`.
+
+The image columns of such a batch contain the indices of their frames, int32 `[..., k]`.
+"""
+
 
 class Stacking:
     """Splits observations of one shape into their k flat frames `[size]`, and joins frames to observations."""
@@ -27,6 +33,11 @@ class Stacking:
             frames[:, j] = parts[:, :, j].reshape(len(obs), self.size)
         return frames
 
+    def joined(self, frames: Any) -> Any:  # Any: numpy or torch
+        """Return observations `[*n, *shape]` of their frames `[*n, k, size]`."""
+        (outer, k, size), lead = self._parts, frames.shape[:-2]
+        return frames.reshape(*lead, k, outer, size).swapaxes(-3, -2).reshape(*lead, *self.shape)
+
     def join(self, frames: Sequence[Array], obs: Array) -> None:
         """Write k arrays of frames `[n, size]`, the oldest first, into the contiguous array `obs` `[n, ...]`."""
         parts = obs.reshape(len(obs), *self._parts)
@@ -43,6 +54,22 @@ def make_stackings(spec: EnvSpec) -> dict[str, Stacking]:
 def image_columns(stackings: Mapping[str, Stacking]) -> dict[str, Stacking]:
     """Return the Stacking of each image column: `obs` and `next_obs` of each image part."""
     return {column_name(name, path): stackings[path] for name in ("obs", "next_obs") for path in stackings}
+
+
+def is_unique(name: str) -> bool:
+    """Return whether the column of a batch contains unique frames, which are not one for each row."""
+    return name.partition(".")[0] == UNIQUE
+
+
+def batch_part(columns: Columns, part: slice) -> Columns:
+    """Return some rows of batches `[U, B, ...]` as contiguous arrays, with only the frames that these rows need."""
+    rows = {n: np.ascontiguousarray(column[:, part]) for n, column in columns.items() if not is_unique(n)}
+    for name in filter(is_unique, columns):
+        images = [column_name(each, name.partition(".")[2]) for each in ("obs", "next_obs")]
+        needed = np.unique(np.concatenate([rows[image].ravel() for image in images]))
+        rows |= {image: np.searchsorted(needed, rows[image]).astype(np.int32) for image in images}
+        rows[name] = columns[name][needed]
+    return rows
 
 
 def join_frames(frames: Sequence[bytes]) -> State:

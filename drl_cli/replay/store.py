@@ -11,7 +11,7 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 class RingStore:
     """Stores the newest `capacity` rows. A slot is the position of a row; a row id is unique in the whole run.
 
-    `on_write`, if set, is called with slots `[rows]` before new rows overwrite them. If `most_inserts` is
+    `on_write`, if set, is called with slots `[rows]` before their rows change. If `most_inserts` is
     below the capacity, memory is reserved only for this number of rows, until more are inserted.
     """
 
@@ -45,6 +45,14 @@ class RingStore:
     def take(self, slots: Array) -> Columns:
         """Return a copy of the rows in these slots, `[*slots.shape, ...]`."""
         return {name: np.take(column, slots, axis=0) for name, column in self.columns.items()}
+
+    def release(self, slots: Array) -> None:
+        """Free the objects (frames) of rows that are never read again, by replacing them by b""."""
+        columns = [column for column in self.columns.values() if column.dtype == object]
+        if columns:
+            self._announce(slots)
+        for column in columns:
+            column[slots] = b""
 
     def row_ids(self, slots: Array) -> Array:
         """Return the id of the row in each slot, int64. `row_id % capacity` is the slot."""

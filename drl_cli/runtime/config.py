@@ -11,7 +11,7 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
-from drl_cli.replay.config import ReplayConfig
+from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
@@ -184,6 +184,10 @@ class Config:
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
         """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
         return make_stackings(spec) if self.replay.frame_codec is not None else {}
+
+    def batch_stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
+        """Return the stackings of the image parts whose frames a batch contains once (`UNIQUE`)."""
+        return self.stackings(spec) if self.replay.shares_frames else {}
 
     @property
     def updates_per_call(self) -> int:

@@ -24,7 +24,7 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     columns, most = reference_schema(schema, stackings), config.most_inserts
     table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma)
     if stackings:
-        table = FrameTable(table, stackings, make_codec(replay.frame_codec))
+        table = FrameTable(table, stackings, make_codec(replay.frame_codec), replay.shares_frames)
     return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)
 
 
@@ -51,6 +51,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         lambda context: algorithm(config.algo, config.network, spec, seed, context),
         context,
         BatchNormalizer(layout, config.is_on_policy) if layout else None,
+        config.batch_stackings(spec),
     )
     if weights is not None:
         trainer.load_policy(weights)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.replay.config import SAMPLERS, ReplayConfig
+from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.value_types import Group, MappingOf, ValueType, cached, group_of
 

@@ -9,7 +9,8 @@ from typing import Any
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
-from drl_cli.replay.config import SAMPLERS, ReplayConfig
+from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.config import SAMPLERS
 from drl_cli.settings.algorithm import short_name
 from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.synonyms import note, synonym

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from drl_cli.replay.config import SAMPLERS, ReplayConfig
+from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.config import SAMPLERS
 from drl_cli.utils.ranges import NameOrClass, Range
 from drl_cli.utils.spelling import did_you_mean
 

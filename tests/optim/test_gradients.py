@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections import ChainMap
 
 import pytest
 import torch
@@ -174,3 +175,16 @@ def test_a_graph_break_is_an_error_with_its_line():
     says = rf"^trainer\.compile=true: {re.escape(__file__)}:{line}: .*\(print\(\"not in a graph\"\)\)$"
     with pytest.raises(Refused, match=says):
         Agent(compiles=True, loss=breaks_the_graph).gradients(batch())
+
+
+def test_the_batch_of_a_compiled_graph_is_a_plain_dict(monkeypatch):
+    """A mapping that makes its columns when they are read, as batches of image stacks do, is not known to the graph."""
+    monkeypatch.setattr(Context, "compiled", lambda self, function: function)
+    seen = []
+
+    def loss(nets, batch, noise):
+        seen.append(type(batch))
+        return nets.critic(batch["obs"], batch["action"]).square().mean(), {}
+
+    Agent(compiles=True, loss=loss).gradients(ChainMap(batch()))
+    assert seen == [dict]

@@ -6,6 +6,7 @@ from graphs import weights
 from images import check_frames_rows
 
 from drl_cli.envs.make import read_spec
+from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.frame_table import FrameTable
 from drl_cli.replay.tables import ReplayTable
 from drl_cli.runtime.place.handles import get
@@ -48,6 +49,31 @@ def test_frames_compressed_and_plain_are_the_same_run(run_graph, args):
         for name in expected:
             np.testing.assert_array_equal(rows[name], expected[name])
         assert weights(graph) == weights(plain)
+
+
+ROLLOUTS = (
+    *("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=36", "worker.num=2", "worker.envs=4"),
+    *("worker.block_rows=64", "trainer.batch_size=120", "total_env_steps=512", "replay.capacity=2048"),
+)
+PPO = ("algo=ppo", "algo.minibatch_size=32", "algo.epochs=2", "network.hidden=[8]")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (*PPO, "mode=single", "+env.kwargs.axis=0"),
+        (*PPO, "mode=sync", "worker.proxies=1", "network=mlp"),
+        pytest.param((*PPO, "mode=sync", "network=lstm"), marks=pytest.mark.slow),
+        ("algo=outside.my_a2c", "mode=async"),
+    ],
+)
+def test_rollouts_of_frames_and_of_whole_stacks_are_the_same_run(run_graph, args):
+    plain = run_graph(*ROLLOUTS, *args, "env.frame_stack=none")
+    framed = run_graph(*ROLLOUTS, *args)
+    assert isinstance(table(plain), FifoOnce)
+    assert isinstance(table(framed), FrameTable)
+    assert plain.progress.opt_steps >= 4
+    assert weights(framed) == weights(plain)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

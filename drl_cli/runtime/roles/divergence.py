@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from drl_cli.errors import Diverged
+from drl_cli.replay.frames import is_unique
 from drl_cli.types import Array, Columns, State
 
 SUSPICIOUS = 1e10
@@ -22,7 +23,7 @@ def check_metrics(names: Sequence[str], values: Array, opt_steps: int, columns: 
     if len(bad) == 0:
         return
     update, metric = (int(i) for i in bad[0])
-    batch = {name: column[update].copy() for name, column in columns.items()}
+    batch = {name: (column if is_unique(name) else column[update]).copy() for name, column in columns.items()}
     culprit = _not_finite(batch) or _suspicious(batch)
     message = _message(opt_steps + update + 1, names[metric].replace("_", " "), values[update, metric])
     raise Diverged(f"{message}; {culprit or cause}", batch, culprit is not None)

@@ -3,19 +3,22 @@
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.base import Algorithm, Counts, Update
+from drl_cli.algos.base import Algorithm, Batch, Counts, Update
+from drl_cli.algos.stacks import FrameBatch, Stacks
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
 from drl_cli.optim.group import Context, PeerLost, Refused
+from drl_cli.replay.frames import UNIQUE, Stacking
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
-from drl_cli.types import Array, Columns, State, gathered, nested, within
+from drl_cli.types import Array, Columns, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
 from drl_cli.utils.torch_ops import keep_freed_memory
@@ -25,7 +28,11 @@ class Trainer:
     """Runs the algorithm with its optimizers. Other roles control the pace, write logs and evaluate."""
 
     def __init__(
-        self, build: Callable[[Context], Algorithm], context: Context, normalizer: BatchNormalizer | None = None
+        self,
+        build: Callable[[Context], Algorithm],
+        context: Context,
+        normalizer: BatchNormalizer | None = None,
+        stackings: Mapping[str, Stacking] = MappingProxyType({}),
     ) -> None:
         # Batches in shared memory are read-only. torch warns of this, although the trainer never writes to a batch.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -34,7 +41,7 @@ class Trainer:
             _use_cpp_wrapper()
         self.device, self.group, self.products = context.device, context.group, context.products
         self.algorithm = build(context)
-        self.normalizer = normalizer
+        self.normalizer, self.stackings = normalizer, stackings
         self.opt_steps = self.calls = 0
         self.use = OwnUse()
 
@@ -61,6 +68,7 @@ class Trainer:
         """
         started = time.perf_counter()
         batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
+        frames = {path: batches.pop(column_name(UNIQUE, path)) for path in self.stackings}
         if self.normalizer is not None:
             self.normalizer.receive(header)
             batches = self.normalizer(batches)
@@ -68,7 +76,8 @@ class Trainer:
         batch_s = time.perf_counter() - started
         updates, opt_steps = list[Update](), self.opt_steps
         for batch in rows:
-            update = self._learn(gathered(dict(zip(batches, batch, strict=True))), Counts(opt_steps, header.env_steps))
+            columns_of_update = self._with_stacks(dict(zip(batches, batch, strict=True)), frames)
+            update = self._learn(columns_of_update, Counts(opt_steps, header.env_steps))
             updates.append(update)
             opt_steps += update.steps
         means = self._means(updates, columns)
@@ -128,7 +137,15 @@ class Trainer:
             self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])
 
-    def _learn(self, batch: "dict[str, torch.Tensor]", counts: Counts) -> Update:
+    def _with_stacks(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]") -> Batch:
+        """Return the columns `[B, ...]` of an update as a batch. Its image stacks are joined when they are read."""
+        for path, stacking in self.stackings.items():
+            for name in (column_name("obs", path), column_name("next_obs", path)):
+                columns[name] = Stacks(frames[path], columns[name], stacking)
+        batch = gathered(columns)
+        return FrameBatch(batch) if self.stackings else batch
+
+    def _learn(self, batch: Batch, counts: Counts) -> Update:
         try:
             return self.algorithm.learn(batch, counts)
         except Refused as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.replay.base import Table
+from drl_cli.replay.frames import batch_part
 from drl_cli.runtime.files.replay_files import read_states, refill
 from drl_cli.runtime.files.replay_saver import CHUNK_BYTES, ReplaySaver
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
@@ -80,7 +81,7 @@ class TrajectoryManager:
             )
             columns = drawn.columns
             if message.num_trainers > 1:
-                columns = {name: np.ascontiguousarray(column[:, part]) for name, column in columns.items()}
+                columns = batch_part(columns, part)
             parts += [header, columns]
         return tuple(parts)
 
