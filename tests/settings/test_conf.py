@@ -149,7 +149,7 @@ def options_read():
             short["config"] = "optimizer"
         if path.stem == "optimizer_config":  # the group's own methods
             short["self"] = "optimizer"
-        if path.parent.name == "replay" and path.stem == "config":
+        if path.parent.name == "replay" and path.stem in ("config", "base_config", "fifo_config"):
             short["self"] = "replay"
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
