@@ -87,7 +87,7 @@ class RunError(ReportedError):
 
 
 class NotSaved(RunError):
-    """The final weights could not be saved, because the disk is full or broken."""
+    """The final weights could not be saved: the disk is full or broken, or, with exit code 6, manage died too often."""
 
     exit_code = RESOURCES
 

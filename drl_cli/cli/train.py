@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.command import run_words
 from drl_cli.cli.complete import shell_completion
-from drl_cli.errors import DONE, EXIT_CODES, ReportedError, UsageError, users_errors
+from drl_cli.errors import DONE, EXIT_CODES, RESOURCES, ReportedError, UsageError, as_usage_error, users_errors
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.runs.end_text import end_text, relative_path
@@ -158,10 +158,11 @@ def _train(
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claim_run(folder):
         begin_job(folder)
-        record = resumed.begin(command) if resumed else run_record(config, folder, command)
-        write_config(folder, config)
-        write_json(folder / "run.json", record)
-        open_log(folder / "train.log")
+        with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
+            record = resumed.begin(command) if resumed else run_record(config, folder, command)
+            write_config(folder, config)
+            write_json(folder / "run.json", record)
+            open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")

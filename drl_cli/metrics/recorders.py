@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TextIO, TypeAlias
 
 from drl_cli.utils.files import replace_file
 
@@ -68,32 +68,38 @@ class Csv:
     """Writes eval.csv: one line per evaluation. The first columns are the fixed `columns`.
 
     A new name gets a new last column; lines without this name have an empty cell there. Columns never change their
-    order, even if a resumed run continues the file.
+    order, even if a resumed run continues the file. The first line opens the file, so that a run can also start on a
+    full disk.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.fixed, self.columns = path, tuple(columns), list(columns)
-        if path.exists() and path.stat().st_size:
-            with path.open(newline="") as file:
-                self.columns = next(csv.reader(file))
-        else:
-            self._rewrite(self.columns, [])
-        self._open()
+        self.file: TextIO | None = None
 
     def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
         """Write one line: the fixed columns from `row`, others from `more`. Raise KeyError if `row` lacks a column."""
         values = {**(more or {}), **{column: row[column] for column in self.fixed}}
+        file = self.file or self._begin()
         if new := [name for name in values if name not in self.columns]:
-            with self.path.open(newline="") as file:
-                _, *rows = csv.reader(file)
+            with self.path.open(newline="") as old:
+                _, *rows = csv.reader(old)
             self._rewrite([*self.columns, *new], rows)
             self.columns += new
-            self.file.close()
-            self._open()
-        self.writer.writerow([values.get(column, "") for column in self.columns])
+            file.close()
+            file = self._open()
+        csv.writer(file).writerow([values.get(column, "") for column in self.columns])
 
     def close(self) -> None:
-        self.file.close()
+        if self.file is not None:
+            self.file.close()
+
+    def _begin(self) -> TextIO:
+        if self.path.exists() and self.path.stat().st_size:
+            with self.path.open(newline="") as file:
+                self.columns = next(csv.reader(file))
+        else:
+            self._rewrite(self.columns, [])
+        return self._open()
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Write the file again with this header and these rows. Missing cells are empty."""
@@ -102,6 +108,6 @@ class Csv:
         csv.writer(content).writerows([columns, *wide])
         replace_file(self.path, content.getvalue().encode())
 
-    def _open(self) -> None:
+    def _open(self) -> TextIO:
         self.file = self.path.open("a", newline="", buffering=1)
-        self.writer = csv.writer(self.file)
+        return self.file

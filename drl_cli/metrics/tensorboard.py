@@ -37,7 +37,8 @@ LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 class TensorBoard:
     """Writes events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos of a run.
 
-    This class writes events itself, because the thread of TensorBoard's writer ends if the disk is full.
+    This class writes events itself, because the thread of TensorBoard's writer ends if the disk is full. The
+    constructor only fills the buffer, so that a run can also start on a full disk. `record` writes the buffer.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -73,12 +74,14 @@ class TensorBoard:
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._add(self._event(wall_time=time.time(), step=env_steps, summary=self._summary(value=values)))
+        self._writer.flush()
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
         content = path.read_bytes()
         width, height = size_of(content)
         image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
         self._write(env_steps, tag=tag, image=image)
+        self._writer.flush()
 
     def close(self, status: str) -> None:
         code = self._api.STATUS_SUCCESS if status == "done" else self._api.STATUS_FAILURE
@@ -95,4 +98,3 @@ class TensorBoard:
 
     def _add(self, event: Any) -> None:
         self._writer.write(event.SerializeToString())
-        self._writer.flush()

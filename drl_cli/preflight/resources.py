@@ -1,10 +1,12 @@
 """Checks of this machine: the memory, disk, CUDA devices, compiler and packages that a config needs."""
 
 import dataclasses
+import errno
 import math
 import os
 import shutil
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +26,7 @@ NETWORK_COPIES = 8
 WORKER_BYTES = 60 * 2**20
 """Minimum memory [bytes] of a worker's process."""
 MIN_DISK_BYTES = 50 * 2**20
+"""Minimum free space for a new run. A resumed run already has its files, and removes its own old ones first."""
 
 
 def check_resources(config: Config, spec: EnvSpec) -> None:
@@ -41,10 +44,19 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
     _check_fits(f"network.hidden={list(hidden)}", NETWORK_COPIES * 4 * weights, free, "lower it")
     root = Path(config.output_dir).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise UsageError(f"output_dir: can't write to {existing}", RESOURCES)
-    if shutil.disk_usage(existing).free < MIN_DISK_BYTES:
+    _check_writable(existing)
+    if config.resume is None and shutil.disk_usage(existing).free < MIN_DISK_BYTES:
         raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
+
+
+def _check_writable(folder: Path) -> None:
+    """Make a folder below `folder` and remove it. /proc, for example, refuses this even if its permissions allow it."""
+    try:
+        tempfile.TemporaryDirectory(dir=folder).cleanup()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # the check of the free space has a better line
+            line = f"output_dir: can't write to {folder} ({error.strerror}); say output_dir=DIR with another folder"
+            raise UsageError(line, RESOURCES) from error
 
 
 def with_capacity(config: Config, spec: EnvSpec) -> Config:

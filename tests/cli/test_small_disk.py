@@ -1,6 +1,8 @@
-"""A disk that fills up during a run: the run continues, and its checkpoints stay readable."""
+"""A small disk: a run continues, its checkpoints stay readable, and lost final weights end it with exit code 7."""
 
+import os
 import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -10,6 +12,7 @@ from records import check_checkpoints, metrics_steps
 from drl_cli.runtime.restore import open_checkpoint
 
 SIZE_MB = 160  # more than the 64 MiB that saving the replay leaves free
+NOT_SAVED = "error: the final weights could not be saved: "
 WARNINGS = (
     "the replay is left out of a checkpoint: ",
     "a checkpoint could not be saved: ",
@@ -77,3 +80,47 @@ def test_a_run_does_not_begin_on_a_full_disk(start, small_disk):
     (line,) = run.err.splitlines()
     assert line.startswith("error: output_dir: less than 50 MB are free at ")
     assert list(small_disk.iterdir()) == [small_disk / "ballast"]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_that_is_resumed_on_a_full_disk_ends_with_exit_code_7(start, small_disk):
+    args = (*SMALL, "network.hidden=[256,256]", "checkpoint.keep_last=1", "mode=single", "total_env_steps=800")
+    assert start(*args).wait() == 0
+    ballast = small_disk / "ballast"
+    fill(ballast)
+    with ballast.open("ab") as file:
+        file.truncate(ballast.stat().st_size - 2**14)  # room for the files with which a run begins
+    run = start("resume=latest", "total_env_steps=1600")
+    assert run.wait() == 7, run.err
+    assert NOT_SAVED in run.err
+    assert "last saved: step 800 of 1,600" in run.out
+    ballast.unlink()
+    again = start("resume=latest", "total_env_steps=1600")
+    assert again.wait() == 0, again.err
+    assert open_checkpoint(again.folder / "checkpoints" / "last").env_steps == 1600
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_killed_run_continues_on_a_small_disk(start, small_disk):
+    run = start(*SMALL, "mode=single")
+    run.until(lambda: run.saved >= 800)
+    run.kill_all()
+    with (small_disk / "ballast").open("wb") as file:
+        file.write(bytes((SIZE_MB - 20) * 2**20))  # less than the 50 MB with which a new run begins stay free
+    again = start("resume=latest", "total_env_steps=1600")
+    assert again.wait() == 0, again.err
+    assert open_checkpoint(again.folder / "checkpoints" / "last").env_steps == 1600
+
+
+@pytest.mark.slow
+def test_a_run_whose_final_weights_do_not_fit_ends_with_exit_code_7(tmp_path):
+    """A limit of the size of files stands for the full disk, because it needs no rights."""
+    args = (*SMALL, "network.hidden=[256,256]", "mode=single", "debug.in_process=true", "total_env_steps=800")
+    line = " ".join(["ulimit -f 150; exec", sys.executable, "-m", "drl_cli.cli.train", *(f"'{arg}'" for arg in args)])
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    assert NOT_SAVED in done.stderr
+    assert "nothing was saved of 800 env steps" in done.stdout

@@ -119,6 +119,15 @@ def test_a_full_disk_leaves_the_file_unchanged(scores, monkeypatch):
     assert [path.name for path in scores.path.parent.iterdir()] == ["eval.csv"]
 
 
+def test_recorders_write_nothing_before_the_first_record_because_the_disk_may_be_full(tmp_path):
+    score, board = Csv(tmp_path / "eval.csv", FIXED), TensorBoard(RunInfo("id", "name", tmp_path, "project", {}))
+    (events,) = tmp_path.iterdir()
+    assert events.stat().st_size == 0
+    board.record({"a": 1.0}, 10)
+    assert events.stat().st_size > 0
+    score.close()
+
+
 @pytest.mark.parametrize(("status", "code"), [("done", "STATUS_SUCCESS"), ("failed", "STATUS_FAILURE")])
 def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
     hparams = {"lr": 0.5, "layers": 2, "flag": True, "name": "x", "none": None}

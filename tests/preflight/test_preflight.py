@@ -1,7 +1,10 @@
 """Every check of preflight, with its exit code and the numbers in its message."""
 
+import dataclasses
 import os
+import shutil
 import sys
+from types import SimpleNamespace
 
 import fake_envpool
 import pytest
@@ -91,6 +94,7 @@ REFUSED = [
     (("replay.compress=lz4",), MISSING, ("pip install 'drl-cli[lz4]'",)),
     (("trainer.compile=true",), MISSING, ("needs a C++ compiler: there is no no-such-compiler.", "by CXX=...")),
     (("output_dir=HERE/file/below",), RESOURCES, ("can't write to HERE/file",)),
+    (("output_dir=/proc/x",), RESOURCES, ("can't write to /proc (", "say output_dir=DIR")),
 ]
 
 
@@ -226,6 +230,15 @@ def test_a_table_needs_memory_for_the_rows_that_the_run_inserts(config, monkeypa
     assert 30_000 < replay_bytes(short, spec) / (84 * 84 * 4) < 33_000
     assert refusal(config(*PATCH, "replay.capacity=1000000"))[0] == RESOURCES
     assert make_replay(short, spec, 0).table.nbytes <= replay_bytes(short, spec)
+
+
+def test_only_a_new_run_needs_much_free_space_on_the_disk(config, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    made = config("algo=ppo")
+    spec = environment_spec(made)
+    check_resources(dataclasses.replace(made, resume="latest"), spec)
+    with pytest.raises(UsageError, match="less than 50 MB are free"):
+        check_resources(made, spec)
 
 
 @pytest.mark.parametrize(("gib", "capacity"), [(8, 125_000), (2, 31_250), (0.001, 15), (2**10, 10**6)])

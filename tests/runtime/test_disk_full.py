@@ -163,6 +163,34 @@ def test_a_broken_disk_removes_nothing(build_graph, monkeypatch):
     assert folders(graph) == before
 
 
+def test_final_weights_that_a_dead_manage_can_not_save_end_the_run_with_exit_code_6(build_graph):
+    graph = build_graph(*ARGS)
+    graph.run()
+    graph.manage.gave_up = True
+    with pytest.raises(NotSaved, match="the final weights could not be saved: manage failed") as caught:
+        graph.finish()
+    assert caught.value.exit_code == 6
+
+
+def test_the_reserve_makes_room_for_a_whole_checkpoint(build_graph, fill_disk):
+    graph = build_graph(*ARGS)
+    graph.run()
+    reserve = graph.folder / ".reserve"
+    fill_disk(lambda path: "state.trainer" in path and reserve.exists())
+    graph.finish()
+    assert open_checkpoint(graph.folder / "checkpoints" / "last").env_steps == 512
+    assert reserve.exists()
+
+
+def test_the_reserve_is_made_even_if_the_first_checkpoint_does_not_fit(build_graph, fill_disk):
+    fill_disk(lambda path: "state." in path)
+    graph = build_graph(*ARGS)
+    graph.run()
+    assert (graph.folder / ".reserve").exists()
+    graph.finish()
+    assert folders(graph) == ["step_000000512"]
+
+
 def test_the_reserve_is_gone_after_the_run(run_graph):
     graph = run_graph(*ARGS)
     assert (graph.folder / ".reserve").exists()

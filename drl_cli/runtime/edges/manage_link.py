@@ -56,17 +56,23 @@ class ManageLink:
     def save(
         self, params_header: LoadParams, params: Ref, on_done: Callable[[str | Exception | None], None] | None = None
     ) -> None:
-        """Save the model of this version or, if `params` were lost, the parameter server's newest version."""
+        """Save the model of this version or, if `params` were lost, the parameter server's newest version.
+
+        `on_done` gets the folder, an error, or None after manage died. The default logs the error.
+        """
+        take = on_done or self._on_saved
 
         def on_answer(answer: str | Exception | None) -> None:
             if isinstance(answer, ObjectLost):
-                self._send("save", *self._pull())
-            elif on_done is not None:
-                on_done(answer)
-            elif answer is not None and not isinstance(answer, str):
-                self._warn(f"{type(answer).__name__}: {answer}")
+                self._send("save", *self._pull(), on_done=take)
+            else:
+                take(answer)
 
         self._send("save", params_header, params, on_done=on_answer)
+
+    def _on_saved(self, saved: str | Exception | None) -> None:
+        if isinstance(saved, Exception):
+            self._warn(f"{type(saved).__name__}: {saved}")
 
     def evaluate(self, params_header: LoadParams, params: Ref) -> None:
         """Evaluate this version after the running evaluation. An older version that still waits is skipped."""

@@ -119,13 +119,14 @@ class Orchestrator:
         self._save()
         self._until(lambda: not self.saver.busy)
         newest = self.learning.params_header, self.learning.params
-        if self.saver.has_failed:
+        if self.saver.problem is not None:
             self.saver.save_model(*newest)
             self._until(lambda: not self.saver.busy)
         self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
-        if self.saver.has_failed:
-            raise NotSaved(f"the final weights could not be saved: {self.saver.problem}")
+        if (problem := self.saver.problem) is not None:
+            exit_code = problem.exit_code if isinstance(problem, RunError) else None
+            raise NotSaved(f"the final weights could not be saved: {problem}", exit_code)
 
     def rescue(self, whole: bool = True) -> None:
         """Save a checkpoint after a failure. Without `whole`, or if a role is lost, save only the model.

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from drl_cli.errors import RoleLost
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
@@ -28,13 +29,8 @@ class Saver:
         self.saved: Mapping[str, Any] | None = None
         self.next = 0  # env steps at the next checkpoint; the first checkpoint is saved before training
         self.busy = False
-        self.problem: Exception | None = None  # of the last save
+        self.problem: Exception | None = None  # why the last save failed
         self.warned: set[str] = set()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the disk prevented the last save."""
-        return isinstance(self.problem, OSError)
 
     def is_due(self, env_steps: int) -> bool:
         """Return whether a periodic checkpoint is due. The last checkpoint of a run is always saved."""
@@ -76,12 +72,12 @@ class Saver:
 
     def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
         """Remember the folder `saved` of the new checkpoint. Warn if `saved` is an error, or None after manage died."""
-        self.busy, self.problem = False, saved if isinstance(saved, Exception) else None
+        self._end(saved)
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
         else:
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
-            self.warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
+            self.warn("checkpoint", f"a checkpoint could not be saved: {self.problem}; {last}")
 
     def save_model(self, params_header: LoadParams, params: Ref) -> None:
         """Save only the model, after the last checkpoint of the run could not be saved."""
@@ -89,11 +85,15 @@ class Saver:
         self.edges.manage.save(params_header, params, self._on_model)
 
     def _on_model(self, saved: str | Exception | None) -> None:
-        self.busy, self.problem = False, saved if isinstance(saved, Exception) else None
+        self._end(saved)
         if isinstance(saved, str):
             self.warn(
                 "model", f"{(name := Path(saved).name)} has only the final weights: drl-eval takes checkpoint={name}"
             )
+
+    def _end(self, saved: str | Exception | None) -> None:
+        self.busy = False
+        self.problem = (saved or RoleLost("manage failed")) if not isinstance(saved, str) else None
 
     def warn(self, part: str, text: str) -> None:
         """Log a warning once in a run for each part, and then an info. On a full disk, the same failure is repeated."""

@@ -110,12 +110,13 @@ class Manage:
                 write = partial(
                     self._commit, path, params_header, params, counters, files, dict(zip(roles, states, strict=True))
                 )
-                folder = write_or_make_room(write, *self._drop_older(), drop_replay)
+                folder = write_or_make_room(write, *self._drop_older(), drop_replay, self._drop_reserve)
                 checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
-                reserve(self.reserve, params.nbytes + MANIFEST_BYTES)
             except OSError as error:
                 shutil.rmtree(draft, ignore_errors=True)
                 return error
+            finally:
+                reserve(self.reserve, params.nbytes + MANIFEST_BYTES)
         return str(folder)
 
     def _commit(
@@ -146,12 +147,15 @@ class Manage:
         last = self.checkpoints / "last"
         with self.lock:
             folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version)
-            self.reserve.unlink(missing_ok=True)
+            self._drop_reserve()
             write = partial(checkpoint.save_model, folder, params_header, params, {})
             try:
                 return str(write_or_make_room(write, *self._drop_older(), lambda: checkpoint.drop_replay(last)))
             except (OSError, CheckpointError) as error:
                 return error if isinstance(error, OSError) else OSError(errno.ENOSPC, str(error))
+
+    def _drop_reserve(self) -> None:
+        self.reserve.unlink(missing_ok=True)
 
     def _drop_older(self) -> list[Callable[[], None]]:
         """Return calls of `prune`, to be made in order: each keeps one checkpoint fewer, and the last one keeps one."""
@@ -162,7 +166,7 @@ class Manage:
         with self.lock:
             self.recording.close(status)
             problems = self.recording.take_problems()
-            self.reserve.unlink(missing_ok=True)
+            self._drop_reserve()
         for evaluator in self.evaluators:
             evaluator.close()
         if self.camera is not None:

@@ -219,6 +219,14 @@ def test_a_model_is_saved_from_the_server_only_if_its_parameters_are_lost(clock,
     assert (header, vector.tolist(), link.restarts) == (load(saved), [float(saved)] * 2, 0)
 
 
+@pytest.mark.parametrize("params", [LocalRef(np.full(2, 6.0)), GONE])
+def test_the_end_of_a_save_is_told_even_if_the_parameters_are_lost(clock, linked, params):
+    link, told = linked(Manage(clock)), []
+    link.save(load(6), params, told.append)
+    link.close("done", 10.0)
+    assert len(told) == 1
+
+
 def test_a_manage_that_dies_too_often_is_given_up(clock, caplog, linked):
     died, done = DIED, []
     link = linked(*[Manage(clock, 0.0, report=died) for _ in range(2)])

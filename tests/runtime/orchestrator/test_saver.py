@@ -96,7 +96,9 @@ def test_equal_counts_are_not_saved_twice(tmp_path):
     made.begin(0)
     assert (len(made.manage.commits), made.saver.busy) == (1, False)
     made.begin(40)
+    assert made.saver.problem is None
     made.manage.answer(None)  # manage died, so nothing is saved
+    assert isinstance(made.saver.problem, RoleLost)
     made.begin(40)
     assert len(made.manage.commits) == 3
 
