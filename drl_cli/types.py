@@ -78,7 +78,7 @@ class EnvSpec:
     """The description of an environment for algorithms and replay.
 
     `frame_stacks` has the frame stack of each image part by path; replay uses it to store each frame once. `notes` are
-    printed for the user.
+    printed for the user. If `is_limited` is False, nothing limits the steps of an episode.
     """
 
     id: str
@@ -86,6 +86,7 @@ class EnvSpec:
     action: ActionSpec
     frame_stacks: Mapping[str, FrameStack] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_limited: bool = True
 
 
 class PreviousStep(NamedTuple):

@@ -44,6 +44,11 @@ def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset`
     raise EnvFault(f"reset gave {kind}; Gymnasium's gives observation, info: return obs, {{}}")
 
 
+def endless(id: str, steps: int) -> str:
+    """Return a warning that no episode ended in this number of steps."""
+    return f"{id}: no episode ended in {steps:,} steps; if episodes never end, set env.max_episode_steps"
+
+
 def because(text: str, error: BaseException) -> EnvFault:
     """Return an EnvFault with this text, caused by `error`."""
     fault = EnvFault(text)

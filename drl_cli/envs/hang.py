@@ -3,12 +3,21 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeAlias
 
 TICKS = 8
 """Number of checks per `timeout_s`. A hang is detected at most one eighth of `timeout_s` too late."""
+
+
+Tick: TypeAlias = Callable[[str], None]
+"""A function that is told the name of each call of an environment, before the call."""
+
+
+def no_tick(name: str) -> None:
+    """Do nothing. The default of `tick`."""
 
 
 class Hung(BaseException):

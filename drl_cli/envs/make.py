@@ -20,6 +20,7 @@ from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.faults import reset_result
 from drl_cli.envs.frame_stack import find_frame_stacks
 from drl_cli.envs.games.names import games
+from drl_cli.envs.hang import Tick, no_tick
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import wrap
 from drl_cli.types import Array, EnvSpec
@@ -160,13 +161,14 @@ def registered() -> list[str]:
     return sorted({*gymnasium.registry, *games()})
 
 
-def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
+def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> EnvSpec:
     """Make the environment once and return its EnvSpec. Raise EnvError if the environment is not supported.
 
     If `trains` is True and the backend is EnvPool, also check that EnvPool's task has the same spaces.
     """
     if ":" in config.id:
         module = config.id.split(":", 1)[0]
+        tick("its import")
         try:
             importlib.import_module(module)
         except ImportError as error:
@@ -174,9 +176,11 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
     task = find_task(config) if trains and config.backend == "envpool" else None
     if task is not None and config.wrappers:
         raise EnvError("env.wrappers: EnvPool's environments can't be wrapped; say env.backend=gymnasium")
+    tick("its constructor")
     env = build(config)
     try:
         action = action_spec(config.id, env.action_space)
+        tick("reset")
         info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # may contain a mask
         spec = EnvSpec(config.id, obs_spec(config.id, env.observation_space, action, info), action)
         if task is not None:
@@ -185,6 +189,17 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
         free = unbounded(env.action_space)
         text = f"{free} dimension of its action has" if free == 1 else f"{free} dimensions of its actions have"
         note = f"{config.id}: {text} no bounds; the policy's values go in as they are"
-        return replace(spec, frame_stacks=stacks, notes=(note,) if free else ())
+        return replace(spec, frame_stacks=stacks, notes=(note,) if free else (), is_limited=is_limited(config, env))
     finally:
+        tick("close")
         env.close()
+
+
+def is_limited(config: EnvConfig, env: "gymnasium.Env[Any, Any]") -> bool:
+    """Return whether a time limit ends every episode. Environments of drl-cli, EnvPool and games have their limits."""
+    if config.backend == "envpool" or config.id in games() or config.id.startswith("drl_cli."):
+        return True
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, TimeLimit):
+        layer = layer.env
+    return isinstance(layer, TimeLimit)

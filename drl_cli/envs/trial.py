@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.faults import as_fault, not_finite, reset_result
+from drl_cli.envs.faults import as_fault, endless, not_finite, reset_result
 from drl_cli.envs.frame_stack import allowed_action
-from drl_cli.envs.hang import CallWatch, Hung, hang_limit
+from drl_cli.envs.hang import CallWatch, Hung, Tick, hang_limit, no_tick
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts, at, outside_box
 from drl_cli.types import MASK, Array, EnvSpec, leaves
@@ -18,17 +19,19 @@ STEPS = 200
 TRIES = 3
 
 
-def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
+def try_env(
+    config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float | None, tick: Tick = no_tick
+) -> list[str]:
     """Take random steps in `num` environments until STEPS steps or `seconds` seconds are over. Return warnings.
 
     Workers rebuild an environment after a single fault. Therefore EnvFault is raised only if all of TRIES trials with
-    different seeds fail, or if a trial hangs.
+    different seeds fail, or if a trial hangs for `timeout_s` (None: no limit).
     """
     faults: list[EnvFault] = []
     for i in range(TRIES):
-        trial = Trial(config, spec, i)
+        trial = Trial(config, spec, i, tick)
         try:
-            with hang_limit(timeout_s, trial.calls):
+            with hang_limit(timeout_s, trial.calls) if timeout_s is not None else nullcontext():
                 trial.run(num, seconds)
         except (Exception, Hung, SystemExit) as error:
             faults.append(as_fault(trial.method, error))
@@ -39,8 +42,7 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
             trial.close()
         again = "in a run, the environment would be rebuilt (worker.max_restarts)"
         return sorted(trial.notes) + [f"{config.id}: {fault}, in a trial; {again}" for fault in faults]
-    when = f", at step {trial.steps} of a trial with random actions" if trial.steps > 1 else ""
-    raise EnvFault(f"{faults[0]}{when}") from faults[0].__cause__
+    raise EnvFault(f"{faults[0]}{trial.when}") from faults[0].__cause__
 
 
 class Trial:
@@ -49,8 +51,8 @@ class Trial:
     `method` is the name of the environment's method that was called last.
     """
 
-    def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
-        self.config, self.spec, self.seed = config, spec, seed
+    def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int, tick: Tick) -> None:
+        self.config, self.spec, self.seed, self.tick = config, spec, seed, tick
         self.envs: list[Env] = []
         self.columns = leaves(spec.obs)
         self.rng = np.random.default_rng(seed)
@@ -58,11 +60,16 @@ class Trial:
         self.has_ended = self.is_outside = False  # whether an episode ended; whether an observation left its Box
         self.method, self.calls, self.steps = "its constructor", CallWatch(), 0
 
+    @property
+    def when(self) -> str:
+        """The number of the running step, for messages; '' for the first step."""
+        return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
+
     def run(self, num: int, seconds: float) -> None:
         """Run the trial. Raise EnvFault if a check fails; exceptions of the environment are passed on."""
         ends = time.monotonic() + seconds
         for _ in range(num):
-            with self.calls:
+            with self._call("its constructor"):
                 self.envs.append(Env(self.config, self.spec))
         parts = [self._reset(env, self.seed + i) for i, env in enumerate(self.envs)]
         while self.steps < STEPS and (self.steps < 2 or time.monotonic() < ends):
@@ -72,10 +79,8 @@ class Trial:
                 if has_ended:
                     self.has_ended = True
                     parts[i] = self._reset(env)
-        is_users = ":" in self.config.id and not self.config.id.startswith("drl_cli.")
-        if is_users and self.steps == STEPS and not self.has_ended and self.config.max_episode_steps is None:
-            note = f"{self.config.id}: no episode ended in {STEPS} steps; if episodes never end, "
-            self.notes.add(f"{note}set env.max_episode_steps")
+        if self.steps == STEPS and not (self.has_ended or self.spec.is_limited):
+            self.notes.add(endless(self.config.id, STEPS))
         for env in self.envs:
             self._reset(env)
 
@@ -83,13 +88,19 @@ class Trial:
         """Close the environments. If closing fails, add a note."""
         for env in self.envs:
             try:
+                self.tick("close")
                 env.close()
             except Exception as error:
                 self.notes.add(f"{self.config.id}: {as_fault('close', error)}")
 
+    def _call(self, method: str) -> CallWatch:
+        """Return the context manager for a call of this method."""
+        self.method = method
+        self.tick(f"{method}{self.when}")
+        return self.calls
+
     def _reset(self, env: Env, seed: int | None = None) -> Parts:
-        self.method = "reset"
-        with self.calls:
+        with self._call("reset"):
             result = env.raw.reset(seed=seed)
         obs, info = reset_result(result)
         return self._look(env, obs, 0.0, info)
@@ -100,8 +111,7 @@ class Trial:
             action = env.to_env(self.rng.uniform(-1, 1, (1, spec.size)).astype(np.float32))[0]
         else:
             action = allowed_action(parts.get(MASK, np.ones(spec.size, np.bool_)), self.spec, env.to_env, self.rng)
-        self.method = "step"
-        with self.calls:
+        with self._call("step"):
             result: Any = env.raw.step(action)  # Any: the types are checked below
             obs, reward, terminated, truncated, info = result
         for name, value in (("terminated", terminated), ("truncated", truncated)):

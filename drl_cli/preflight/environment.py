@@ -17,13 +17,15 @@ if TYPE_CHECKING:  # slow to import
 
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
-    """Return the environment's spec. Raise UsageError if the environment is missing, raises, or can't be used."""
-    from drl_cli.envs.make import read_spec
+    """Return the environment's spec. Raise UsageError if the environment is missing, fails, or can't be used."""
+    from drl_cli.envs.apart import ProcessEnded, spec_apart
 
     try:
-        return read_spec(config.env, trains)
+        return spec_apart(config.env, trains, config.worker.step_timeout_s)
     except EnvError as error:
         raise UsageError(str(error)) from error
+    except ProcessEnded as error:
+        raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None  # its traceback has nothing of the user
     except (MissingExtra, EnvFault) as error:
         raise UsageError(str(error), MISSING if isinstance(error, MissingExtra) else USER_CODE) from error
     except Exception as error:
@@ -58,11 +60,14 @@ def join_cluster(config: Config) -> "Cluster":
 
 def try_environment(config: Config, spec: EnvSpec) -> None:
     """Take random steps. Raise UsageError (exit 4) if the environment fails. Warn if it behaves unusually."""
-    from drl_cli.envs.trial import try_env
+    from drl_cli.envs.apart import ProcessEnded, try_apart
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
     with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
-        notes = try_env(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
+        try:
+            notes = try_apart(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
+        except ProcessEnded as error:
+            raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
     for note in notes:
         tell(f"warning: {note}")
 

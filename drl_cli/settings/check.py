@@ -49,8 +49,9 @@ def check_command(command: CommandLine) -> None:
     matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]
     problems += [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
     values = [match for _, match in matches if match is not None]
-    algo = _algorithm(command, values)
-    found = Problems()
+    algo, found = None, Problems()
+    with found.collect():
+        algo = _algorithm(command, values)
     with found.collect():
         if problems:
             raise UsageError(problems)
@@ -58,8 +59,9 @@ def check_command(command: CommandLine) -> None:
         with found.collect():
             if lines := _check_override(match, command, algo, values):
                 raise UsageError(lines)
-    if found.errors and not command.is_sweep and (line := _action_problem(command, algo)):
-        found.errors.append(UsageError(line))
+    with found.collect():
+        if found.errors and not command.is_sweep and (line := _action_problem(command, algo)):
+            raise UsageError(line)
     found.report()
     typed = [match["key"] for match in values]
     for key, text in typed_values(overrides).items():

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from drl_cli.envs.config import EnvConfig
-from drl_cli.errors import MISSING, UsageError
+from drl_cli.errors import MISSING, USER_CODE, UsageError
 from drl_cli.networks.images import image, is_large
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
@@ -128,11 +128,12 @@ def default_algorithm(overrides: Sequence[str], file: Path | None = None) -> str
 def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
     """Return the spec of the environment that a command line names, or None if it can't be read.
 
-    The checks of the environment report an error later, with its exit code.
+    The checks of the environment report an error later, with its exit code. Raise UsageError (exit 4) at once if the
+    environment aborts or hangs.
     """
     typed = typed_values(overrides)
     name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
-    from drl_cli.envs.make import read_spec
+    from drl_cli.envs.apart import ProcessEnded, spec_apart
 
     try:
         node = option_values("env", name) if option_file("env", name) is not None else env_options(name)
@@ -140,10 +141,13 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
             if key.startswith("env.") and not is_sweep(text):
                 _put(node, key.split(".")[1:], yaml.safe_load(text))
         config: EnvConfig = judge(Key("env", group_of(EnvConfig)), node)
-    except (UsageError, yaml.YAMLError):
+        timeout_s = float(typed.get("worker.step_timeout_s", option_values("worker", "default")["step_timeout_s"]))
+    except (UsageError, ValueError, yaml.YAMLError):
         return None
     try:
-        return read_spec(config)
+        return spec_apart(config, True, timeout_s)
+    except ProcessEnded as error:
+        raise UsageError(f"{config.id}: {error}", USER_CODE) from None
     except Exception:  # the user's environment may raise anything
         return None
 

@@ -78,13 +78,17 @@ def raised(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of the user's code as ' (file.py:3)'; if there is none, a line of another package.
+    """Return the place of an error, or '' for a syntax error, whose message has the line."""
+    return "" if isinstance(error, SyntaxError) else place(_traceback(error))
 
-    Return '' for a syntax error, whose message has the line, and for an error of drl-cli or of a library that it uses.
+
+def place(trace: str) -> str:
+    """Return the innermost line of the user's code in a traceback, as ' (file.py:3)'.
+
+    If there is none, return a line of another package. Return '' if all lines belong to drl-cli or to a library that
+    it uses. The last line of the traceback is the innermost line.
     """
-    if isinstance(error, SyntaxError):
-        return ""
-    frames = [(Path(file), line) for file, line in re.findall(r'File "([^"<]+)", line (\d+)', _traceback(error))]
+    frames = [(Path(file), line) for file, line in re.findall(r'File "([^"<]+)", line (\d+)', trace)]
     outside = [frame for frame in frames if not _is_machinery(frame[0])]
     if not outside:
         return ""

@@ -1,5 +1,7 @@
 """The trial of an environment before a run."""
 
+import time
+
 import gymnasium
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ class Endless(gymnasium.Env):
 
 
 gymnasium.register("TestEndless-v0", Endless)
+gymnasium.register("TestLimited-v0", Endless, max_episode_steps=500)
 
 
 def config(id, **kwargs):
@@ -41,8 +44,13 @@ def attempt(id, num=1, seconds=60.0, **kwargs):
 
 @pytest.mark.parametrize("num", [1, 2])
 def test_number_of_steps_and_resets(num):
-    assert attempt("TestEndless-v0", num) == []
+    note = "TestEndless-v0: no episode ended in 200 steps; if episodes never end, set env.max_episode_steps"
+    assert attempt("TestEndless-v0", num) == [note]
     assert (Endless.steps, Endless.resets) == (num * STEPS, num * 2)
+
+
+def test_a_registered_time_limit_ends_every_episode():
+    assert attempt("TestLimited-v0") == []
 
 
 def test_a_slow_environment_takes_at_least_two_steps():
@@ -55,6 +63,13 @@ def test_a_fault_in_every_trial_names_its_step():
         EnvFault, match="step raised RuntimeError: probe crashed at step 9, at step 9 of a trial with ran"
     ):
         attempt("drl_cli.envs.probes:Faulty-v0", at=9)
+
+
+def test_a_hang_ends_the_trial_at_once(alarms, monkeypatch):
+    monkeypatch.setattr(Endless, "step", lambda self, action: time.sleep(60))
+    with pytest.raises(EnvFault, match=r"^hung for more than 60 s \(worker.step_timeout_s\)$"):
+        attempt("TestEndless-v0")
+    assert Endless.resets == 1
 
 
 @pytest.mark.parametrize("part", [False, True])

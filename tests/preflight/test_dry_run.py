@@ -12,6 +12,9 @@ from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 
 ENVS = """
+import ctypes
+import os
+import sys
 import time
 
 import gymnasium
@@ -82,6 +85,15 @@ Once = changed(  # environment 1 is only asked for its spaces
     or Good.step(self, action)
 )
 Hangs = changed(step=lambda self, action: time.sleep(60))
+HangsAtFirst = changed(__init__=lambda self: ctypes.PyDLL(None).sleep(60))  # Python can't interrupt this call
+HangsAtReset = changed(reset=lambda self, **options: time.sleep(60))
+Aborts = changed(step=lambda self, action: os.abort())
+AbortsAtFirst = changed(__init__=lambda self: os.abort())
+AbortsLate = changed(step=lambda self, action: os.abort() if self.steps == 59 else Good.step(self, action))
+Faults = changed(reset=lambda self, **options: ctypes.string_at(0))
+Ends = changed(step=lambda self, action: os._exit(3))
+EndsAtFirst = changed(__init__=lambda self: os._exit(0))
+LeavesAtFirst = changed(__init__=lambda self: sys.exit(3))
 
 
 class OnlyOne(Good):
@@ -113,15 +125,24 @@ BROKEN = {
     "Outside": "observation is outside its space",
     "Exits": "step raised SystemExit: 3",
     "SecondReset": "reset raised RuntimeError: only once",
-    "SixthStep": "step raised RuntimeError: worn out (dry_envs.py:38), at step 6 of a trial with random actions",
+    "SixthStep": "step raised RuntimeError: worn out (dry_envs.py:41), at step 6 of a trial with random actions",
     "OnlyOne": "its constructor raised RuntimeError: the port is in use",
-    "Hangs": "hung for more than 0.2 s (worker.step_timeout_s)",
+    "Hangs": "step hung for more than 0.5 s (worker.step_timeout_s) (dry_envs.py:",
+    "HangsAtFirst": "its constructor hung for more than 0.5 s (worker.step_timeout_s) (dry_envs.py:",
+    "HangsAtReset": "reset hung for more than 0.5 s (worker.step_timeout_s) (dry_envs.py:",
+    "Aborts": "step ended the process by SIGABRT (Aborted) (dry_envs.py:",
+    "AbortsAtFirst": "its constructor ended the process by SIGABRT (Aborted) (dry_envs.py:",
+    "AbortsLate": "), at step 60 of a trial with random actions",
+    "Faults": "reset ended the process by SIGSEGV (Segmentation fault) (dry_envs.py:",
+    "Ends": "step ended the process with exit code 3",
+    "EndsAtFirst": "its constructor ended the process with exit code 0",
+    "LeavesAtFirst": " raised SystemExit: 3 (dry_envs.py:",
 }
 ODD = {
     "Lists": "observations are lists, not arrays",
     "TooLarge": "observation[2] is 3.25, outside its Box [-1, 1]",
     "Doubles": "observations are float64 and the space says float32; they are cast",
-    "Once": "a hiccup (dry_envs.py:38), in a trial; in a run, the environment would be rebuilt",
+    "Once": "a hiccup (dry_envs.py:41), in a trial; in a run, the environment would be rebuilt",
 }
 
 REFUSED = {
@@ -178,13 +199,13 @@ def check(composed, tiny, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_environment_is_refused(check, name, alarms):
-    timeout = ("worker.step_timeout_s=0.2",) if name == "Hangs" else ()
+def test_a_broken_environment_is_refused(check, name):
+    timeout = ("worker.step_timeout_s=0.5",) if "Hangs" in name else ()
     with pytest.raises(UsageError) as refused:
         check(f"env=dry_envs:{name}", *timeout)
     assert refused.value.exit_code == USER_CODE
     (problem,) = refused.value.problems
-    assert problem.startswith(f"dry_envs:{name}: ")
+    assert problem.startswith(f"dry_envs:{name}")
     assert BROKEN[name] in problem
 
 

@@ -9,6 +9,7 @@ from drl_cli import types
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.config import EnvFault
+from drl_cli.envs.faults import endless
 from drl_cli.envs.hang import hang_limit
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
@@ -26,6 +27,9 @@ from drl_cli.utils.outside import raised
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
 log = logging.getLogger(__name__)
+
+ENDLESS_STEPS = 1000
+"""A worker warns if its environments have taken this number of steps each, and no episode has ended."""
 
 
 class Worker:
@@ -54,6 +58,7 @@ class Worker:
         self.running_steps = 0  # of the running collect call
         self.env_s = self.policy_s = 0.0
         self.use = OwnUse()
+        self.awaits_end = index == 0 and not spec.is_limited  # whether a warning is due if no episode ends
         if config.worker.exploration is not None:
             text = describe(config.worker.exploration, index, config.num_workers, config.worker.envs)
             log.info("worker %d explores by %s", index, text)
@@ -95,18 +100,27 @@ class Worker:
             opt_steps=acting.opt_steps,
         )
         self.blocks += 1
-        seconds = time.perf_counter() - started
+        seconds, episodes = time.perf_counter() - started, self.envs.take_episodes()
         header = InsertTransition(
             (block,),
-            self.envs.take_episodes(),
+            episodes,
             seconds,
             faults=tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults()),
+            notes=self._notes(bool(episodes)),
             work_s=seconds,
             env_s=self.env_s,
             policy_s=self.policy_s,
             uses=self.use.take(),
         )
         return header, columns
+
+    def _notes(self, has_ended: bool) -> tuple[str, ...]:
+        """Return a warning if no episode has ended after ENDLESS_STEPS steps in every environment of worker 0."""
+        self.awaits_end = self.awaits_end and not has_ended
+        if not self.awaits_end or self.env_steps < ENDLESS_STEPS * self.config.worker.envs:
+            return ()
+        self.awaits_end = False
+        return (f"worker 0: {endless(self.config.env.id, self.env_steps)}",)
 
     def told_steps(self) -> list[Told]:
         """Return the steps of this worker so far. Another thread may call this during `collect`."""
@@ -148,6 +162,7 @@ class Worker:
         for line in faults:
             log.warning("worker %d %s", self.index, line)
         self.incarnation, self.blocks, self.env_steps = state["counters"].tolist()
+        self.awaits_end = False  # episodes may have ended before
         if "held" in state:
             self.params_header, self.params = LoadParams(*state["held"].tolist()), state["params"]
             self.policy.load(self.params)

@@ -48,7 +48,7 @@ class WorkerProxy:
             restarts=self.pool.restarts - restarts,
             routes=self.messages.take(),
             faults=tuple(fault for header in headers for fault in header.faults),
-            notes=tuple(self.pool.take_notes()),
+            notes=(*self.pool.take_notes(), *(note for header in headers for note in header.notes)),
             work_s=sum(header.work_s for header in headers),
             env_s=sum(header.env_s for header in headers),
             policy_s=sum(header.policy_s for header in headers),

@@ -1,0 +1,185 @@
+"""Try an environment in a child process, so that an environment that aborts or hangs does not end the command."""
+
+import ctypes
+import faulthandler
+import importlib
+import os
+import pickle
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, TypeVar
+
+import gymnasium
+
+from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.games.names import games
+from drl_cli.envs.hang import Tick, no_tick
+from drl_cli.envs.make import read_spec
+from drl_cli.envs.trial import try_env
+from drl_cli.errors import TERMINATED
+from drl_cli.types import EnvSpec
+from drl_cli.utils.outside import place, raised
+
+T = TypeVar("T")
+
+PR_SET_PDEATHSIG = 1  # Linux's prctl option: the signal that a process gets when its parent ends
+CALL_BYTES = 256
+"""The child's file begins with its running call in this number of bytes. Python's traceback follows."""
+FLUSH_S = 5.0
+"""Maximum time [s] for printing the child's texts at its end."""
+
+
+class ProcessEnded(EnvFault):
+    """The environment ended the process that tried it, or it hung."""
+
+
+def spec_apart(config: EnvConfig, trains: bool, timeout_s: float) -> EnvSpec:
+    """Return `read_spec(config, trains)`. Raise ProcessEnded if the environment aborts, or hangs for `timeout_s`."""
+    try:
+        spec = apart(config, timeout_s, lambda tick: read_spec(config, trains, tick))
+    except SystemExit as error:
+        if error.code == TERMINATED:  # SIGTERM for this process
+            raise
+        raise EnvFault(f"{config.id} {raised(error)}") from error
+    if ":" in config.id:
+        importlib.import_module(config.id.partition(":")[0])  # so that the next child need not import the module
+    return spec
+
+
+def try_apart(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
+    """Return the warnings of `try_env`. Raise EnvFault, or ProcessEnded if the environment aborts or hangs."""
+
+    def call(tick: Tick) -> list[str]:
+        limit_s = timeout_s if tick is no_tick else None  # the child's `tick` ends a call that takes too long
+        return try_env(config, spec, num=num, seconds=seconds, timeout_s=limit_s, tick=tick)
+
+    return apart(config, timeout_s, call)
+
+
+def apart(config: EnvConfig, timeout_s: float, call: Callable[[Tick], T]) -> T:
+    """Return `call(tick)`. Unless the environment `is_shipped`, a child process makes the call first.
+
+    Raise ProcessEnded if the child ends early or a call of the environment takes longer than `timeout_s`. If the call
+    raises in the child, this process repeats the call, so that the error has its traceback. Only Linux has the child,
+    because other systems can't fork safely.
+    """
+    if is_shipped(config) or sys.platform != "linux":
+        return call(no_tick)
+    answer, notes = (os.memfd_create(name) for name in ("answer", "notes"))
+    try:
+        status = _wait(_fork(call, answer, notes, timeout_s))
+        result, text = _content(answer), _content(notes)
+    finally:
+        os.close(answer)
+        os.close(notes)
+    if not result:
+        raise ProcessEnded(_cause(text.decode(errors="replace"), status, timeout_s))
+    values: list[T] = pickle.loads(result)
+    return values[0] if values else call(no_tick)
+
+
+def is_shipped(config: EnvConfig) -> bool:
+    """Return whether drl-cli, Gymnasium or EnvPool has the environment, and no wrapper of the user changes it."""
+    if config.wrappers:
+        return False
+    if config.backend == "envpool" or config.id in games():
+        return True
+    registration = gymnasium.registry.get(config.id)
+    entry = config.id if registration is None else registration.entry_point
+    return isinstance(entry, str) and entry.startswith(("drl_cli.", "gymnasium."))
+
+
+def _fork(call: Callable[[Tick], T], answer: int, notes: int, timeout_s: float) -> int:
+    """Fork a child that makes the call, and return its process id."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python and JAX warn of a fork beside threads, which the child does not use
+        child = os.fork()
+    if child == 0:
+        _answer(call, answer, notes, timeout_s)
+    return child
+
+
+def _wait(child: int) -> int:
+    """Wait for the child and return its exit code, or minus its signal. End the processes that it started."""
+    with suppress(OSError):  # the child has ended, or has done the same
+        os.setpgid(child, child)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    finally:
+        with suppress(OSError):
+            os.killpg(child, signal.SIGKILL)
+
+
+def _answer(call: Callable[[Tick], object], answer: int, notes: int, timeout_s: float) -> NoReturn:
+    """Make the call in the child, and write [value], or [] if the call raised, to the file `answer`."""
+    try:
+        _begin(notes)
+        values = [call(Ticks(notes, timeout_s))]
+    except BaseException:
+        values = []
+    try:
+        faulthandler.cancel_dump_traceback_later()
+        os.write(answer, pickle.dumps(values))
+        faulthandler.dump_traceback_later(FLUSH_S, exit=True, file=notes)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+def _begin(notes: int) -> None:
+    """Set up the child: it ends with its parent, answers signals as usual, and writes its traceback if it aborts."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # a fork has none of the parent's OpenMP threads, and would wait for them
+    os.lseek(notes, CALL_BYTES, os.SEEK_SET)
+    faulthandler.enable(notes, all_threads=False)
+
+
+class Ticks:
+    """The child's `tick`: notes each call of the environment, and ends the process if a call takes too long.
+
+    The timer is only set again after an eighth of `timeout_s`, because this takes longer than a small environment's
+    step.
+    """
+
+    def __init__(self, notes: int, timeout_s: float) -> None:
+        self.notes, self.timeout_s, self.began = notes, timeout_s, -float("inf")
+
+    def __call__(self, name: str) -> None:
+        os.pwrite(self.notes, name.encode()[:CALL_BYTES].ljust(CALL_BYTES), 0)
+        moment = time.monotonic()
+        if moment - self.began > self.timeout_s / 8:
+            self.began = moment
+            faulthandler.dump_traceback_later(self.timeout_s * 9 / 8, exit=True, file=self.notes)
+
+
+def _content(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
+
+
+def _cause(notes: str, status: int, timeout_s: float) -> str:
+    """Return the message about a child that ended with this exit code, or minus its signal, without an answer."""
+    name, _, when = notes[:CALL_BYTES].strip().partition(", ")
+    trace = notes[CALL_BYTES:]
+    if trace.startswith("Timeout"):
+        cause = f"hung for more than {timeout_s:g} s (worker.step_timeout_s)"
+    elif status >= 0:
+        cause = f"ended the process with exit code {status}"
+    else:
+        cause = f"ended the process by {signal.Signals(-status).name} ({signal.strsignal(-status)})"
+    innermost_last = "\n".join(reversed(trace.rpartition("most recent call first")[2].splitlines()))
+    return f"{name} {cause}{place(innermost_last)}{when and f', {when}'}"

@@ -1,0 +1,167 @@
+"""Environments that are tried in a child process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from drl_cli.envs.apart import ProcessEnded, apart, is_shipped, spec_apart, try_apart
+from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.errors import TERMINATED
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+
+
+class Apart(gymnasium.Env):
+    """`at` names the call that runs `act`."""
+
+    observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
+    act = staticmethod(lambda: None)
+
+    def __init__(self, at="nothing"):
+        self.at = at
+        self.run("init")
+
+    def run(self, at):
+        if at == self.at:
+            self.act()
+
+    def reset(self, *, seed=None, options=None):
+        self.run("reset")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.run("step")
+        return np.zeros(2, np.float32), 1.0, False, True, {}
+
+    def close(self):
+        self.run("close")
+
+
+gymnasium.register("TestApart-v0", Apart)
+
+
+def config(at="nothing", id="TestApart-v0", **changes):
+    return replace(EnvConfig("test", id, {"at": at}, None, 1.0, "none", False, False), **changes)
+
+
+def attempt(at, timeout_s=60.0):
+    spec = spec_apart(config(), True, timeout_s)
+    assert spec == spec_apart(config(at), True, timeout_s)
+    return try_apart(config(at), spec, num=2, seconds=60.0, timeout_s=timeout_s)
+
+
+def test_a_good_environment_gives_its_spec_and_no_warnings():
+    assert attempt("nothing") == []
+
+
+@pytest.mark.parametrize(("at", "name"), [("init", "its constructor"), ("reset", "reset"), ("close", "close")])
+def test_the_message_names_the_call_and_the_line(monkeypatch, at, name):
+    monkeypatch.setattr(Apart, "act", staticmethod(lambda: os.abort()))
+    with pytest.raises(
+        ProcessEnded, match=rf"^{name} ended the process by SIGABRT \(Aborted\) \(.*test_apart.py:\d+\)$"
+    ):
+        attempt(at)
+
+
+def test_the_message_of_a_step_names_the_step(monkeypatch):
+    steps = iter(range(100))
+    monkeypatch.setattr(Apart, "act", staticmethod(lambda: next(steps) == 5 and os._exit(7)))
+    line = "step ended the process with exit code 7, at step 3 of a trial with random actions"  # 2 environments
+    with pytest.raises(ProcessEnded, match=f"^{line}$"):
+        attempt("step")
+
+
+def test_a_signal_handler_of_this_process_is_not_called_in_the_child(monkeypatch):
+    monkeypatch.setattr(Apart, "act", staticmethod(lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        with pytest.raises(ProcessEnded, match="ended the process by SIGTERM"):
+            attempt("init")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_call_that_raises_is_repeated_here_with_its_traceback(monkeypatch):
+    def act():
+        places.append(os.getpid())
+        raise RuntimeError("broken")
+
+    places = []
+    monkeypatch.setattr(Apart, "act", staticmethod(act))
+    with pytest.raises(RuntimeError, match="broken"):
+        spec_apart(config("init"), True, 60.0)
+    assert places == [os.getpid()]
+    with pytest.raises(EnvFault, match="step raised RuntimeError: broken") as caught:
+        attempt("step")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("code", [3, TERMINATED])
+def test_a_constructor_may_not_leave_but_sigterm_may(monkeypatch, code):
+    monkeypatch.setattr(Apart, "act", staticmethod(lambda: sys.exit(code)))
+    with pytest.raises(SystemExit if code == TERMINATED else EnvFault, match=str(code)):
+        spec_apart(config("init"), True, 60.0)
+
+
+def test_a_hang_ends_at_the_timeout_and_a_slow_trial_does_not():
+    apart(config(), 0.4, lambda tick: [(tick("step"), time.sleep(0.1)) for _ in range(7)])
+    with pytest.raises(
+        ProcessEnded, match=r"^step hung for more than 0.2 s \(worker.step_timeout_s\) \(.*test_apart.py"
+    ):
+        apart(config(), 0.2, lambda tick: (tick("step"), time.sleep(60)))
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_nothing_is_left_of_the_child(monkeypatch, tmp_path):
+    def act():
+        process = subprocess.Popen(["sleep", "600"])
+        (tmp_path / "pid").write_text(str(process.pid))
+        os.abort()
+
+    monkeypatch.setattr(Apart, "act", staticmethod(act))
+    files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ProcessEnded):
+        attempt("init")
+    ends, pid = time.monotonic() + 5.0, int((tmp_path / "pid").read_text())
+    while is_alive(pid):
+        assert time.monotonic() < ends
+    assert len(os.listdir("/proc/self/fd")) == files
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_an_interrupt_ends_the_child():
+    def interrupt(tick):
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        apart(config(), 600.0, interrupt)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+SHIPPED = {"CartPole-v1": True, "drl_cli.envs.probes:Masked-v0": True, "TestApart-v0": False, "my_mod:Env": False}
+
+
+@pytest.mark.parametrize("id", SHIPPED)
+def test_shipped_environments_need_no_child(id):
+    made = config(id=id)
+    assert is_shipped(made) == SHIPPED[id]
+    assert (apart(made, 60.0, lambda tick: os.getpid()) == os.getpid()) == SHIPPED[id]
+    assert not is_shipped(replace(made, wrappers=("my_mod:Wrapper",)))
