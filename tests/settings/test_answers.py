@@ -54,7 +54,18 @@ def make_my():
 
 gymnasium.register("AnswersMy-v0", My)
 '''
+ABORTS = """
+import os
+
+import gymnasium
+
+
+class My(gymnasium.Env):
+    def __init__(self):
+        os.abort()
+"""
 FILES = {
+    "answers_aborts.py": ABORTS,
     "answers_mod.py": MY_MOD,
     "answers_broken.py": "import no_such_package_at_all\n",
     "answers_algo.py": "from drl_cli.algos.sac import ACTIONS, Algorithm, Config\n",
@@ -96,6 +107,13 @@ NAMES = [
     ("env=./answers_mod.py:My", 2, "Did you mean env=answers_mod:My?"),
     ("env=answers_mod:Unregisterd", 2, "answers_mod has no environment 'Unregisterd'. Did you mean answers_mod:Unreg"),
     ("env=answers_mod:AnswersMy-v1", 2, "Did you mean answers_mod:AnswersMy-v0?"),
+    (
+        "env=answers_aborts:My",
+        4,
+        "answers_aborts:My: its constructor ended the process by SIGABRT (Aborted) (answers_aborts.py:9)",
+    ),
+    ("env=answers_aborts:My algo=sac", 4, "answers_aborts:My: its constructor ended the process by SIGABRT"),
+    ("env=answers_aborts:My sead=1", 2, "answers_aborts:My: its constructor ended the process by SIGABRT"),
     ("env=answers_broken:Any-v0", 2, "can't import 'answers_broken': No module named 'no_such_package_at_all'"),
     ("env=no_such_mod:My-v0", 2, "no environment 'no_such_mod:My-v0': there is no module 'no_such_mod' to import"),
     ("env=Pendulum-v9", 2, "no environment 'Pendulum-v9'. Did you mean Pendulum-v1"),
@@ -324,7 +342,7 @@ TABLE = [*NAMES, *WORDS, *KEYS, *VALUES, *RUNS, *OWN_YAML]
 
 BELOW = re.compile(
     r"Traceback|Hydra|OmegaConf|omegaconf|DictConfig|hydra\.cc|HYDRA_|Error executing|Could not|Interpolation|usage: "
-    r"|NoViable|struct|full_key|drl_cli\.cli"
+    r"|NoViable|\bstruct\b|full_key|drl_cli\.cli"
 )
 """Words of the tools below, and of Python where it fails."""
 

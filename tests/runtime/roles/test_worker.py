@@ -1,5 +1,6 @@
 """Worker: its builder, seeds, times, and the origin of its rows."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -88,6 +89,31 @@ def test_before_the_first_parameters_only_random_actions_are_possible():
     for header in (LoadParams(0, 0, 0, random_actions=True), LoadParams(-1, 0, 0)):
         with pytest.raises(AssertionError):
             worker.collect(header)
+
+
+@pytest.mark.parametrize(
+    ("index", "is_limited", "length", "due"),
+    [(0, False, 50, 2), (0, True, 50, None), (1, False, 50, None), (0, False, 15, None)],
+)
+def test_episodes_that_do_not_end_give_one_warning(monkeypatch, index, is_limited, length, due):
+    monkeypatch.setattr(worker_module, "ENDLESS_STEPS", 20)
+    config = make_config(*TINY, COUNTER, f"+env.kwargs.base_length={length}", "worker.envs=3", "worker.block_rows=30")
+    worker = Worker(config, replace(read_spec(config.env), is_limited=is_limited), index, 0)
+    notes = [worker.collect(RANDOM)[0].notes for _ in range(4)]
+    line = (
+        "drl_cli.envs.probes:Counter-v0: no episode ended in 60 steps; if episodes never end, set env.max_episode_steps"
+    )
+    assert notes == [(f"worker 0: {line}",) if count == due else () for count in range(1, 5)]
+
+
+def test_a_restored_worker_does_not_warn_of_episodes(monkeypatch):
+    monkeypatch.setattr(worker_module, "ENDLESS_STEPS", 1)
+    config = make_config(*TINY, COUNTER)
+    spec = replace(read_spec(config.env), is_limited=False)
+    before, after = Worker(config, spec, 0, 0), Worker(config, spec, 0, 0)
+    before.collect(RANDOM)
+    after.load_state(before.state())
+    assert (after.collect(RANDOM)[0].notes, after.awaits_end) == ((), False)
 
 
 def test_each_worker_and_incarnation_has_its_own_seeds():

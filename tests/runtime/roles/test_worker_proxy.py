@@ -26,7 +26,13 @@ class Worker:
         number, rows = len(self.calls), self.index + 1
         block = make_block(rows, worker=self.index, number=number)
         episode = Episode(self.index, float(number), 5)
-        spent = {"work_s": 4.0, "env_s": 2.0 + self.index, "policy_s": 1.0, "uses": (f"use of {self.index}",)}
+        spent = {
+            "work_s": 4.0,
+            "env_s": 2.0 + self.index,
+            "policy_s": 1.0,
+            "uses": (f"use of {self.index}",),
+            "notes": (f"note of {self.index}",),
+        }
         header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",), **spent)
         return [LocalRef(header), LocalRef({"reward": np.full(rows, 10.0 * self.index + number)})]
 
@@ -63,7 +69,7 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     assert [block.worker for block in merged.blocks] == [0, 1]
     assert [episode.env for episode in merged.episodes] == [0, 1]
     assert merged.faults == ("fault of 0", "fault of 1")
-    assert (merged.collect_s, merged.restarts, merged.notes) == (3.0, 0, ())
+    assert (merged.collect_s, merged.restarts, merged.notes) == (3.0, 0, ("note of 0", "note of 1"))
     assert {route: count for route, count in merged.routes.items() if count} == {1: 2, 8: 2}
     merged, columns = proxy.collect(first)
     assert proxy.runtime.puts == [params]
