@@ -19,6 +19,7 @@ from drl_cli.testing import Case, check_algorithm, check_gradients, check_learni
 DOC = Path(__file__).parents[2] / "docs" / "add-an-algorithm.md"
 SHORT = ("network.hidden=[16,16]", "total_env_steps=512", "orchestrator.min_inserts=64", "worker.envs=4")
 SHORT += ("trainer.batch_size=16", "manage.eval_episodes=1", "manage.confirm_episodes=0", "worker.block_rows=32")
+ACTOR = "drl.MLP(self.torso.size, spec.action.size, network)"
 TINY = ("env=Pendulum-v1", "network.hidden=[16,16]")
 
 
@@ -121,16 +122,17 @@ def test_it_learns_from_images_and_priorities(folder):
     case.spec = type(case.spec)("x", type(case.spec.obs)((36, 36, 3), "uint8"), case.spec.action)
     algorithm = case.algorithm()
     case.learn(algorithm, 0, 2, rows=4)
-    assert any(isinstance(layer, torch.nn.Conv2d) for layer in algorithm.critic.modules())
+    assert any(isinstance(layer, torch.nn.Conv2d) for layer in algorithm.params.modules["critic"].modules())
     assert case.policy(0, algorithm).act(case.obs(2))["action"].shape == (2, 1)
 
 
 def test_gradients_against_finite_differences(folder):
     case = Case("my_td3", *TINY)
     algorithm, batch = case.algorithm(), case.batch()
+    actor, critic = (algorithm.params.modules[name] for name in ("actor", "critic"))
 
     def loss():
-        return algorithm.critic(batch["obs"], algorithm.actor(batch["obs"])).square().mean()
+        return critic(batch["obs"], actor(batch["obs"])).square().mean()
 
     check_gradients(algorithm.params, loss)
 
@@ -148,8 +150,8 @@ VARIANTS = {
         "counts.opt_steps % 5 == 4",
     ),
     "priorities without importance weights": (
-        'critic_loss = (batch.get("weight", 1.0) * error.square().sum(-1)).mean()',
-        "critic_loss = nn.functional.huber_loss(self.critic(obs, action), target[:, None].expand(-1, 2))",
+        'loss = drl.losses.twin_critics(q, target, batch.get("weight"))',
+        "loss = nn.functional.huber_loss(q, target.expand(2, -1))",
     ),
 }
 
@@ -162,7 +164,10 @@ def test_variants_of_the_algorithm_pass(folder, variant):
 
 MISTAKES = {
     "each trainer draws its own noise": (
-        ("self.context.randn(*action.shape, self.noise)", "torch.randn(*action.shape, generator=self.noise)"),
+        (
+            'self.context.randn(*batch["action"].shape, self.noise)',
+            'torch.randn(*batch["action"].shape, generator=self.noise)',
+        ),
         "not equal to one with all rows",
     ),
     "noise that is not saved": (
@@ -171,8 +176,8 @@ MISTAKES = {
     ),
     "parameters changed without the optimizer": (
         (
-            'self.optimizer.minimize(critic_loss, "critic")',
-            "self.optimizer.zero_grad(), critic_loss.backward(), self.params.flat.sub_(0.01 * self.params.grad)",
+            'self.optimizer.step(loss, parts=["critic"])',
+            'self.params["critic"].flat.sub_(0.01 * self.params["critic"].grad)',
         ),
         "two trainers drift apart",
     ),
@@ -183,11 +188,11 @@ MISTAKES = {
         ),
         "a resumed run differs",
     ),
-    "weights ignored": (('batch.get("weight", 1.0) * ', ""), "ignores the weights"),
+    "weights ignored": ((', batch.get("weight")', ""), "ignores the weights"),
     "actions out of bounds": ((".clip(-1, 1)", ".clip(-2, 2) * 9"), r"act: actions are in \[-1, 1\]"),
     "no exploration": ((' * self.rng.standard_normal(action.shape, "float32")', ""), "does not explore"),
     "actions of another type": (('"float32")).clip', '"float64")).clip'), "act: action is float64"),
-    "a sum over rows": (("error.square().sum(-1)).mean()", "error.square().sum(-1)).sum()"), "not equal to one"),
+    "a sum over rows": (('return loss, {"critic', 'return len(target) * loss, {"critic'), "not equal to one"),
     "a batch that is changed": (('target = batch["reward"]', 'target = batch["reward"].mul_(2)'), "changes its batch"),
     "a policy of another part": (('policy_parts = ("actor",)', 'policy_parts = ("critic",)'), "the policy needs"),
 }
@@ -202,13 +207,13 @@ def test_mistakes_are_found(folder, mistake):
 
 
 def test_an_algorithm_that_does_not_learn_is_found(folder):
-    change(folder, ('metrics["actor_loss"] = actor_loss = -', 'metrics["actor_loss"] = actor_loss = '))
+    change(folder, ("loss = -nets.critic", "loss = nets.critic"))
     with pytest.raises(AssertionError, match="misses the goals"):
         check_learning("my_td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", updates=60)
 
 
 def test_dropout_is_allowed_with_one_trainer(folder):
-    change(folder, ("(nn.Linear(*sizes), nn.ReLU())", "(nn.Linear(*sizes), nn.Dropout(0.0), nn.ReLU())"))
+    change(folder, (ACTOR, f"nn.Sequential({ACTOR}, nn.Dropout(0.0))"))
     check_algorithm("my_td3", *TINY)
 
 
@@ -230,7 +235,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(folder, run_graph, mode):
 
 
 def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):
-    args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256")
+    args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256", "network.hidden=[64,64]")
     plain, rounded, skips = (
         weights(run_graph(*args, *more)) for more in ((), ("precision=bf16",), ("trainer.on_nonfinite=skip",))
     )
@@ -246,17 +251,14 @@ def test_a_wrong_option_is_an_error_with_a_suggestion(folder, start):
 
 REFUSALS = {
     "layers of several trainers": (
-        ("nn.ReLU())]", "nn.Dropout(0.1), nn.ReLU())]"),
+        (ACTOR, f"nn.Sequential({ACTOR}, nn.Dropout(0.1))"),
         ("mode=sync", "worker.num=1", "trainer.num=2"),
         r"my_td3: actor\.mlp\.1 is a Dropout, .* say trainer\.num=1",
     ),
     "another dtype": (
-        (
-            "self.actor, self.critic = Actor(network, spec), ",
-            "self.actor, self.critic = Actor(network, spec).double(), ",
-        ),
+        ("actor=Actor(network, spec)", "actor=Actor(network, spec).double()"),
         (),
-        r"my_td3: parameter actor\.mlp\.0\.weight is torch\.float64",
+        r"my_td3: parameter actor\.mlp\.flat is torch\.float64",
     ),
     "a torso that does not fit": (None, ("network=cnn",), r"my_td3: network\.torso=cnn needs an image"),
     "a memory": (None, ("network.memory=lstm",), r"network\.memory=lstm: the policy of my_td3 has no memory"),
