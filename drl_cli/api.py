@@ -54,11 +54,12 @@ losses = public
 
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP
+    from drl_cli.networks.mlp_module import Network as Network
 
 
-def __getattr__(name: str) -> Any:  # Any: the class MLP, a torch module, whose file imports torch
-    if name == "MLP":
-        from drl_cli.networks.mlp_module import MLP
+def __getattr__(name: str) -> Any:  # Any: a class of torch modules, whose file imports torch
+    if name in ("MLP", "Network"):
+        from drl_cli.networks import mlp_module
 
-        return MLP
+        return getattr(mlp_module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,10 @@ from drl_cli.utils.outside import NotFound, import_module
 ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
 
-HELPERS = ("base", "distributional", "learner", "lookup", "policy", "reward", "rollout", "soft_actor_critic", "stacks")
+HELPERS = (
+    *("base", "continuous", "distributional", "learner", "lookup", "policy", "reward", "rollout"),
+    *("soft_actor_critic", "stacks"),
+)
 """Modules in this folder that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}

@@ -1,4 +1,4 @@
-"""MLP: a torch module for your own algorithms, with the fast hand-written passes of the built-in algorithms."""
+"""MLP and Network: torch modules for algorithms, with the fast hand-written passes of `FlatMLP`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
+from drl_cli.networks.torsos import torso
 from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
+from drl_cli.types import EnvSpec
 
 
 class MLP(nn.Module):
@@ -65,6 +67,34 @@ class MLP(nn.Module):
         else:
             out = _HandWritten.apply(self, x, self.flat, *masks)  # type: ignore[no-untyped-call]
         return out.squeeze(0) if self.ensemble == 1 else out
+
+
+class Network(nn.Module):
+    """A torso for the observation and an MLP for its features, such as an actor, or critics of state and action.
+
+    With `actions` > 0, the MLP's inputs are the features and an action `[B, actions]`. The result is `[B, outputs]`, or
+    with an ensemble of N MLPs, which share the torso, `[N, B, outputs]`.
+    """
+
+    def __init__(
+        self,
+        network: NetworkConfig,
+        spec: EnvSpec,
+        outputs: int,
+        actions: int = 0,
+        ensemble: int = 1,
+        last: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.torso = torso(network, spec)
+        size: int = self.torso.size  # type: ignore[assignment]
+        self.mlp = MLP(size + actions, outputs, network, ensemble, last)
+
+    def forward(self, obs: Any, action: Tensor | None = None, masks: Sequence[Tensor] = ()) -> Tensor:  # Any: see torso
+        """Return the outputs for observations `[B, ...]`; `masks` are the dropout masks of the MLP."""
+        x = self.torso(obs)
+        out: Tensor = self.mlp(x if action is None else torch.cat([x, action], -1), masks)
+        return out
 
 
 class _HandWritten(torch.autograd.Function):

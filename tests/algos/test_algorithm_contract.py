@@ -33,7 +33,7 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-PRIORITIZED = {"c51", "dqn", "iqn", "qr_dqn", "sac", "sac_discrete"}
+PRIORITIZED = {"c51", "dqn", "iqn", "qr_dqn", "sac", "sac_discrete", "td3"}
 """Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 
@@ -53,6 +53,7 @@ class Case:
         self.schema = transition_schema(self.spec, extra)
 
     def algorithm(self, seed=0, context=CPU):
+        torch.manual_seed(seed)  # as in a trainer
         return self.module.Algorithm(self.config, NETWORK, self.spec, seed, context)
 
     def policy(self, seed=0):
@@ -219,7 +220,7 @@ def test_a_trainer_names_what_does_not_fit(case):
     layout = Layout({"": (3, 2)}, True)
     trainer = make_trainer(case, 0, layout)
     train(case, trainer, layout, 0, 2)
-    before, state = trainer.state(), make_trainer(case, 1, layout).state()
+    state, before = make_trainer(case, 1, layout).state(), trainer.state()  # the second trainer seeds torch
     array = next(key for key in state if key.startswith("algorithm.optimizer."))
     bad = {**state, array: np.zeros((1, 1), np.float32), "algorithm.spare": np.zeros(2)}
     del bad["normalizer.before"], bad["opt_steps"]

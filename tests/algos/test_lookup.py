@@ -62,7 +62,7 @@ def test_refusal_says_why():
     )
     assert lookup.refusal("dqn", DISCRETE, "async", "uniform") is None
     line = lookup.refusal("dqn", BOX, "async", "uniform")
-    assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"
+    assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac or algo=td3"
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
     line = lookup.refusal("dqn", several, "async", "uniform")
     assert line == "DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). For this: algo=ppo"

@@ -23,6 +23,8 @@ CASES = {
     "sac-normalized": (f"{PROBE}:Scaled-v0", "algo=sac", "env.normalize_obs=true", "network.layer_norm=true"),
     "sac-free": ("env=everything:Unbounded-v0", "algo=sac", "network.activation=elu"),
     "sac-tree": ("env=everything:Everything-v0", "algo=sac", "env.normalize_obs=true"),
+    "td3": ("env=Pendulum-v1", "algo=td3", "network.layer_norm=true"),
+    "td3-tree": ("env=everything:Everything-v0", "algo=td3"),
     "dqn": ("env=CartPole-v1", "algo=dqn", "network.activation=tanh"),
     "dqn-start": (f"{PROBE}:Choose-v0", "algo=dqn"),
     "dqn-cnn": (f"{PROBE}:Patch-v0", "algo=dqn"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
@@ -76,8 +77,10 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
         have.add((row["algo"], row["env"], row["threshold"], mode, tuple(row["seeds"])))
     goals = [("CartPole-v1", 475), ("Acrobot-v1", -100)]
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
-    family = set(options("algo")) - {"ppo", "sac", "r2d2"}
+    continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS}
+    family = set(options("algo")) - continuous - {"r2d2"}
     assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have
+    assert not {(algo, "Pendulum-v1", -200, *run) for algo in continuous - {"ppo", "sac"} for run in runs} - have
 
 
 def test_a_fingerprint_follows_the_config():

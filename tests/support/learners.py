@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from confs import algo_config
 
+from drl_cli.algos.learner import NetworkAlgorithm
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
@@ -26,7 +27,9 @@ LOOKS = {
     "memory": (VECTOR, "lstm"),
     "tree-memory": (TREE, "gru"),
 }
-CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
+BY_HAND = [name for name in algorithms() if issubclass(load_algorithm(name).Algorithm, NetworkAlgorithm)]
+CASES = [(name, kind) for name in BY_HAND for kind in load_algorithm(name).ACTIONS]
+"""The algorithms with backward passes by hand, on an encoder; test_continuous.py has the others."""
 BURN_IN, LENGTH = 2, 6
 
 

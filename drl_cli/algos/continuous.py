@@ -1,0 +1,113 @@
+"""What algorithms for continuous actions share: policies in numpy, exploration noise, the actor's distribution."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from drl_cli.algos import sac
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.losses.distributions import TanhGaussian
+from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp import num_params
+from drl_cli.optim.group import Refused
+from drl_cli.optim.modules import kept
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, num_rows
+from drl_cli.utils.lazy import Tensor
+from drl_cli.utils.ranges import NonNegative, Positive
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class NoiseConfig(AlgoConfig):
+    """Options of exploration noise. Noise is in units of half the action range."""
+
+    noise: NonNegative = 0.1
+    noise_kind: Literal["gaussian", "ou"] = "gaussian"
+    ou_theta: Positive = 0.15
+
+
+class ActorPolicy(NetworkPolicy):
+    """A policy in numpy whose parameters are those of one `drl.Network`, without a memory."""
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        check_network(config.name, network)
+        super().__init__(config, network, spec, seed)
+
+    def load(self, params: Array) -> None:
+        """Load a vector of the torso's weights, the MLP's weights, and the torso's buffers."""
+        learner = self.encoder.learner
+        buffers = 0 if learner is None else sum(tensor.numel() for _, tensor in kept(learner.torso))
+        end = len(params) - buffers
+        begin = max(0, end - num_params(self.shapes))
+        super().load(np.concatenate([params[:begin], params[end:], params[begin:end]]) if buffers else params)
+
+
+class DeterministicPolicy(ActorPolicy):
+    """An actor tanh(f(s)). It explores with Gaussian or Ornstein-Uhlenbeck noise, drawn for each environment."""
+
+    is_squashed = True
+
+    def __init__(self, config: NoiseConfig, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        self.config = config
+        self.drift: Array = np.zeros((0, spec.action.size), np.float32)
+
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
+        action = self.greedy(obs, last)
+        return {"action": np.clip(action + self.draw_noise(num_rows(obs), last), -1.0, 1.0)}
+
+    def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
+        """Return noise `[rows, A]`.
+
+        Ornstein-Uhlenbeck noise is correlated in time: x <- x - theta x + sigma N(0, 1). The state x of an environment
+        is 0 where an episode begins (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930).
+        """
+        config = self.config
+        drawn = config.noise * self.rng.standard_normal((rows, self.action.size), np.float32)
+        if config.noise_kind == "gaussian":
+            return np.asarray(drawn, np.float32)
+        if len(self.drift) != rows:
+            self.drift = np.zeros((rows, self.action.size), np.float32)
+        begins = np.zeros(rows, np.bool_) if last is None else np.asarray(last.begins)
+        before = np.where(begins[:, None], np.float32(0), self.drift)
+        self.drift = np.asarray(before - np.float32(config.ou_theta) * before + drawn, np.float32)
+        return self.drift
+
+    def state(self) -> State:
+        return super().state() | {"drift": self.drift.copy()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.drift = state["drift"].copy()
+
+
+class SquashedPolicy(ActorPolicy, sac.Policy):
+    """The tanh-Gaussian actor of SAC, whose network has 2 outputs per dimension: mean and log standard deviation."""
+
+
+def squashed(out: Tensor) -> TanhGaussian:
+    """Return the distribution of actions from the actor's outputs `[B, 2 A]`."""
+    mean, log_std = out.chunk(2, -1)
+    return TanhGaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))
+
+
+def make_network(
+    network: NetworkConfig, spec: EnvSpec, outputs: int, actions: int = 0, ensemble: int = 1
+) -> "nn.Module":
+    """Return a new `drl.Network`."""
+    from drl_cli.networks.mlp_module import Network  # imports torch
+
+    return Network(network, spec, outputs, actions, ensemble)
+
+
+def check_network(name: str, network: NetworkConfig, dropout: bool = False) -> None:
+    """Raise Refused if the config asks for a memory, or for dropout and the algorithm has none."""
+    if network.memory != "none":
+        raise Refused(f"network.memory={network.memory}: {name} has no memory; say network.memory=none")
+    if network.dropout and not dropout:
+        raise Refused(f"network.dropout={network.dropout:g}: {name} has no dropout; say network.dropout=0")

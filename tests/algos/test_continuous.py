@@ -1,0 +1,184 @@
+"""What algorithms for continuous actions share: observations of every kind, numpy policies, noise, action bounds."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from continuous import SPEC, config_of, make, policy_of
+from graphs import weights
+from gymnasium.spaces import Box
+from learners import BY_HAND, CPU, IMAGE, TREE, mapped, stacked, values
+
+from drl_cli.algos import continuous
+from drl_cli.algos.base import Counts
+from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.envs import actions
+from drl_cli.envs.probes.answers import Reach
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Refused
+from drl_cli.testing import check_learning
+from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
+
+FAMILY = [name for name in algorithms() if name not in BY_HAND]
+NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
+DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, continuous.DeterministicPolicy)]
+ALL = pytest.mark.parametrize("name", FAMILY)
+
+
+@ALL
+@pytest.mark.parametrize("obs", [IMAGE, TREE], ids=["image", "tree"])
+def test_images_and_dicts_are_learned_from_and_acted_on(name, obs):
+    """An update changes every torso, and the numpy policy has the greedy actions of the trainer's actor."""
+    module, spec = load_algorithm(name), EnvSpec("x", obs, ActionSpec("box", 2, "Box(2,)"))
+    algorithm, rng = make(module, spec=spec), np.random.default_rng(0)
+    before = {key: p.clone() for part, m in algorithm.params.modules.items() for key, p in named(part, m)}
+    for i in range(2):
+        algorithm.learn(random_rows(obs, rng), Counts(i))
+    after = {key: p for part, m in algorithm.params.modules.items() for key, p in named(part, m)}
+    assert [key for key in before if torch.equal(before[key], after[key])] == []
+    policy, seen = policy_of(module, algorithm, spec=spec), draw(obs, 6, rng)
+    with torch.no_grad():
+        algorithm.params.modules["actor"].eval()
+        out = algorithm.params.modules["actor"](mapped(seen, torch.from_numpy))[:, :2].tanh()
+    np.testing.assert_allclose(policy.greedy(seen), out, rtol=1e-4, atol=1e-5)
+
+
+def named(part, module):
+    return [(f"{part}.{key}", parameter) for key, parameter in module.named_parameters()]
+
+
+def draw(obs, rows, rng):
+    return (
+        {path: values(one, rows, rng) for path, one in obs.items()} if isinstance(obs, dict) else values(obs, rows, rng)
+    )
+
+
+def random_rows(obs, rng, rows=8):
+    columns = {"obs": draw(obs, rows, rng), "next_obs": draw(obs, rows, rng)}
+    columns |= {"action": rng.uniform(-1, 1, (rows, 2)).astype(np.float32)}
+    columns |= {"reward": rng.standard_normal(rows).astype(np.float32), "discount": np.full(rows, 0.9, np.float32)}
+    return stacked([columns])
+
+
+@ALL
+def test_a_memory_is_refused(name):
+    module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", memory="lstm")
+    for kind in (lambda *args: module.Algorithm(*args, CPU), module.Policy):
+        with pytest.raises(Refused, match=f"network.memory=lstm: {name} has no memory; say network.memory=none"):
+            kind(config_of(module), network, SPEC, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILY if name != "redq"])
+def test_dropout_is_refused(name):
+    module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", dropout=0.1)
+    with pytest.raises(Refused, match="has no dropout; say"):
+        module.Algorithm(config_of(module), network, SPEC, 0, CPU)
+
+
+class Asymmetric(Reach):
+    """The probe Reach with actions from -2 to 6: the best action in [-1, 1] equals the observation."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = Box(-2.0, 6.0, (1,), np.float32)
+
+    def reward(self, action):
+        return super().reward((action - 2) / 4)
+
+
+gymnasium.register("Asymmetric-v0", entry_point=f"{__name__}:Asymmetric")
+FAST = ("algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
+
+
+def test_asymmetric_action_bounds():
+    check_learning("td3", f"env={__name__}:Asymmetric-v0", *FAST, updates=300)
+
+
+def test_a_copy_with_symmetric_bounds_does_not_learn_them(monkeypatch):
+    def scaled(self, given):
+        return np.clip(given * self._space.high, self._space.low, self._space.high).astype(np.float32)
+
+    monkeypatch.setattr(actions.ActionMap, "_to_box", scaled)
+    with pytest.raises(AssertionError, match="misses the goals"):
+        check_learning("td3", f"env={__name__}:Asymmetric-v0", *FAST, updates=100)
+
+
+def last_step(begins):
+    return PreviousStep(np.zeros((len(begins), 3)), np.zeros(len(begins), np.float32), np.array(begins))
+
+
+def ou_noise_belongs_to_an_environment(policy):
+    """Each environment and dimension has its own noise, which follows the equation and begins at 0 in each episode."""
+    one, two, three = (
+        policy.draw_noise(3, last_step(begins)) for begins in ([True] * 3, [False] * 3, [False, True, True])
+    )
+    assert len(np.unique(one)) == one.size
+    noise = 0.2 * np.random.default_rng(0).standard_normal((3, 3, 3), np.float32)
+    np.testing.assert_allclose(one, noise[0], rtol=1e-6)
+    np.testing.assert_allclose(two, (1 - 0.15) * one + noise[1], rtol=1e-5)
+    np.testing.assert_allclose(three, np.float32([[1 - 0.15], [0], [0]]) * two + noise[2], rtol=1e-5)
+
+
+def shared_by_environments(policy):
+    draw = policy.draw_noise
+    policy.draw_noise = lambda rows, last: np.broadcast_to(draw(1, last_step(last.begins[:1])), (rows, 3)).copy()
+
+
+def shared_by_dimensions(policy):
+    draw = policy.draw_noise
+    policy.draw_noise = lambda rows, last: np.broadcast_to(draw(rows, last)[:, :1], (rows, 3)).copy()
+
+
+def kept_over_episodes(policy):
+    draw = policy.draw_noise
+    policy.draw_noise = lambda rows, last: draw(rows, last_step([False] * rows))
+
+
+def kept_everywhere_if_one_goes_on(policy):
+    draw = policy.draw_noise
+    policy.draw_noise = lambda rows, last: draw(rows, last_step([last.begins.all()] * rows))
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_ornstein_uhlenbeck_noise(name):
+    ou_noise_belongs_to_an_environment(policy_of(load_algorithm(name), noise=0.2, noise_kind="ou", ou_theta=0.15))
+
+
+@pytest.mark.parametrize(
+    "fault", [shared_by_environments, shared_by_dimensions, kept_over_episodes, kept_everywhere_if_one_goes_on]
+)
+def test_broken_noise_is_found(fault):
+    policy = policy_of(load_algorithm("td3"), noise=0.2, noise_kind="ou", ou_theta=0.15)
+    fault(policy)
+    with pytest.raises(AssertionError):
+        ou_noise_belongs_to_an_environment(policy)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ou"])
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_exploration_is_the_greedy_action_and_noise_and_goes_on_from_a_state(name, kind):
+    module, obs = load_algorithm(name), np.random.default_rng(1).standard_normal((4, 5)).astype(np.float32)
+    policy, other = (policy_of(module, noise=0.3, noise_kind=kind, seed=seed) for seed in (0, 9))
+    policy.act(obs, last_step([True] * 4))
+    other.load_state(policy.state())
+    acted, same = (one.act(obs, last_step([False] * 4))["action"] for one in (policy, other))
+    np.testing.assert_array_equal(acted, same)
+    rng = np.random.default_rng(0)
+    first, second = (0.3 * rng.standard_normal((4, 3), np.float32) for _ in range(2))
+    noise = second if kind == "gaussian" else 0.85 * first + second
+    np.testing.assert_allclose(acted, np.clip(policy.greedy(obs) + noise, -1, 1), rtol=1e-4, atol=1e-5)
+
+
+@ALL
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_resumed_run_equals_an_uninterrupted_run(name, mode, run_graph):
+    num = 2 if mode == "sync" else 1
+    noise = ("algo.noise_kind=ou",) if name in DETERMINISTIC else ()
+    args = (f"algo={name}", "env=Pendulum-v1", "tuned=none", f"mode={mode}", f"worker.num={num}", *noise)
+    whole = run_graph(*args, "total_env_steps=512")
+    half = run_graph(*args, "total_env_steps=256")
+    before = weights(half)
+    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
+    assert weights(resumed) == weights(whole) != before
+    states = [graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)]
+    np.testing.assert_equal(*states)
