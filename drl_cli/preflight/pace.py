@@ -13,7 +13,12 @@ from drl_cli.runtime.roles.exploration import exploration_problems
 
 def pace_problems(config: Config) -> list[str]:
     """Return a line for each setting with which the run would never train, would deadlock, or would lose data."""
-    replay = config.replay
+    replay, envs = config.replay, config.worker.envs
+    if envs > max(replay.num_transitions, config.min_inserts):  # otherwise the capacity is the wrong value
+        return [
+            f"worker.envs={envs}: one step of all environments is a block of {envs} transitions, which does not fit "
+            f"in replay.capacity={replay.num_transitions}; lower worker.envs"
+        ]
     own = list(replay.problems(load_of(config)))
     if own and replay.steps:  # the number of rows can't be computed
         return own

@@ -25,6 +25,8 @@ NETWORK_COPIES = 8
 """Minimum number of copies of the weights, such as gradients, optimizer state, critics, targets, published policy."""
 WORKER_BYTES = 60 * 2**20
 """Minimum memory [bytes] of a worker's process."""
+ENV_BYTES = 5000
+"""Minimum memory [bytes] of an environment: measured for CartPole-v1, which has one of the smallest."""
 MIN_DISK_BYTES = 50 * 2**20
 """Minimum free space for a new run. A resumed run already has its files, and removes its own old ones first."""
 
@@ -74,11 +76,14 @@ def with_capacity(config: Config, spec: EnvSpec) -> Config:
 
 
 def check_workers(config: Config) -> None:
-    """Raise UsageError if the processes of the workers don't fit in memory."""
-    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
-        num, free = config.num_workers, free_memory()
+    """Raise UsageError if the processes of the workers, or their environments, don't fit in memory."""
+    if config.ray.address is not None:
+        return
+    num, envs, free = config.num_workers, config.worker.envs, free_memory()
+    if config.mode != "single" and not config.debug.in_process:
         advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
         _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
+    _check_fits(f"worker.envs={envs} in {num} workers", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
 
 
 def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
 from drl_cli.settings.algorithm import config_class
-from drl_cli.settings.conf import groups, options
-from drl_cli.settings.description import keys_of
+from drl_cli.settings.conf import defaults, groups, options
+from drl_cli.settings.description import is_free, keys_of
 from drl_cli.settings.hydra_grammar import PROSE, is_open
+from drl_cli.settings.judge import unknown_key
 from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.spelling import did_you_mean
@@ -41,11 +42,16 @@ def as_override(key: str, value: str) -> str:
 def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
     """Return the error line for an unknown flag. If the flag means a key, remove the key's value from `rest`."""
     word, equals, value = flag.lstrip("-").partition("=")
-    key = meant(word) if len(word) > 1 else None
-    if key is None:
+    name, keys = word.replace("-", "_"), keys_of(AlgoConfig)
+    key = name if is_free(name, keys) else meant(word) if len(word) > 1 else None
+    group, dot, _ = name.partition(".")
+    if key is None and not (dot and group in groups()):
         return f"no flag '{flag}'.{did_you_mean(flag.partition('=')[0], flags)}   try --help"
     if not equals and rest and not rest[0].startswith("-") and "=" not in rest[0]:
         value = rest.pop(0)
+    if key is None:
+        unknown = unknown_key(name, config_class(defaults()["algo"]))
+        return f"no flag '--{word}': options have no dashes; {unknown}   drl-list keys {group}"
     if key == "mode" and value not in options("mode"):
         value = ""
     return f"no flag '--{word}': options have no dashes; say {as_override(key, value)}"

@@ -1,7 +1,6 @@
 """Check a drl-train command line, and the user's yaml that it names, before the slow import of Hydra."""
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
 from drl_cli.settings.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.settings.judge import problems_of
+from drl_cli.settings.options import warn_of_repeats
 from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
@@ -63,10 +63,7 @@ def check_command(command: CommandLine) -> None:
         if found.errors and not command.is_sweep and (line := _action_problem(command, algo)):
             raise UsageError(line)
     found.report()
-    typed = [match["key"] for match in values]
-    for key, text in typed_values(overrides).items():
-        if typed.count(key) > 1:
-            print(f"warning: {key} is given {typed.count(key)} times; {key}={text} counts", file=sys.stderr)
+    warn_of_repeats([(match["key"], match["value"] or "") for match in values])
 
 
 def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str | None:

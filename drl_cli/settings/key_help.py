@@ -17,11 +17,11 @@ from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.bare_words import meant
 from drl_cli.settings.build import as_typed, default_values, is_within
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, groups, option_file, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
-from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean
 
@@ -56,7 +56,12 @@ def answer(args: Sequence[str]) -> list[str]:
 
 
 def sections(topics: Sequence[str]) -> list[Section]:
-    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys. Without topics, return all sections."""
+    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys. Without topics, return all sections.
+
+    Several words may also be one name, as in `learning rate`.
+    """
+    if len(topics) > 1 and (key := meant("_".join(topics))):
+        return find(key.partition("=")[0])
     if topics:
         return [section for topic in topics for section in find(topic)]
     top_level = Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
@@ -86,8 +91,8 @@ def find(topic: str) -> list[Section]:
         return [option_section(group, option)]
     words = [key.name for section in every for key in section.keys]
     known = [*groups(), *words, *(f"{name}.{choice}" for name in groups() for choice in options(name))]
-    meant = synonym(topic, words)
-    hint = f" Did you mean {meant}?" if meant else did_you_mean(topic, known)
+    key = meant(topic.lower())
+    hint = f" Did you mean {key}?" if key else did_you_mean(topic, known)
     raise UsageError(f"no group or key '{topic}'.{hint}   groups: {', '.join(groups())}")
 
 

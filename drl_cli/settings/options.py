@@ -1,6 +1,7 @@
 """The `key=value` options of all commands except drl-train. A dataclass defines their names and types."""
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -26,13 +27,16 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     args, problems = without_flags(args, types)
     if problems:
         raise UsageError(problems)
+    typed = list[tuple[str, str]]()
     for arg in args:
         name, equals, text = arg.partition("=")
         if not equals and positional:
             name, text = positional, arg
+        is_list = name in types and "[text, ...]" in types[name].forms
+        typed += [(name, text)] if equals or not is_list else []  # a list may be several bare words
         if name not in types:
             problems.append(f"{name}: no such option.{did_you_mean(name, types)}   options: {', '.join(types)}")
-        elif "[text, ...]" in types[name].forms:
+        elif is_list:
             values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
         else:
             forms = types[name].forms
@@ -44,12 +48,21 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
                 problems.append(f"{name}: can't read {text!r}")
             except UsageError as error:
                 problems += error.problems
+    warn_of_repeats(typed)
     given = {arg.partition("=")[0] for arg in args} | values.keys()
     required = [name for name, default in default_values(kind).items() if default == MISSING]
     problems += [f"{name}: is missing, say {name}=..." for name in required if name not in given]
     if problems:
         raise UsageError(problems)
     return kind(**values)
+
+
+def warn_of_repeats(pairs: Sequence[tuple[str, str]]) -> None:
+    """Print a warning for each key that is given several times. The last value counts."""
+    keys = [key for key, _ in pairs]
+    for key, value in dict(pairs).items():
+        if (times := keys.count(key)) > 1:
+            print(f"warning: {key} is given {times} times; {key}={value} counts", file=sys.stderr)
 
 
 def without_flags(args: Sequence[str], keys: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -164,6 +164,13 @@ WORDS = [
     ("--cuda", 2, "say device=cuda"),
     ("--seed", 2, "say seed=..."),
     ("--foo", 2, "no flag '--foo'."),
+    (
+        "--env.foo 3",
+        2,
+        "no flag '--env.foo': options have no dashes; env.foo: env has no option 'foo'.   drl-list keys",
+    ),
+    ("--algo.lrr=1", 2, "no flag '--algo.lrr': options have no dashes; algo.lrr: sac has no option 'lrr'. Did you mea"),
+    ("--env.kwargs.g 9", 2, "no flag '--env.kwargs.g': options have no dashes; say env.kwargs.g=9"),
     ("-x", 2, "no flag '-x'.   try --help"),
     ("--hydra-help", 2, "no flag '--hydra-help'.   try --help"),
     ("--info", 2, "no flag '--info'."),
@@ -275,6 +282,9 @@ VALUES = [
     ("replay.capacity=10 env=Pendulum-v1", 2, "replay.capacity=10 is below orchestrator.min_inserts"),
     ("network.hidden=[100000,100000] env=Pendulum-v1", 7, "network.hidden=[100000, 100000] needs 298.0 GiB"),
     ("worker.num=100000 env=Pendulum-v1", 7, "worker.num=100000 needs"),
+    ("worker.envs=1000000 env=Pendulum-v1", 2, "which does not fit in replay.capacity=100000; lower worker.envs"),
+    ("worker.envs=1000000 env=CartPole-v1 algo=ppo", 2, "does not fit in replay.capacity=65536; lower worker.envs"),
+    ("worker.envs=1000000000 mode=single", 7, "worker.envs=1000000000 in 1 workers needs 4656.6 GiB"),
     ("env=Pendulum-v1 env.kwargs.colour=1", 2, "Pendulum-v1 has no argument 'colour'.   arguments: render_mode, g"),
 ]
 RUNS = [

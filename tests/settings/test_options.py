@@ -46,6 +46,13 @@ def test_all_problems_at_once_with_the_nearest_name():
     assert problems[4].startswith("run: is missing")
 
 
+def test_a_key_that_is_given_twice_is_a_warning(capsys):
+    assert parse(["run=a", "episodes=2", "run=b", "c"], Options, "run").run == "c"
+    assert capsys.readouterr().err == "warning: run is given 3 times; run=c counts\n"
+    parse(["run=a", "episodes=2"], Options)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_bare_word_without_a_positional_option_is_an_error():
     assert problems_of("run=x", "latest")[0].startswith("latest: no such option.")
 
