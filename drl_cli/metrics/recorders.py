@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO, TypeAlias
@@ -68,13 +69,14 @@ class Csv:
     """Writes eval.csv: one line per evaluation. The first columns are the fixed `columns`.
 
     A new name gets a new last column; lines without this name have an empty cell there. Columns never change their
-    order, even if a resumed run continues the file. The first line opens the file, so that a run can also start on a
-    full disk.
+    order, even if a resumed run continues the file. On a full disk, the first line opens the file.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.fixed, self.columns = path, tuple(columns), list(columns)
         self.file: TextIO | None = None
+        with suppress(OSError):  # a run can also start on a full disk
+            self._begin()
 
     def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
         """Write one line: the fixed columns from `row`, others from `more`. Raise KeyError if `row` lacks a column."""

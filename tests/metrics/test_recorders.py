@@ -1,6 +1,7 @@
 """Aggregation, metrics.jsonl, eval.csv and TensorBoard."""
 
 import csv
+import errno
 import json
 import math
 import os
@@ -119,13 +120,20 @@ def test_a_full_disk_leaves_the_file_unchanged(scores, monkeypatch):
     assert [path.name for path in scores.path.parent.iterdir()] == ["eval.csv"]
 
 
-def test_recorders_write_nothing_before_the_first_record_because_the_disk_may_be_full(tmp_path):
-    score, board = Csv(tmp_path / "eval.csv", FIXED), TensorBoard(RunInfo("id", "name", tmp_path, "project", {}))
+def test_recorders_can_be_made_on_a_full_disk(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        scores = Csv(tmp_path / "eval.csv", FIXED)
+    board = TensorBoard(RunInfo("id", "name", tmp_path, "project", {}))
     (events,) = tmp_path.iterdir()
-    assert events.stat().st_size == 0
+    assert events.stat().st_size == 0  # nothing is written before the first record
     board.record({"a": 1.0}, 10)
     assert events.stat().st_size > 0
-    score.close()
+    scores.write(row(1))
+    assert read(scores) == [list(FIXED), ["1", "0.5"]]
 
 
 @pytest.mark.parametrize(("status", "code"), [("done", "STATUS_SUCCESS"), ("failed", "STATUS_FAILURE")])
