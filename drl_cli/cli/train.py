@@ -18,7 +18,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, build
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import flags_for_hydra, read_command
-from drl_cli.settings.compose import complete, composed, run_hydra, write_config
+from drl_cli.settings.compose import complete_with_images, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
@@ -63,15 +63,20 @@ def answer(args: list[str]) -> int:
     if command.is_sweep:
         return run_sweep(command)
     if command.prints:
-        run_hydra([*flags_for_hydra(command.flags), *OURS, *complete(command.overrides, command.config_file)])
+        overrides = complete_with_images(command.overrides, command.config_file)
+        run_hydra([*flags_for_hydra(command.flags), *OURS, *overrides])
         return DONE
     if console_kind(args) == "auto":
         announce(sys.stdout, "reading the config")
     try:
         with composed(command.overrides, command.config_file) as plain:
-            from drl_cli.settings.explain import algorithm_line, tuned_line
+            from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
 
-            notes = [line for line in (algorithm_line(), tuned_line(plain)) if line is not None]
+            if plain.get("explain"):
+                erase(sys.stdout)
+                print("\n".join(explanation(build(plain), command.overrides)))
+                return DONE
+            notes = [line for line in (algorithm_line(command.overrides), tuned_line(plain)) if line is not None]
             return int(train(plain, args, notes)["exit_code"])
     except ReportedError:
         erase(sys.stdout)
@@ -101,11 +106,6 @@ def train(
     """
     erase(sys.stdout)
     config = build(plain)
-    if config.explain:
-        from drl_cli.settings.explain import explanation
-
-        print("\n".join(explanation(config)))
-        return {"exit_code": DONE}
     kind = "quiet" if config.dry_run else config.console
     began = process_start() if began is None else began
     with Console(kind, sys.stdout, began, config.logger.console_s) as console, run_log() as open_log:

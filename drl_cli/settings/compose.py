@@ -20,8 +20,6 @@ from drl_cli.settings.env_names import default_algorithm, image_values
 from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.utils.files import replace_file
 
-BY_ACTION_SPACE = "by-action-space"
-"""The name of the Hydra job if the action space has chosen the algorithm."""
 HYDRA_TEXTS = {
     r"In '(?P<file>.*?)': Could not \w+ '(?P<what>.*?)'": "{file}: there is no {what}",
     r"Could not [\w ]+\.? '(?P<what>.*?)'": "there is no {what}",
@@ -54,8 +52,14 @@ def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any
 def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
     """Return the overrides for Hydra. If the action space chooses the algorithm (`default_algorithm`), add it."""
     chosen = default_algorithm(overrides, file)
-    by_space = [f"algo={chosen}", f"hydra.job.name={BY_ACTION_SPACE}"] if chosen is not None else []
-    return [*for_hydra(overrides), *by_space]
+    return [*for_hydra(overrides), *([f"algo={chosen}"] if chosen is not None else [])]
+
+
+def complete_with_images(overrides: Sequence[str], file: Path | None = None) -> list[str]:
+    """Return `complete(overrides, file)`, with the tuned values for images if the environment has images."""
+    with _composed_once(overrides, file) as (_, choices):
+        option = image_values(overrides, choices)
+    return complete([*overrides, *([f"tuned={option}"] if option is not None else [])], file)
 
 
 @contextmanager

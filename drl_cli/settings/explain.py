@@ -17,10 +17,9 @@ from drl_cli.algos.lookup import ACTIONS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.compose import BY_ACTION_SPACE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.env_names import DEFAULT_ALGORITHMS
+from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_values
 from drl_cli.settings.fill import fill
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
@@ -29,6 +28,8 @@ GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
 """Groups whose files are a layer with the group's name. Files of other groups belong to the layer `default`."""
 
 YOURS, RUN, TYPED = "your yaml", "run", "command line"
+CHOSEN_BY = {"algo": "action space", "tuned": "images"}
+"""For each group whose option the environment may choose: what of the environment chooses it."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,12 @@ Row = tuple[str, str, str, str]
 """A key or `group=`, the value as the user types it, the last layer that set it, and that layer's file or a note."""
 
 
-def explanation(config: Config) -> list[str]:
-    """Return the lines, in columns, that explain=true prints for the config of the running Hydra job."""
-    layers = job_layers()
+def explanation(config: Config, typed: Sequence[str]) -> list[str]:
+    """Return the lines, in columns, that explain=true prints for the config of the running Hydra job.
+
+    `typed` are the overrides that the user typed. The job has further overrides if the environment chooses options.
+    """
+    layers = job_layers(typed)
     rows = [*chosen_options(layers, _choices()), *settings(config, layers)]
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
     lines, last_group = list[str](), None
@@ -85,8 +89,11 @@ def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
         yield key, as_typed(value), last.name, source
 
 
-def job_layers() -> list[Layer]:
-    """Return the layers of the running Hydra job. Later layers override earlier layers."""
+def job_layers(typed: Sequence[str]) -> list[Layer]:
+    """Return the layers of the running Hydra job. Later layers override earlier layers.
+
+    `typed` are the overrides that the user typed.
+    """
     job = HydraConfig.get()
     overrides = [*job.overrides.hydra, *job.overrides.task]
     loader = GlobalHydra.instance().config_loader()
@@ -98,20 +105,19 @@ def job_layers() -> list[Layer]:
         for layer in _file_layers(file.config_path, file.package or "")
     ]
     matches = [match for arg in job.overrides.task if (match := OVERRIDE.fullmatch(arg))]
-    typed = {match["key"]: match["value"] for match in matches}
-    choices = {key: value for key, value in typed.items() if key in job.runtime.choices}
-    values = {key: typed[key] for key in typed if key not in choices}
-    if job.job.name == BY_ACTION_SPACE:
-        layers.append(Layer("action space", f"env={job.runtime.choices['env']}", {}, {"algo": choices.pop("algo")}))
+    given = {match["key"]: match["value"] for match in matches}
+    choices = {key: value for key, value in given.items() if key in job.runtime.choices}
+    values = {key: given[key] for key in given if key not in choices}
+    by_env, source = sorted(choices.keys() - typed_values(typed).keys()), f"env={job.runtime.choices['env']}"
+    layers += [Layer(CHOSEN_BY[group], source, {}, {group: choices.pop(group)}) for group in by_env]
     return [*layers, Layer(TYPED, "", values, choices)]
 
 
-def algorithm_line() -> str | None:
-    """Return a line that names the default algorithm, or None if the user chose the algorithm of the Hydra job."""
+def algorithm_line(overrides: Sequence[str]) -> str | None:
+    """Return a line that names the default algorithm of the Hydra job, or None if `overrides` choose the algorithm."""
     job = HydraConfig.get()
-    name, is_by_space = job.runtime.choices.get("algo"), job.job.name == BY_ACTION_SPACE
-    is_typed = any(arg.startswith("algo=") for arg in job.overrides.task)
-    if not is_by_space and (is_typed or name != defaults()["algo"]):
+    name, is_by_space = job.runtime.choices.get("algo"), any(arg.startswith("algo=") for arg in job.overrides.task)
+    if "algo" in typed_values(overrides) or not (is_by_space or name == defaults()["algo"]):
         return None
     kind = next(kind for kind, algo in {**DEFAULT_ALGORITHMS, "box": defaults()["algo"]}.items() if algo == name)
     return f"algo={name} by default for {ACTIONS[kind]} actions"

@@ -11,7 +11,9 @@ from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed
 from drl_cli.settings.conf import own_dirs
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.explain import explanation, tuned_line
+from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
+
+IMAGES = "env=drl_cli.envs.probes:Patch-v0"
 
 
 def job(ask, *overrides):
@@ -28,7 +30,7 @@ def explained():
     """The rows of explain=true by key: (value, layer, source)."""
 
     def rows(*overrides):
-        lines = [line for line in job(lambda plain: explanation(build(plain)), *overrides) if line]
+        lines = [line for line in job(lambda plain: explanation(build(plain), overrides), *overrides) if line]
         cells = [[*re.split(r" {2,}", line), ""][:4] for line in lines]
         assert len({key for key, *_ in cells}) == len(cells)
         return {key: tuple(rest) for key, *rest in cells}
@@ -134,7 +136,8 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
 
 
 def test_columns_are_aligned_and_groups_apart():
-    lines = job(lambda plain: explanation(build(plain)), "env=Pendulum-v1", "algo.lr=1")
+    typed = "env=Pendulum-v1", "algo.lr=1"
+    lines = job(lambda plain: explanation(build(plain), typed), *typed)
     layers = {
         line.index(name) for line in lines for name in ("  default  ", "  tuned   ", "  command line") if name in line
     }
@@ -172,3 +175,22 @@ def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
     assert lines[1] == "algo=sac by default for continuous (Box) actions"
     assert re.fullmatch(r"tuned sac-Pendulum-v1: \d values", lines[2])
     assert lines[3] == "network: auto is mlp: 3 inputs, mlp [16, 16]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "group", "row"),
+    [
+        (["env=CartPole-v1"], "algo=", ("dqn", "action space", "env=CartPole-v1")),
+        (["env=CartPole-v1", "algo=dqn"], "algo=", ("dqn", "command line", "")),
+        ([IMAGES, "algo=ppo"], "tuned=", ("ppo-images", "images", IMAGES)),
+        ([IMAGES, "algo=ppo", "tuned=ppo-images"], "tuned=", ("ppo-images", "command line", "")),
+    ],
+)
+def test_the_environment_is_the_source_of_an_option_that_it_chooses(explained, overrides, group, row):
+    assert explained(*overrides)[group] == row
+
+
+def test_the_line_of_the_default_algorithm_needs_an_untyped_algorithm():
+    assert job(lambda plain: algorithm_line(["env=CartPole-v1"]), "env=CartPole-v1").startswith("algo=dqn by default")
+    typed = ["env=CartPole-v1", "algo=dqn"]
+    assert job(lambda plain: algorithm_line(typed), *typed) is None

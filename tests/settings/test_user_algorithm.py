@@ -201,7 +201,7 @@ def test_a_yaml_may_choose_another_table(composed):
 def test_explain_names_the_algorithm_as_the_source_of_its_table():
     overrides = ["algo=my_queue", "env=CartPole-v1", "mode=single"]
     with job(overrides) as node:
-        lines = explanation(build(node))
+        lines = explanation(build(node), overrides)
     (line,) = [line for line in lines if line.startswith("replay=")]
     assert line.split() == ["replay=", "fifo-once", "algo", "algo=my_queue"]
 
