@@ -108,7 +108,7 @@ def job_layers(typed: Sequence[str]) -> list[Layer]:
     given = {match["key"]: match["value"] for match in matches}
     choices = {key: value for key, value in given.items() if key in job.runtime.choices}
     values = {key: given[key] for key in given if key not in choices}
-    by_env, source = sorted(choices.keys() - typed_values(typed).keys()), f"env={job.runtime.choices['env']}"
+    by_env, source = sorted(choices.keys() - typed_values(typed).keys()), f"env={job.runtime.choices.get('env')}"
     layers += [Layer(CHOSEN_BY[group], source, {}, {group: choices.pop(group)}) for group in by_env]
     return [*layers, Layer(TYPED, "", values, choices)]
 
