@@ -1,6 +1,7 @@
 """Run a command. All commands share help, version, options, error reports, signals and exit codes."""
 
 import atexit
+import faulthandler
 import os
 import signal
 import sys
@@ -55,6 +56,8 @@ def run_words(
     words = sys.argv[1:]
     sys.path.insert(0, os.getcwd())  # the user's modules
     outlive_closed_pipe()
+    if not faulthandler.is_enabled():
+        faulthandler.enable(all_threads=False)  # a crash of the user's code prints its traceback
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     exit_code = DONE

@@ -22,7 +22,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.envs.trial import try_env
 from drl_cli.errors import TERMINATED
 from drl_cli.types import EnvSpec
-from drl_cli.utils.outside import place, raised
+from drl_cli.utils.outside import innermost_last, place, raised
 
 T = TypeVar("T")
 
@@ -181,5 +181,4 @@ def _cause(notes: str, status: int, timeout_s: float) -> str:
         cause = f"ended the process with exit code {status}"
     else:
         cause = f"ended the process by {signal.Signals(-status).name} ({signal.strsignal(-status)})"
-    innermost_last = "\n".join(reversed(trace.rpartition("most recent call first")[2].splitlines()))
-    return f"{name} {cause}{place(innermost_last)}{when and f', {when}'}"
+    return f"{name} {cause}{place(innermost_last(trace))}{when and f', {when}'}"

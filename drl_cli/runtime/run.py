@@ -62,7 +62,7 @@ def run(
                 if config.mode != "single":
                     session.start()
                     console.awaits("Ray")
-            ray = _runtime(session, folder, signals) if session else None
+            ray = _runtime(session, config, folder, signals) if session else None
             health = session.lost if session else lambda: None
             first = first_incarnation(checkpoint)
             orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
@@ -88,7 +88,7 @@ def run(
     return summary
 
 
-def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
+def _runtime(session: Session, config: Config, folder: Path, signals: Signals) -> RayRuntime:
     """Return the runtime that starts roles on Ray. The start of the first role waits until Ray is ready."""
 
     def ready() -> None:
@@ -97,7 +97,7 @@ def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
         if problem := session.lost():  # if Ray is lost, ray.put would end this process without a message
             raise RoleLost(problem)
 
-    return RayRuntime(str(folder / "workers"), ready, session.is_up, [node.id for node in session.nodes])
+    return RayRuntime(str(folder / "workers"), ready, session.is_up, [node.id for node in session.nodes], config.env.id)
 
 
 def _on_error(

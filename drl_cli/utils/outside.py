@@ -8,6 +8,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -95,6 +96,14 @@ def place(trace: str) -> str:
     own = [frame for frame in outside if not PACKAGES & set(frame[0].parts)]
     file, line = (own or outside)[-1]
     return f" ({os.path.relpath(file) if file.is_relative_to(Path.cwd()) else file.name}:{line})"
+
+
+def innermost_last(dump: str) -> str:
+    """Return the last stack in a text of `faulthandler` for `place`: from drl-cli's call to the innermost line."""
+    lines = dump.rpartition("most recent call first")[2].splitlines()
+    return "\n".join(
+        reversed([*takewhile(lambda line: f'File "{Path(__file__).parents[1]}{os.sep}' not in line, lines)])
+    )
 
 
 def _is_machinery(file: Path) -> bool:

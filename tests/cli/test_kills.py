@@ -51,6 +51,23 @@ def resumed(start, **options):
     return run, int(re.search(r"from step ([\d,]+)", run.out)[1].replace(",", ""))
 
 
+CRASHES = """
+import os
+
+from drl_cli.envs.probes.counters import Counter
+
+
+class Late(Counter):
+    steps = 0
+
+    def step(self, action):
+        Late.steps += 1
+        if Late.steps == 400:
+            os.abort()
+        return super().step(action)
+"""
+
+
 @pytest.mark.parametrize(("mode", "workers"), [("async", 2), pytest.param("sync", 1, marks=EXHAUSTIVE)])
 def test_a_run_killed_at_any_time_resumes_from_its_last_checkpoint(start, mode, workers):
     random_moment = random.Random(mode)
@@ -148,3 +165,28 @@ def test_this_role_is_restarted_and_the_run_finishes(start, role, mode, args, wa
     assert run.saved == max(eval_steps(run.folder)) >= 8000
     check_checkpoints(run.folder)
     check_curves(run.folder)
+
+
+def crashed(start, tmp_path, *args):
+    """Return a run whose environment aborts at step 400 of its process, after the trial."""
+    (tmp_path / "crash_env.py").write_text(CRASHES)
+    return start(*SMALL, "env=crash_env:Late", "total_env_steps=8000", *args)
+
+
+def test_an_environment_that_crashes_in_a_worker_is_named_with_its_signal_and_line(start, tmp_path):
+    run = crashed(start, tmp_path, "mode=async", "worker.max_restarts=1")
+    assert run.wait() == 6, run.err
+    cause = r"died \(crash_env:Late ended its process by SIGABRT \(Aborted\) \(crash_env\.py:13\)\)"
+    restarted = rf"warning: worker 0 {cause}, restarted 1/1 in \d+\.\d s"
+    error = rf"error: worker 0 {cause}; 1 restarts are used up \(worker\.max_restarts\); the first time it {cause}"
+    assert re.fullmatch(f"{restarted}\n{error}\n", run.err)
+    assert run.left() == []
+    assert run.status == "failed"
+
+
+def test_an_environment_that_crashes_in_the_main_process_prints_its_traceback(start, tmp_path):
+    run = crashed(start, tmp_path, "mode=single")
+    assert run.wait() == -signal.SIGABRT, run.err
+    assert run.err.startswith("Fatal Python error: Aborted\n")
+    assert 'crash_env.py", line 13 in step' in run.err
+    assert run.left() == []

@@ -11,10 +11,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from drl_cli.errors import NodeGone
-from drl_cli.runtime.place import told
+from drl_cli.runtime.place import crashes, told
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
@@ -117,6 +118,7 @@ class Host:
             handler = logging.StreamHandler()
         line = "%(asctime)s %(levelname)s %(message)s"
         logging.basicConfig(handlers=[handler], level=logging.INFO, format=line)
+        crashes.write_crashes(crashes.crash_file(log_file))
         logging.info("%s is process %d", os.path.basename(log_file).removesuffix(".log"), os.getpid())
         self.role: object = None
         self.error: Exception | None = None
@@ -171,6 +173,7 @@ class RayRuntime:
     """Runs every role as a Ray actor with a separate log file. Has the methods of LocalRuntime.
 
     `ready` waits for Ray and must raise RoleLost if Ray is gone. `is_up` returns whether `ready` would return at once.
+    `env` names the environment in messages about crashes.
     """
 
     def __init__(
@@ -179,11 +182,14 @@ class RayRuntime:
         ready: Callable[[], None] = lambda: None,
         is_up: Callable[[], bool] = lambda: True,
         nodes: Sequence[str] = (),
+        env: str = "",
     ) -> None:
-        self.log_folder, self.ready, self.is_up, self.nodes = log_folder, ready, is_up, nodes
+        self.log_folder, self.ready, self.is_up, self.nodes, self.env = log_folder, ready, is_up, nodes, env
 
-    def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
-        return RayRuntime, (self.log_folder,)  # a process that unpickles this object already runs on Ray
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(RayRuntime, env=self.env), (
+            self.log_folder,
+        )  # a process that unpickles this object already runs on Ray
 
     def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> RayHandle:
         self.ready()
@@ -200,7 +206,11 @@ class RayRuntime:
             options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
         host = type(role, (Host,), {})  # Ray names the process after its class: `Usage` and `top` show this name
-        return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args), log_file, concurrent)
+        crash_file = crashes.crash_file(log_file)
+        crash_file.unlink(missing_ok=True)  # a file of the previous process, after a restart or a resume
+        actor = ray.remote(**options)(host).remote(log_file, factory, *args)
+        crashes.watch_actor(actor._actor_id.hex(), crash_file, self.env)
+        return RayHandle(actor, log_file, concurrent)
 
     def put(self, value: Any) -> Ref:
         if isinstance(value, LocalRef):
@@ -251,7 +261,7 @@ def get(ref: Ref) -> Any:
     except ray.exceptions.ActorUnavailableError as error:
         raise ActorUnavailable(_reason(error)) from error
     except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
-        raise ActorDied(_reason(error)) from error
+        raise ActorDied(crashes.crash(getattr(error, "actor_id", None)) or _reason(error)) from error
 
 
 def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:

@@ -179,6 +179,20 @@ def test_errors_of_ray_are_translated(ray, error, kind, says):
     assert handles.get(ObjectRef(7)) == 7
 
 
+def test_an_actor_that_crashed_has_the_message_of_its_crash(ray, tmp_path):
+    runtime = pickle.loads(pickle.dumps(RayRuntime(str(tmp_path), env="my_mod:Env")))
+    ray.entries, file = [entry("here")], tmp_path / "worker-3.crash"
+    file.write_text("Fatal Python error: of an earlier process\n")
+    runtime.spawn("worker 3", Role)
+    error = fake_ray.RayActorError("x connection error code 2")
+    error.actor_id = b"the actor".hex()
+    with pytest.raises(ActorDied, match="its process ended unexpectedly"):
+        handles.get(ObjectRef(error=error))
+    file.write_text('Fatal Python error: Aborted\n  File "/x/drl_cli/envs/make.py", line 1 in build')
+    with pytest.raises(ActorDied, match=r"^my_mod:Env ended its process by SIGABRT \(Aborted\)"):
+        handles.get(ObjectRef(error=error))
+
+
 def test_wait_returns_ready_references_in_the_order_given(ray):
     first, second, third = (ObjectRef(value) for value in "abc")
     here = LocalRef()
@@ -226,7 +240,15 @@ def own_log():
         logger.setLevel(kept[1])
 
 
-def test_a_host_calls_its_role_and_logs_errors(tmp_path):
+@pytest.fixture
+def crash_files(monkeypatch):
+    """The crash files of hosts in this process, which keeps its own."""
+    files = []
+    monkeypatch.setattr(handles.crashes, "write_crashes", files.append)
+    return files
+
+
+def test_a_host_calls_its_role_and_logs_errors(tmp_path, crash_files):
     path = tmp_path / "logs" / "worker-3.log"
     with own_log():
         host = Host(str(path), Role, 5)
@@ -234,13 +256,14 @@ def test_a_host_calls_its_role_and_logs_errors(tmp_path):
         assert host.call("add", 1, 4) == 5
         with pytest.raises(KeyError, match="lost"):
             host.call("fail")
+    assert crash_files == [tmp_path / "logs" / "worker-3.crash"]
     lines = path.read_text().splitlines()
     assert lines[0].endswith(f" INFO worker-3 is process {os.getpid()}")
     assert lines[1].endswith(" ERROR fail failed")
     assert lines[-1] == "KeyError: 'lost'"
 
 
-def test_a_role_that_can_not_be_built_fails_every_call(tmp_path):
+def test_a_role_that_can_not_be_built_fails_every_call(tmp_path, crash_files):
     (tmp_path / "file").touch()
     with own_log() as logger:
         host = Host(str(tmp_path / "file" / "worker-3.log"), Role, "fails")
