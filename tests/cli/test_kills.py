@@ -189,4 +189,4 @@ def test_an_environment_that_crashes_in_the_main_process_prints_its_traceback(st
     assert run.wait() == -signal.SIGABRT, run.err
     assert run.err.startswith("Fatal Python error: Aborted\n")
     assert 'crash_env.py", line 13 in step' in run.err
-    assert run.left() == []
+    assert run.left(60.0) == []
