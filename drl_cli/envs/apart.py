@@ -141,6 +141,7 @@ def _begin(notes: int) -> None:
     """Set up the child: it ends with its parent, answers signals as usual, and writes its traceback if it aborts."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # reading the terminal would stop a process in the background
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     if (torch := sys.modules.get("torch")) is not None:

@@ -145,6 +145,22 @@ def test_nothing_is_left_of_the_child(monkeypatch, tmp_path):
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_a_child_does_not_wait_for_threads_of_this_process():
+    """Without its own setting, the child's multiplication would wait for OpenMP threads that a fork does not have."""
+    torch, threads = pytest.importorskip("torch"), os.cpu_count() or 1
+    values, before = torch.ones(600, 600), torch.get_num_threads()
+    torch.set_num_threads(max(2, threads))
+    try:
+        assert float((values @ values).sum()) == float((values + values).sum()) * 300
+        assert apart(config(), 8.0, lambda tick: (tick("step"), float((values + values).sum()))[1]) == 720000.0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_child_reads_nothing_from_the_terminal():
+    assert apart(config(), 60.0, lambda tick: os.read(0, 1)) == b""
+
+
 def test_an_interrupt_ends_the_child():
     def interrupt(tick):
         os.kill(os.getppid(), signal.SIGINT)
