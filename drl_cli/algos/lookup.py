@@ -127,7 +127,8 @@ def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
         return problem
     if mode not in module.MODES:
         return f"{title(name)} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
-    if sampler not in module.TABLES:
+    accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
+    if sampler not in accepted:
         tables = " or ".join(f"replay={table}" for table in module.TABLES)
         return f"{title(name)} can't learn from replay={sampler}; say {tables}"
     return None

@@ -92,8 +92,9 @@ class Suite:
     @property
     def asked_ratio(self) -> float:
         """The configured number of updates per environment step."""
-        config = self.config  # on-policy, each transition is used in exactly one batch
-        ratio = 1 / config.trainer.batch_size if config.is_on_policy else config.orchestrator.sample_insert_ratio
+        config, pace = self.config, self.config.orchestrator  # on-policy, a queue serves each transition
+        queue_ratio = config.replay.servings / config.trainer.batch_size
+        ratio = queue_ratio if config.is_on_policy else pace.sample_insert_ratio
         return ratio * self.updates_per_batch
 
     def end(self) -> None:

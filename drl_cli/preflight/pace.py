@@ -83,7 +83,14 @@ def rollout_text(config: Config) -> list[str]:
 def load_of(config: Config) -> Load:
     """Return what the config asks of its replay table."""
     size, collected = config.trainer.batch_size, config.num_workers * config.rows_per_collect
-    return Load(config.total_env_steps, size, rows_per_block(config), collected, config.mode == "async")
+    return Load(
+        config.total_env_steps,
+        size,
+        rows_per_block(config),
+        collected,
+        config.mode == "async",
+        config.versions_per_batch,
+    )
 
 
 def rows_per_block(config: Config) -> int:

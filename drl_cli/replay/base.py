@@ -30,20 +30,23 @@ class Load(NamedTuple):
     collected: int
     """Transitions in one collect call of all workers."""
     is_async: bool
+    versions_per_batch: int
+    """Policy versions that are published while a queue serves one batch."""
 
 
 @dataclass(frozen=True)
 class Sampled:
     """Sampled batches `[num_batches, batch_size, ...]`; there may be fewer batches than requested.
 
-    `row_ids` `[num_batches, batch_size]` are set if the table needs new priorities for these rows. `dropped` is the
-    number of transitions that became too old to be sampled.
+    `row_ids` `[num_batches, batch_size]` are set if the table needs new priorities for these rows. After the draw, a
+    queue has `waiting` transitions that it has not returned yet, and will return the last batch `repeats` more times.
     """
 
     columns: Columns
     num_batches: int
     row_ids: Array | None = None
-    dropped: int = 0
+    waiting: int = 0
+    repeats: int = 0
 
 
 class Table(ABC):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from drl_cli.utils.ranges import Count, NameOrClass
 
 MOST_TRANSITIONS = 1_000_000
 """Capacity with `replay.capacity=null`, unless fewer transitions fit in memory."""
+Rows: TypeAlias = Literal["transitions", "sequences", "windows", "rollouts"]
 NO_UPDATE = "no update would ever be made"
 
 
@@ -21,7 +22,7 @@ NO_UPDATE = "no update would ever be made"
 class ReplayConfig:
     """Options of every replay table. The class attributes and properties describe the table to the other parts."""
 
-    sampler: Annotated[str, NameOrClass(("uniform", "prioritized", "fifo-once", "sequences"))]
+    sampler: Annotated[str, NameOrClass(("uniform", "prioritized", "fifo", "fifo-once", "sequences"))]
     capacity: Count | None
     shards: Count | None
 
@@ -56,9 +57,18 @@ class ReplayConfig:
         return None
 
     @property
-    def versions_ahead(self) -> int | None:
-        """The number of policy versions that workers may be ahead of the trainer, or None if rows never get too old."""
-        return None
+    def is_queue(self) -> bool:
+        """Whether the table serves all rows in order, and only rows that are not too old."""
+        return False
+
+    @property
+    def servings(self) -> int:
+        """How often a queue serves each row."""
+        return 1
+
+    def batches_ahead(self, versions_per_batch: int) -> int:
+        """Return how many batches may wait in a queue, so that no row gets too old."""
+        raise NotImplementedError
 
     @property
     def worker_priorities(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from drl_cli.replay.base import Load, Steps, Table
-from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.base_config import ReplayConfig, Rows
 from drl_cli.replay.builders import Builder, Prioritize
 from drl_cli.replay.fifo_config import FifoConfig
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform, sampler_problems
@@ -31,7 +31,7 @@ class UniformConfig(ReplayConfig):
 
     remover: Literal["oldest", "random"]
     compress: Literal["none", "lz4"]
-    rows: Literal["transitions", "sequences", "windows"] = field(default="transitions", kw_only=True)
+    rows: Rows = field(default="transitions", kw_only=True)
     seq_len: Count = field(default=8, kw_only=True)
     burn_in: Natural = field(default=0, kw_only=True)
     overlap: Natural = field(default=0, kw_only=True)
@@ -74,6 +74,8 @@ class UniformConfig(ReplayConfig):
         return self.seq_len if self.rows == "sequences" else 1 if self.rows == "windows" else n_step
 
     def problems(self, load: Load) -> Iterator[str]:
+        if self.rows == "rollouts":
+            yield f"replay.rows=rollouts: replay={self.sampler} can't serve rollouts; say replay=fifo-once"
         if self.rows == "sequences" and self.overlap >= self.seq_len:
             yield f"replay.overlap={self.overlap} must be below replay.seq_len={self.seq_len}"
         if self.rows == "windows" and self.remover == "random":
@@ -133,13 +135,14 @@ class PrioritizedConfig(UniformConfig):
 class SequencesConfig(PrioritizedConfig):
     """Options of prioritized sequences."""
 
-    rows: Literal["transitions", "sequences", "windows"] = field(default="sequences", kw_only=True)
+    rows: Rows = field(default="sequences", kw_only=True)
 
 
 SAMPLERS: Mapping[str, type[ReplayConfig]] = {
     "uniform": UniformConfig,
     "prioritized": PrioritizedConfig,
     "sequences": SequencesConfig,
+    "fifo": FifoConfig,
     "fifo-once": FifoConfig,
 }
 """The config class for each value of `replay.sampler`."""

@@ -1,44 +1,69 @@
 """FifoConfig: the options of the queue for on-policy learning."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from drl_cli.replay.base import Load, Table
-from drl_cli.replay.base_config import NO_UPDATE, ReplayConfig
+from drl_cli.replay.base_config import NO_UPDATE, ReplayConfig, Rows
 from drl_cli.replay.builders import Builder, Prioritize, RolloutBuilder
-from drl_cli.replay.fifo import FifoOnce
+from drl_cli.replay.fifo import FifoTable
 from drl_cli.types import Schema
 from drl_cli.utils.ranges import Count, Natural
 
 
 @dataclass(frozen=True)
 class FifoConfig(ReplayConfig):
-    """Options of the queue that returns each row once."""
+    """Options of the queue that returns rollouts in order, each row `times` times (fifo) or once (fifo-once)."""
 
     capacity: Count
     shards: Literal[1]
     max_staleness: Natural
+    times: Count = field(default=1, kw_only=True)
+    rows: Rows = field(default="rollouts", kw_only=True)
 
     shares_frames = True
+
+    @property
+    def table(self) -> str:
+        return "fifo-once" if self.times == 1 else self.sampler
 
     @property
     def frame_codec(self) -> str:
         return "none"
 
     @property
-    def versions_ahead(self) -> int:
-        return max(1, self.max_staleness)
+    def is_queue(self) -> bool:
+        return True
+
+    @property
+    def servings(self) -> int:
+        return self.times
+
+    def batches_ahead(self, versions_per_batch: int) -> int:
+        return max(1, (self.max_staleness + 1) // versions_per_batch - 1)
 
     def problems(self, load: Load) -> Iterator[str]:
         """Yield a line for each option with which the queue never fills a batch, or loses transitions."""
-        batch, ahead = load.batch_size, self.versions_ahead
+        batch, versions = load.batch_size, load.versions_per_batch
+        ahead = self.batches_ahead(versions)
+        if self.rows != "rollouts":
+            yield f"replay.rows={self.rows}: replay={self.sampler} serves rollouts; say replay.rows=rollouts"
+        if self.sampler == "fifo-once" and self.times > 1:
+            yield f"replay.times={self.times}: replay=fifo-once serves each row once; say replay=fifo"
         if self.max_staleness == 0 and load.is_async:
             yield (
                 "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: "
                 "all they collect would be dropped; say replay.max_staleness=1 or mode=sync"
+            )
+        elif self.max_staleness < 2 * versions - 1 and load.is_async:
+            yield (
+                f"replay.max_staleness={self.max_staleness} can't be kept in mode=async: with "
+                f"orchestrator.sample_load_ratio, {versions} policy versions are published while a batch is served "
+                f"{self.times} times, and the next batch waits; say replay.max_staleness={2 * versions - 1}, or leave "
+                "out orchestrator.sample_load_ratio"
             )
         if load.block_rows > ahead * batch and load.is_async:
             yield (
@@ -48,9 +73,10 @@ class FifoConfig(ReplayConfig):
             )
         if load.total_env_steps < batch:
             yield f"total_env_steps={load.total_env_steps} is below trainer.batch_size={batch}: {NO_UPDATE}"
-        if self.capacity < (needed := ahead * batch + load.collected):
+        held = ahead + (self.times > 1)
+        if self.capacity < (needed := held * batch + load.collected):
             yield (
-                f"replay.capacity={self.capacity} is below {needed} = {ahead} x trainer.batch_size {batch} that may "
+                f"replay.capacity={self.capacity} is below {needed} = {held} x trainer.batch_size {batch} that may "
                 f"wait + {load.collected} transitions of one collect of all workers: some would be lost"
             )
 
@@ -62,7 +88,7 @@ class FifoConfig(ReplayConfig):
         most_inserts: int | None = None,
         gamma: float = 1.0,
     ) -> Table:
-        return FifoOnce(schema, self.capacity, self.max_staleness, most_inserts)
+        return FifoTable(schema, self.capacity, self.max_staleness, most_inserts, self.times)
 
     def make_builder(
         self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None

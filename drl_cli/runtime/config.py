@@ -150,6 +150,16 @@ class Config:
         return given if given is not None else 1.0 if self.is_on_policy else SAMPLE_LOAD_RATIO
 
     @property
+    def versions_per_batch(self) -> int:
+        """On-policy, the number of policy versions that are published while a batch is served `replay.times` times.
+
+        By default, a version is published after the last update with a batch. In mode=sync, it is published after the
+        updates with all batches that wait.
+        """
+        given = self.orchestrator.sample_load_ratio
+        return 1 if given is None or self.mode != "async" else max(1, math.ceil(self.replay.servings / given))
+
+    @property
     def steps_without_params(self) -> int:
         """The number of random steps before parameters arrive in mode=async. 0 if every row needs the policy."""
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
@@ -157,8 +167,8 @@ class Config:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether the algorithm is on-policy, so that replay serves every transition exactly once."""
-        return self.replay.versions_ahead is not None
+        """Whether the algorithm is on-policy, so that replay is a queue."""
+        return self.replay.is_queue
 
     @property
     def worker_priorities(self) -> bool:

@@ -63,10 +63,10 @@ def make_limiter(config: Config) -> Limiter:
 
     With this width, workers need not wait after one late train call, nor trainers after one late collect call.
     """
-    pace, ahead = config.orchestrator, config.replay.versions_ahead
-    is_free = pace.limiter == "none"
-    if ahead is not None:
-        return QueueLimiter(config.trainer.batch_size, ahead, free=is_free)
+    pace, is_free = config.orchestrator, config.orchestrator.limiter == "none"
+    if config.is_on_policy:
+        ahead = config.replay.batches_ahead(config.versions_per_batch)
+        return QueueLimiter(config.trainer.batch_size, ahead, free=is_free, times=config.replay.servings)
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, config.min_inserts, band, free=is_free)

@@ -112,9 +112,10 @@ class BatchTrainingData:
     """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
     `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
-    batch_size]` identify the rows if the table needs new priorities. `dropped` counts transitions that were too old.
-    `stats` are the table's metrics. `version` and `env_steps` are copied from the request. If the trainer normalises,
-    `moments` are the moments of all rows inserted into `shard`. `seconds` is the duration of the draw.
+    batch_size]` identify the rows if the table needs new priorities. `waiting` and `repeats` are the
+    state of a queue, as in `Sampled`. `stats` are the table's metrics. `version` and `env_steps` are copied from the
+    request. If the trainer normalises, `moments` are the moments of all rows inserted into `shard`. `seconds` is the
+    duration of the draw.
     """
 
     trainer: int
@@ -122,7 +123,8 @@ class BatchTrainingData:
     batch_size: int
     inserts: int
     row_ids: Array | None = field(default=None, compare=False)
-    dropped: int = 0
+    waiting: int = 0
+    repeats: int = 0
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
     version: int = 0
     env_steps: int = 0
@@ -165,8 +167,9 @@ class TrainReport:
     """Result of one train call. `metrics` are means over its `num_updates` updates.
 
     `skipped` counts updates that were left out because they were not finite. `num_batches` batches were drawn in
-    `sample_s` seconds. `dropped` counts transitions that were too old. `replay` are the table's metrics. The call took
-    `seconds`, of which `batch_s` was spent on preparing the batches. `uses` includes the process of the replay shard.
+    `sample_s` seconds. `waiting` and `repeats` are the state of a queue, as in `Sampled`. `replay` are the table's
+    metrics. The call took `seconds`, of which `batch_s` was spent on preparing the batches. `uses` includes the process
+    of the replay shard.
     """
 
     opt_steps: int
@@ -175,9 +178,10 @@ class TrainReport:
     metrics: Mapping[str, float]
     seconds: float
     num_batches: int
-    dropped: int
     replay: Mapping[str, float]
     sample_s: float
+    waiting: int = 0
+    repeats: int = 0
     batch_s: float = 0.0
     uses: tuple[ProcessUse, ...] = ()
 

@@ -86,7 +86,7 @@ def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
     if rows := get(ref):
         graph.replay.filled.add(shard)
     if graph.config.is_on_policy:  # the loaded rows: 0 if the capacity of the queue has changed
-        graph.limiter.load_state({"queued": rows})
+        graph.limiter.load_state({**graph.limiter.state(), "queued": rows})
 
 
 def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:

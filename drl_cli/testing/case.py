@@ -27,7 +27,7 @@ class Case:
         env = [] if any(one.startswith("env=") for one in overrides) else [f"env={PROBES[self.module.ACTIONS[0]]}"]
         self.config = compose([f"algo={name}", "mode=single", *env, *overrides])
         self.spec = read_spec(self.config.env)
-        self.is_on_policy = "fifo-once" in self.module.TABLES
+        self.is_on_policy = self.config.is_on_policy
         self.sequences = self.config.replay.steps
         options = (self.config.algo, self.config.network, self.spec)
         self.extra: Schema = self.module.Policy.extra_columns(*options)

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 import pytest
 from confs import algo_node
 
-from drl_cli.algos import lookup
+from drl_cli.algos import lookup, ppo
 from drl_cli.algos.lookup import ENTRY_POINTS, NotAlgorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.outside import ModuleRaised
@@ -53,7 +53,7 @@ def test_policies_need_no_torch():
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch' not in sys.modules"], check=True)
 
 
-def test_refusal_says_why():
+def test_refusal_says_why(monkeypatch):
     assert lookup.refusal("sac", BOX, "async", "uniform") is None
     line = lookup.refusal("sac", DISCRETE, "async", "uniform")
     assert (
@@ -69,6 +69,9 @@ def test_refusal_says_why():
     assert lookup.refusal("ppo", BOX, "async", "fifo-once") is None
     line = lookup.refusal("ppo", BOX, "async", "uniform")
     assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
+    assert lookup.refusal("ppo", BOX, "async", "fifo") == "PPO can't learn from replay=fifo; say replay=fifo-once"
+    monkeypatch.setattr(ppo, "TABLES", ("fifo",))
+    assert lookup.refusal("ppo", BOX, "async", "fifo") is lookup.refusal("ppo", BOX, "async", "fifo-once") is None
     line = lookup.refusal("sac", BOX, "async", "fifo-once")
     assert line.startswith("SAC can't learn from replay=fifo-once; say replay=uniform or replay=prioritized")
     assert "does not run in mode=batch" in lookup.refusal("sac", BOX, "batch", "uniform")

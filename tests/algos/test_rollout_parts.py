@@ -14,7 +14,7 @@ from drl_cli.losses import traces
 from drl_cli.losses.returns import gae
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
-from drl_cli.replay.fifo import FifoOnce
+from drl_cli.replay.fifo import FifoTable
 from drl_cli.testing import check_algorithm
 from drl_cli.testing.case import Case
 from drl_cli.testing.contract import check_batch_end
@@ -153,7 +153,7 @@ def batches():
     schema = {"obs": Column((2,), "float32"), "next_obs": Column((2,), "float32"), "place": Column((3,), "int64")}
     schema |= {name: Column((), "float32") for name in ("reward", "discount", "log_ratio")}
     schema |= {name: Column((), "bool") for name in ("terminated", "truncated", "cut")}
-    table, before = FifoOnce(schema, 4096, 1), None
+    table, before = FifoTable(schema, 4096, 1), None
     for block in range(4):
         for t in range(block * BLOCK, (block + 1) * BLOCK):
             obs, next_obs = rng.standard_normal((2, ENVS, 2), np.float32)

@@ -1,18 +1,23 @@
-"""FifoOnce serves each row once, in order and while fresh, as a plain list does."""
+"""FifoTable serves each row `times` times, in order and while fresh, as a plain list does."""
+
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.replay.fifo import FifoOnce
+from drl_cli.replay.base import Load
+from drl_cli.replay.fifo import FifoTable
+from drl_cli.replay.fifo_config import FifoConfig
 from drl_cli.types import Column
 
 SCHEMA = {"id": Column((), "int64"), "obs": Column((2,), "float32")}
 
 
-def make(capacity=100, max_staleness=1):
-    return FifoOnce(SCHEMA, capacity, max_staleness)
+def make(capacity=100, max_staleness=1, times=1):
+    return FifoTable(SCHEMA, capacity, max_staleness, times=times)
 
 
 def insert(table, first, versions):
@@ -29,40 +34,87 @@ SAMPLE = st.tuples(st.just("sample"), st.tuples(st.integers(1, 3), st.integers(1
 PUBLISH = st.tuples(st.just("publish"), st.just(None))
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.integers(12, 40), st.integers(0, 3), st.lists(INSERT | SAMPLE | PUBLISH, max_size=40))
-def test_every_row_is_served_once_or_dropped(capacity, max_staleness, calls):
-    table = make(capacity, max_staleness)
-    waiting, served, dropped, told, version, total = [], [], 0, 0, 3, 0
+class Model:
+    """The queue as plain lists of (row, version)."""
+
+    def __init__(self, capacity, max_staleness, times):
+        self.capacity, self.max_staleness, self.times = capacity, max_staleness, times
+        self.waiting, self.batch, self.repeats, self.dropped = [], [], 0, 0
+
+    def keep(self, is_kept, batch_size=None):
+        kept = [row for row in self.waiting if is_kept(row)]
+        self.dropped, self.waiting = self.dropped + len(self.waiting) - len(kept), kept
+        if self.repeats and not (all(map(is_kept, self.batch)) and batch_size in (None, len(self.batch))):
+            self.dropped, self.batch, self.repeats = self.dropped + len(self.batch), [], 0
+
+    def insert(self, rows):
+        self.waiting += rows
+        self.keep(lambda row: row[0] >= self.waiting[-1][0] + 1 - self.capacity)
+
+    def sample(self, num_batches, size, version):
+        self.keep(lambda row: version - row[1] <= self.max_staleness, size)
+        served = []
+        while len(served) < num_batches and (self.repeats or len(self.waiting) >= size):
+            if not self.repeats:
+                self.batch, self.waiting, self.repeats = self.waiting[:size], self.waiting[size:], self.times
+            served.append([row for row, _ in self.batch])
+            self.repeats -= 1
+        return served
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(12, 40), st.integers(0, 3), st.integers(1, 3), st.lists(INSERT | SAMPLE | PUBLISH, max_size=40))
+def test_every_row_is_served_times_times_or_dropped(capacity, max_staleness, times, calls):
+    table, model = make(capacity, max_staleness, times), Model(capacity, max_staleness, times)
+    served, version, total = Counter(), 3, 0
     for call, value in calls:
         if call == "publish":
             version += 1
         elif call == "insert":  # each row is up to 3 versions old: workers whose blocks were merged
             insert(table, total, [version - age for age in value])
-            waiting += [(total + i, version - age) for i, age in enumerate(value)]
+            model.insert([(total + i, version - age) for i, age in enumerate(value)])
             total += len(value)
-            kept = [(row, made) for row, made in waiting if row >= total - capacity]
-            dropped, waiting = dropped + len(waiting) - len(kept), kept
         else:
             num_batches, batch_size = value
-            fresh = [(row, made) for row, made in waiting if version - made <= max_staleness]
-            dropped, waiting = dropped + len(waiting) - len(fresh), fresh
-            expected = min(num_batches, len(waiting) // batch_size)
+            expected = model.sample(num_batches, batch_size, version)
             sampled = table.sample(num_batches, batch_size, version)
-            assert sampled.num_batches == expected
-            assert sampled.columns["id"].shape == (expected, batch_size)
-            assert sampled.columns["obs"].shape == (expected, batch_size, 2)
-            assert ids(sampled) == [row for row, _ in waiting[: expected * batch_size]]
+            assert sampled.num_batches == len(expected)
+            assert sampled.columns["id"].shape == (len(expected), batch_size)
+            assert sampled.columns["obs"].shape == (len(expected), batch_size, 2)
+            assert sampled.columns["id"].tolist() == expected
             assert sampled.columns["obs"][..., 1].ravel().tolist() == [-row for row in ids(sampled)]
-            told += sampled.dropped
-            assert told == dropped
-            served += ids(sampled)
-            waiting = waiting[expected * batch_size :]
-        assert len(table) == len(waiting)
-        assert table.contents()["id"].tolist() == [row for row, _ in waiting]
-        assert table.inserts == total == len(served) + len(waiting) + dropped
-    assert served == sorted(set(served))
-    assert table.stats()["dropped_rows"] == dropped
+            assert (sampled.waiting, sampled.repeats) == (len(model.waiting), model.repeats)
+            served.update(ids(sampled))
+        held = [row for row, _ in (model.batch if model.repeats else []) + model.waiting]
+        assert len(table) == len(model.waiting)
+        assert table.contents()["id"].tolist() == held
+        assert table.stats()["dropped_rows"] == model.dropped
+        done = sum(num == times for num in served.values())
+        assert table.inserts == total == done + len(held) + model.dropped
+    assert all(num <= times for num in served.values())
+
+
+def test_a_batch_is_served_in_succession_before_the_next():
+    table = make(times=3)
+    insert(table, 0, [0] * 8)
+    assert [ids(table.sample(1, 4, 0)) for _ in range(7)] == [[0, 1, 2, 3]] * 3 + [[4, 5, 6, 7]] * 3 + [[]]
+
+
+def test_a_batch_that_gets_too_old_between_two_servings_is_dropped():
+    table = make(times=3)
+    insert(table, 0, [0] * 4)
+    assert [table.sample(1, 4, version).num_batches for version in (0, 1, 2)] == [1, 1, 0]
+    assert table.stats()["dropped_rows"] == 4
+
+
+def test_a_restored_queue_serves_the_rest_of_a_batch():
+    table, other = make(times=3), make(times=3)
+    insert(table, 0, [0] * 6)
+    table.sample(1, 4, 0)
+    other.load_state(table.state())
+    other.store.fill([table.store.contents()])
+    drawn = [[ids(one.sample(1, 4, 0)) for _ in range(3)] for one in (table, other)]
+    assert drawn == [[[0, 1, 2, 3], [0, 1, 2, 3], []]] * 2
 
 
 def test_rows_beyond_the_capacity_replace_the_oldest():
@@ -71,21 +123,22 @@ def test_rows_beyond_the_capacity_replace_the_oldest():
     insert(table, 8, [0] * 8)
     sampled = table.sample(1, 10, 0)
     assert ids(sampled) == [*range(6, 16)]
-    assert sampled.dropped == 6
+    assert table.dropped == 6
     insert(table, 16, [0] * 8)  # in slots whose rows were served: nothing is lost
-    assert table.sample(1, 8, 0).dropped == 0
+    table.sample(1, 8, 0)
+    assert table.dropped == 6
     with pytest.raises(ValueError, match=r"replay\.capacity=10"):
         insert(table, 0, [0] * 11)
 
 
-def test_stale_rows_are_dropped_and_reported_once():
+def test_stale_rows_are_dropped_and_counted_once():
     table = make(max_staleness=2)
     insert(table, 0, [5, 3, 4, 2, 5])
     sampled = table.sample(1, 2, 6)  # 3 and 2 are too old
-    assert (ids(sampled), sampled.dropped) == ([0, 2], 2)
-    sampled = table.sample(1, 1, 8)
-    assert (ids(sampled), sampled.num_batches, sampled.dropped) == ([], 0, 1)
-    assert table.sample(1, 1, 8).dropped == 0
+    assert (ids(sampled), sampled.waiting, table.dropped) == ([0, 2], 1, 2)
+    for _ in range(2):
+        sampled = table.sample(1, 1, 8)
+        assert (ids(sampled), sampled.num_batches, sampled.waiting, table.dropped) == ([], 0, 0, 3)
 
 
 def test_stats_describe_the_last_served_rows():
@@ -115,3 +168,27 @@ def test_refuses_priorities_and_other_columns():
     with pytest.raises(ValueError, match="replay holds"):
         table.insert({"id": np.zeros(2, np.int64)}, np.zeros(2, np.int64))
     assert (len(table), table.inserts) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "versions", "ahead"), [(1, 1, 1), (0, 1, 1), (3, 1, 3), (5, 3, 1), (8, 3, 2)]
+)
+def test_batches_wait_only_while_their_last_serving_is_not_too_old(max_staleness, versions, ahead):
+    config = FifoConfig("fifo", 1000, 1, max_staleness, times=3)
+    assert config.batches_ahead(versions) == ahead
+    assert versions == 1 or (ahead + 1) * versions - 1 <= max_staleness
+
+
+@pytest.mark.parametrize(
+    ("options", "load", "part"),
+    [
+        ({"max_staleness": 4}, {"versions_per_batch": 3}, "say replay.max_staleness=5, or leave out"),
+        ({"capacity": 47}, {}, "below 48 = 2 x trainer.batch_size 16 that may wait + 16 transitions"),
+    ],
+)
+def test_problems_of_a_queue_that_serves_several_times(options, load, part):
+    config, fits = FifoConfig("fifo", 48, 1, 5, times=3), Load(1000, 16, 8, 16, is_async=True, versions_per_batch=1)
+    few = replace(config, max_staleness=1)
+    assert list(few.problems(fits)) == []
+    (line,) = replace(few if "capacity" in options else config, **options).problems(fits._replace(**load))
+    assert part in line

@@ -7,7 +7,7 @@ from images import ImageSteps, image_spec
 
 from drl_cli.algos.stacks import FrameBatch, Stacks, take, unjoined
 from drl_cli.replay.builders import RolloutBuilder
-from drl_cli.replay.fifo import FifoOnce
+from drl_cli.replay.fifo import FifoTable
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import UNIQUE, batch_part, make_codec, make_stackings
@@ -26,8 +26,8 @@ class Rollouts:
         self.plain, inner = RolloutBuilder(0.9), RolloutBuilder(0.9)
         self.builder = FrameBuilder(inner, self.stackings, self.codec, 0, 0, 0)
         schema = transition_schema(spec, {"cut": Column((), "bool")})
-        framed = FifoOnce(reference_schema(schema, self.stackings), 4096, 1)
-        self.tables = FrameTable(framed, self.stackings, self.codec, shares_frames=True), FifoOnce(schema, 4096, 1)
+        framed = FifoTable(reference_schema(schema, self.stackings), 4096, 1)
+        self.tables = FrameTable(framed, self.stackings, self.codec, shares_frames=True), FifoTable(schema, 4096, 1)
 
     def collect(self, num_steps):
         for _ in range(num_steps):

@@ -157,7 +157,9 @@ def test_a_sampler_from_outside_chooses_and_changes_windows():
     ],
 )
 def test_a_wrong_sampler_is_named(path, problem):
-    (line,) = dataclasses.replace(UNIFORM, sampler=path).problems(Load(1000, 8, 8, 8, is_async=False))
+    (line,) = dataclasses.replace(UNIFORM, sampler=path).problems(
+        Load(1000, 8, 8, 8, is_async=False, versions_per_batch=1)
+    )
     assert line.startswith(f"replay.sampler={path}")
     assert problem in line
 

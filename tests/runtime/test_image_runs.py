@@ -6,7 +6,7 @@ from graphs import weights
 from images import check_frames_rows
 
 from drl_cli.envs.make import read_spec
-from drl_cli.replay.fifo import FifoOnce
+from drl_cli.replay.fifo import FifoTable
 from drl_cli.replay.frame_table import FrameTable
 from drl_cli.replay.tables import ReplayTable
 from drl_cli.runtime.place.handles import get
@@ -70,7 +70,7 @@ PPO = ("algo=ppo", "algo.minibatch_size=32", "algo.epochs=2", "network.hidden=[8
 def test_rollouts_of_frames_and_of_whole_stacks_are_the_same_run(run_graph, args):
     plain = run_graph(*ROLLOUTS, *args, "env.frame_stack=none")
     framed = run_graph(*ROLLOUTS, *args)
-    assert isinstance(table(plain), FifoOnce)
+    assert isinstance(table(plain), FifoTable)
     assert isinstance(table(framed), FrameTable)
     assert plain.progress.opt_steps >= 4
     assert weights(framed) == weights(plain)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from graphs import COUNTER, weights
 
+from drl_cli.algos import ppo
 from drl_cli.runtime.place.handles import get
 
 MODES = ("single", "sync", "async")
@@ -82,6 +83,34 @@ def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
     assert graph.progress.samples == 10
     assert {header.stats["staleness_max"] for header, _ in batches} == {0.0}
     assert len(waiting(graph)) == 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_batch_is_learned_from_several_times(build_graph, monkeypatch, mode):
+    monkeypatch.setattr(ppo, "TABLES", ("fifo",))
+    graph = build_graph(*PPO, "replay=fifo", "replay.times=3", f"mode={mode}", "total_env_steps=256")
+    batches = record(graph)
+    graph.run()
+    graph.finish()
+    progress, numbers = graph.progress, [columns["obs"][0].tolist() for _, columns in batches]
+    assert len(numbers) == progress.samples == 3 * 256 // 16
+    assert numbers[0::3] == numbers[1::3] == numbers[2::3]
+    rows = np.array(numbers[::3]).reshape(-1, 3)
+    assert len(np.unique(rows, axis=0)) == len(rows) == 256
+    assert progress.report(0.0)["replay/dropped_rows"] == 0
+    assert max(header.stats["staleness_max"] for header, _ in batches) <= 1
+    assert progress.loads == 17  # the first version, and one after each batch
+
+
+def test_versions_between_two_servings_age_the_rows_up_to_the_bound(build_graph, monkeypatch):
+    monkeypatch.setattr(ppo, "TABLES", ("fifo",))
+    more = ("replay.max_staleness=5", "orchestrator.sample_load_ratio=1", "mode=async")
+    graph = build_graph(*PPO, "replay=fifo", "replay.times=3", *more, "total_env_steps=256")
+    batches = record(graph)
+    graph.run()
+    assert graph.progress.samples == len(batches) == 3 * 256 // 16
+    assert graph.progress.loads > 40
+    assert 2 <= max(header.stats["staleness_max"] for header, _ in batches) <= 5
 
 
 def test_equal_seeds_give_equal_weights(run_graph):

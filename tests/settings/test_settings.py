@@ -101,10 +101,10 @@ def test_the_options_of_a_sampler_come_with_it(composed):
     assert problem == "replay.alpha: only replay=prioritized and replay=sequences have this option"
     (problem,) = problems_of(composed("+replay.eta=0.5"))
     assert problem == "replay.eta: only replay=prioritized and replay=sequences have this option"
-    (problem,) = problems_of(composed("replay.sampler=fifo"))
+    (problem,) = problems_of(composed("replay.sampler=fifo-one"))
     assert problem.startswith("replay.sampler: ")
-    assert "fifo-once" in problem
-    assert problem.endswith("a class of yours as my_pkg.my_mod:Class, got fifo. Did you mean fifo-once?")
+    assert "fifo, fifo-once" in problem
+    assert problem.endswith("a class of yours as my_pkg.my_mod:Class, got fifo-one. Did you mean fifo-once?")
 
 
 def test_all_problems_at_once(plain):

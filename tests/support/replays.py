@@ -25,6 +25,7 @@ CONFIGS = {
     "prioritized-random": PrioritizedConfig("prioritized", 40, 1, "random", "none", *OPTIONS),
     "sequences": SequencesConfig("sequences", 40, 1, "oldest", "none", *OPTIONS, seq_len=2, burn_in=1, overlap=1),
     "fifo-once": FifoConfig("fifo-once", 40, 1, 2),
+    "fifo": FifoConfig("fifo", 40, 1, 3, times=3),
     "frames": UniformConfig("uniform", 40, 1, "oldest", "none"),
     "frames-lz4": UniformConfig("uniform", 40, 1, "oldest", "lz4"),
     "frames-prioritized": PrioritizedConfig("prioritized", 40, 1, "random", "lz4", *OPTIONS),
@@ -89,7 +90,7 @@ def call(table, block, rng):
         for numbers in (drawn.row_ids, drawn.row_ids - 20):
             table.update_priorities(np.maximum(numbers, 0), rng.random((*drawn.row_ids.shape, *steps)))
     numbers = [] if drawn.row_ids is None else [drawn.row_ids]
-    return [*drawn.columns.values(), *numbers, np.array([drawn.num_batches, drawn.dropped])]
+    return [*drawn.columns.values(), *numbers, np.array([drawn.num_batches, drawn.waiting, drawn.repeats])]
 
 
 def check_equal_answers(tables, source, seed=0, calls=8):

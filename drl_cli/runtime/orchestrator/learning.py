@@ -111,7 +111,7 @@ class Learning:
             for part in priorities:
                 self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
                 self.progress.trace.add(5)
-        self.limiter.unserved(asked - report.num_batches, report.dropped)
+        self.limiter.served(asked, report.num_batches, report.waiting, report.repeats)
         self.training -= 1
         if self.training == 0:
             self.progress.trainer_idle.start(now())
@@ -120,6 +120,7 @@ class Learning:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
             self.call_updates = max(1, min(self.config.updates_per_call, fitting))
         due = report.opt_steps - self.params_header.opt_steps >= self.config.sample_load_ratio
+        due &= report.repeats == 0 or self.config.orchestrator.sample_load_ratio is not None
         if self.config.mode == "async" and due and not self.publishing:
             self.publish()
 

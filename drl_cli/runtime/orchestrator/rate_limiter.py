@@ -62,9 +62,9 @@ class RateLimiter:
     def issue_sample(self, batches: int) -> None:
         self.samples += batches
 
-    def unserved(self, batches: int, dropped: int) -> None:
-        """Subtract the batches that replay could not serve. Only QueueLimiter uses `dropped`."""
-        self.samples -= batches
+    def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
+        """Count the batches that replay served of those asked for. Only QueueLimiter uses the state of a queue."""
+        self.samples -= asked - batches
 
     def state(self) -> dict[str, int]:
         """Return the counts without collect calls in flight, for a checkpoint. No train call may be in flight."""
@@ -77,11 +77,12 @@ class RateLimiter:
 
 @dataclass
 class QueueLimiter:
-    """Limits an on-policy queue, which serves each transition once. Has the methods of RateLimiter.
+    """Limits an on-policy queue, which serves each transition `times` times. Has the methods of RateLimiter.
 
-    A batch has `batch_size` transitions and may be drawn once it is complete. Workers may collect until one batch is
-    queued or in flight, and after that up to `ahead` batches in total. When no call is in flight, a collect call or a
-    train call is allowed.
+    A batch has `batch_size` transitions and may be drawn once it is complete, `times` times in succession. `queued`
+    counts the transitions that were not drawn yet, and the last batch may be drawn `repeats` more times. Workers may
+    collect until one batch is queued or in flight, and after that up to `ahead` batches in total. When no call is in
+    flight, a collect call or a train call is allowed. At most one train call is in flight.
     """
 
     batch_size: int
@@ -89,9 +90,12 @@ class QueueLimiter:
     free: bool = False
     in_flight: int = 0
     queued: int = 0
+    times: int = 1
+    repeats: int = 0
+    landed: int = 0  # transitions that were queued after the last draw
 
     def may_sample(self, batches: int) -> bool:
-        return self.queued >= batches * self.batch_size
+        return self.owed() >= batches
 
     def may_collect(self, rows: int) -> bool:
         waiting = self.queued + self.in_flight
@@ -99,7 +103,7 @@ class QueueLimiter:
 
     def owed(self, rows: int = 0) -> int:
         # Ignore negative `rows`, which correct for calls in flight: `queued` does not include these calls.
-        return max(0, self.queued + max(0, rows)) // self.batch_size
+        return self.repeats + self.times * (max(0, self.queued + max(0, rows)) // self.batch_size)
 
     def issue_collect(self, rows: int) -> None:
         self.in_flight += rows
@@ -107,18 +111,23 @@ class QueueLimiter:
     def land(self, issued: int, rows: int) -> None:
         self.in_flight -= issued
         self.queued += rows
+        self.landed += rows
 
     def issue_sample(self, batches: int) -> None:
-        self.queued -= batches * self.batch_size
+        new = max(0, -((self.repeats - batches) // self.times))  # batches that are drawn for the first time
+        self.repeats += new * self.times - batches
+        self.queued -= new * self.batch_size
+        self.landed = 0
 
-    def unserved(self, batches: int, dropped: int) -> None:
-        self.queued += batches * self.batch_size - dropped
+    def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
+        """Take over the state of the queue after the draw. It differs from what was expected if rows were too old."""
+        self.queued, self.repeats = waiting + self.landed, repeats
 
     def state(self) -> dict[str, int]:
-        return {"queued": self.queued}
+        return {"queued": self.queued, "repeats": self.repeats}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        self.queued = state["queued"]
+        self.queued, self.repeats = state["queued"], state.get("repeats", 0)
 
 
 Limiter: TypeAlias = RateLimiter | QueueLimiter

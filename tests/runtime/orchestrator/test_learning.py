@@ -33,8 +33,9 @@ class Noted:
         return call
 
 
-def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, dropped=0):
-    options = {"skipped": skipped, "seconds": seconds, "num_batches": num_batches, "dropped": dropped}
+def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, waiting=0, repeats=0):
+    options = {"skipped": skipped, "seconds": seconds, "num_batches": num_batches}
+    options |= {"waiting": waiting, "repeats": repeats}
     return make_train_report(opt_steps, num_updates, **options)
 
 
@@ -83,20 +84,20 @@ def test_a_train_call_asks_one_shard_for_all_trainers():
     made.react()
     assert made.replay.calls[1:] == [("update_priorities", 1, ref) for ref in made.priorities]
     assert made.trace == {3: 1, 4: 2, 5: 2}
-    assert made.limiter.calls[1:] == [("unserved", 1, 0)]  # four of the five were there
+    assert made.limiter.calls[1:] == [("served", 5, 4, 0, 0)]  # four of the five were there
     assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (0, True, True)
     assert (made.progress.opt_steps, made.progress.samples) == (4, 4)
 
 
-def test_dropped_transitions_are_counted_and_uniform_replay_gets_no_priorities():
-    made = Made(reports=[report(3, num_updates=2, skipped=1, num_batches=3, dropped=6)])
+def test_the_limiter_learns_the_state_of_the_queue_and_uniform_replay_gets_no_priorities():
+    made = Made(reports=[report(3, num_updates=2, skipped=1, num_batches=3, waiting=6, repeats=2)])
     made.learning.publish()
     made.learning.train(4)
     assert made.replay.calls == [("sample", SampleBatch(4, 16, 3, 1, 77))]  # with the version in flight
     made.react()
     assert len(made.replay.calls) == 1
     assert 5 not in made.trace
-    assert made.limiter.calls[1:] == [("unserved", 1, 6)]
+    assert made.limiter.calls[1:] == [("served", 4, 3, 6, 2)]
 
 
 def test_a_report_counts_once_all_trainers_have_answered():

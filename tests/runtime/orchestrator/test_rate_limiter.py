@@ -153,12 +153,15 @@ def test_a_free_limiter_holds_min_inserts_alone():
     death=st.sampled_from([0.0, 0.3]),
     stale=st.sampled_from([0.0, 0.3]),
     free=st.booleans(),
+    times=st.integers(1, 3),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_queue_never_deadlocks_and_counts_what_is_queued(batch_size, ahead, rows, workers, death, stale, free, seed):
+def test_a_queue_never_deadlocks_and_counts_what_is_queued(
+    batch_size, ahead, rows, workers, death, stale, free, times, seed
+):
     """One train call at a time; rows become too old in the queue, and the next answer tells the limiter."""
-    rng, limiter = random.Random(seed), QueueLimiter(batch_size, ahead, free=free)
-    queue = collecting = served = unreported = 0
+    rng, limiter = random.Random(seed), QueueLimiter(batch_size, ahead, free=free, times=times)
+    queue = collecting = served = repeats = 0
     asked = None
     for _ in range(300):
         while collecting < workers and limiter.may_collect(rows):
@@ -166,26 +169,45 @@ def test_a_queue_never_deadlocks_and_counts_what_is_queued(batch_size, ahead, ro
             collecting += 1
         if asked is None and limiter.may_sample(1):
             limiter.issue_sample(1)
-            lost = rng.randint(0, queue) if rng.random() < stale else 0
-            got = queue - lost >= batch_size
-            queue, unreported = queue - lost - got * batch_size, unreported + lost
-            served, asked = served + got, got
+            if rng.random() < stale:
+                queue, repeats = rng.randint(0, queue), rng.choice([0, repeats])
+            is_new = repeats == 0 and queue >= batch_size
+            got = int(repeats > 0 or is_new)
+            queue, repeats = queue - is_new * batch_size, (times if is_new else repeats) - got
+            served, asked = served + got, (got, queue, repeats)
         assert collecting or asked is not None, f"deadlock: {limiter}"
-        assert limiter.queued + (0 if asked is None else batch_size - asked * batch_size) == queue + unreported
-        assert limiter.owed() == max(0, limiter.queued) // batch_size
-        if not free and asked is None:
-            back = batch_size if stale else 0  # a batch that was not served counts as queued again
-            assert limiter.queued + limiter.in_flight < max(batch_size, ahead * batch_size + 1) + rows + back
+        assert limiter.owed() == limiter.repeats + times * (max(0, limiter.queued) // batch_size)
+        if asked is None:
+            assert (limiter.queued, limiter.repeats) == (queue, repeats)
+            if not free:
+                assert limiter.queued + limiter.in_flight < max(batch_size, ahead * batch_size + 1) + rows + (
+                    batch_size if stale else 0  # a batch that was not served counts as queued again
+                )
+        elif not stale:
+            assert (limiter.queued, limiter.repeats) == (queue, repeats)  # as expected when the batch was asked for
         if asked is None or rng.random() * (collecting + 1) < collecting:
             collecting -= 1
             landed = 0 if rng.random() < death else rows
             queue += landed
             limiter.land(rows, landed)
         else:
-            limiter.unserved(1 - asked, unreported)
-            asked, unreported = None, 0
-            assert limiter.queued == queue
+            limiter.served(1, *asked)
+            asked = None
+            assert (limiter.queued, limiter.repeats) == (queue, repeats)
     assert served or stale or death or 300 * rows < 4 * batch_size
+
+
+@pytest.mark.parametrize(("times", "drawn"), [(1, [8, 0]), (2, [8, 8, 0, 0]), (3, [8, 8, 8, 0, 0, 0])])
+def test_a_queue_owes_each_batch_several_times(times, drawn):
+    limiter = QueueLimiter(8, 1, times=times)
+    limiter.land(0, 19)
+    assert limiter.owed() == 2 * times
+    for call, queued in enumerate(drawn):
+        assert limiter.may_sample(1)
+        limiter.issue_sample(1)
+        assert limiter.owed() == 2 * times - call - 1
+        assert limiter.queued == 3 + queued
+    assert not limiter.may_sample(1)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +237,7 @@ def test_the_state_excludes_calls_in_flight():
         one.land(32, 30)
     limiter.issue_sample(3)
     assert limiter.state() == {"landed": 30, "samples": 3}
-    assert queue.state() == {"queued": 30}
+    assert queue.state() == {"queued": 30, "repeats": 0}
     resumed, empty = RateLimiter(0.5, 8, 1e9), QueueLimiter(16, 2)
     resumed.load_state(limiter.state())
     empty.load_state(queue.state())

@@ -54,7 +54,7 @@ def test_a_batch_header_has_origin_and_time(monkeypatch):
     manager.insert(message((0, 0, 0)), columns())
     header, _ = manager.sample(SampleBatch(2, 4, version=3, env_steps=77))
     assert (header.seconds, header.version, header.env_steps, header.shard) == (3.0, 3, 77, 0)
-    assert (header.dropped, dict(header.stats), header.moments) == (0, {}, None)
+    assert (header.waiting, header.repeats, dict(header.stats), header.moments) == (0, 0, {}, None)
 
 
 def test_a_repeated_block_is_refused():
