@@ -4,10 +4,12 @@ import csv
 import importlib.util
 import json
 
+import numpy as np
 import pytest
-from graphs import COUNTER, weights
+from graphs import COUNTER, at, weights
 
 from drl_cli.errors import CheckpointError
+from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.restore import open_checkpoint
 
 EVERY = ("checkpoint.period=256", "manage.eval_period=256")
@@ -43,6 +45,15 @@ def interrupted(graph):
     graph.saver.begin = save_and_stop
     graph.run()
     graph.finish()
+    return graph
+
+
+def stopped(graph, env_steps):
+    """Stop as after a signal at this step. Processes may still be saving the first checkpoint, and skip a later one."""
+    at(graph, env_steps, graph.interrupt)
+    graph.run()
+    graph.finish()
+    assert env_steps <= graph.progress.env_steps < graph.config.total_env_steps
     return graph
 
 
@@ -129,14 +140,47 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph
     assert counters(rest) == counters(once)
 
 
+def check_equal_trainers(graph):
+    """Check that all trainers, in their own processes, have equal parameters, moments, generators and targets."""
+    first, *others = [get(trainer.call("state")) for trainer in graph.trainers.trainers]
+    assert others
+    for other in others:
+        for name in (name for name in first if name.startswith("algorithm.")):
+            np.testing.assert_array_equal(other[name], first[name])
+
+
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_several_trainers_resume_exactly(run_graph, build_graph):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "network.dropout=0.1", "optimizer=sgd"),
+        ("env=CartPole-v1", "algo=outside.my_a2c", ROLLOUTS[0], "worker.num=2"),
+        (f"env={PROBES}:Frames-v0", "+env.kwargs.size=36", "algo=outside.my_a2c", ROLLOUTS[0], "worker.num=2"),
+    ],
+)
+def test_several_trainers_are_equal_and_resume_exactly(run_graph, build_graph, kind):
     """The generators of trainers without a saved state also continue, because all draw equal numbers."""
-    kind = ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "network.dropout=0.1", "optimizer=sgd")
     args = ("mode=sync", "seed=3", "trainer.num=2", *kind, "total_env_steps=768")
     once = run_graph(*args, on_ray=True)
-    half = interrupted(build_graph(*args, "checkpoint.period=300", on_ray=True))
+    check_equal_trainers(once)
+    half = stopped(build_graph(*args, on_ray=True), 320)
+    assert weights(half) != weights(once)
+    rest = run_graph(*args, run=half.folder, on_ray=True)
+    check_equal_trainers(rest)
+    assert weights(rest) == weights(once)
+    assert counters(rest) == counters(once)
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("options", [(), ("replay=prioritized", "replay.rows=windows", "replay.shards=2")])
+def test_windows_of_several_workers_resume_exactly(run_graph, build_graph, options):
+    """In processes, with a table that is full, so that windows go on from saved steps to new ones."""
+    kind = ("env=CartPole-v1", "algo=dqn", "worker.num=2", "replay=windows", "replay.seq_len=4", "replay.capacity=300")
+    args = ("mode=sync", "seed=3", *kind, *options, "total_env_steps=768")
+    once = run_graph(*args, on_ray=True)
+    half = stopped(build_graph(*args, on_ray=True), 500)
     assert weights(half) != weights(once)
     rest = run_graph(*args, run=half.folder, on_ray=True)
     assert weights(rest) == weights(once)
