@@ -39,7 +39,7 @@ class Config(LearnerConfig):
     gae_lambda: Fraction
     clip: Positive
     epochs: Count
-    minibatch_size: Count
+    minibatch_size: Count | None
     seq_len: Count
     entropy_coef: NonNegative
     value_coef: Positive
@@ -129,7 +129,7 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rollout, explained = self._rollout(batch)
-        size = self.config.minibatch_size
+        size = self.config.minibatch_size or rollout.num * self.context.group.size
         metrics: list[dict[str, Tensor]] = []
         skipped = 0
         for _ in range(self.config.epochs):
@@ -157,20 +157,30 @@ class Algorithm(NetworkAlgorithm):
         rollout = EncodedRollouts(batch, self.encoder, self.context.group, config.seq_len)
         features = rollout.features()
         value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in features)
-        reward, discount, cut = batch["reward"], batch["discount"], batch["cut"]
-        advantage = gae_of_tensors(reward, discount, value, next_value, cut, config.gae_lambda)
-        rollout.rows["target"] = target = advantage + value
+        advantage, target = self.advantages(batch, rollout, features[0], value, next_value)
+        rollout.rows["target"] = target
         explained = 1.0 - (advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)).nan_to_num()
         if self.stream is not None and self.reward_critic is not None:
             rewards = self.stream.rewards(batch)
             own, following = (self.reward_critic.forward(x)[0][0, :, 0] for x in features)
-            bonus = self.stream.advantages(rewards, own, following, cut, config.gae_lambda)
+            bonus = self.stream.advantages(rewards, own, following, batch["cut"], config.gae_lambda)
             rollout.rows["reward_target"] = bonus + own
             advantage = advantage + self.stream.module.coef * bonus
         if config.normalize_advantage:
             advantage = rollout.normalized(advantage)
         rollout.rows["advantage"] = advantage
         return rollout, explained
+
+    def advantages(
+        self, batch: Batch, rollout: EncodedRollouts, features: Tensor, value: Tensor, next_value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the advantages and the critic's targets of all rows, `[N]` each.
+
+        `features` `[N, F]`, V(obs) `value` `[N]` and V(next_obs) `next_value` `[N]` are of the current parameters.
+        """
+        reward, discount = batch["reward"], batch["discount"]
+        advantage = gae_of_tensors(reward, discount, value, next_value, batch["cut"], self.config.gae_lambda)
+        return advantage, advantage + value
 
     def _step(self, minibatch: Batch) -> dict[str, Tensor]:
         """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""
@@ -191,7 +201,7 @@ class Algorithm(NetworkAlgorithm):
 
         # Actor: the clipped surrogate minus the entropy bonus.
         out, trace = self.actor.forward(rows["obs"])
-        log_prob, entropy = self._log_prob(out[0], rows)
+        log_prob, entropy = self.log_prob(out[0], rows)
         log_ratio = log_prob - rows["log_prob"]
         ratio = log_ratio.exp()
         policy_loss, d_ratio = losses.clipped_surrogate(ratio, advantage, config.clip)
@@ -229,7 +239,7 @@ class Algorithm(NetworkAlgorithm):
         d_value = (self.config.value_coef / len(rows["obs"])) * d_value.view(1, -1, 1)
         return value_loss, critic.backward(trace, d_value, to_inputs=self.encoder.is_trainable)
 
-    def _log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
+    def log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         """Return the log-probability of the rows' actions and the entropy, `[M]` each, given the actor's output."""
         if self.action.kind == "box":
             return losses.gaussian(out, self.log_std, rows["action"])

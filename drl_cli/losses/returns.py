@@ -15,12 +15,15 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
     All arrays are `[B]`, in time order. `cut` is True if the next row does not continue this row's episode. `discount`
     is 0 only if the episode terminated, so truncated and unfinished episodes bootstrap from V(next_obs).
     """
-    delta = (reward + discount * next_value - value).tolist()
-    decay = np.where(cut, 0.0, discount * lambda_).tolist()
-    following = 0.0
-    for i in range(len(delta) - 1, -1, -1):
-        delta[i] = following = delta[i] + decay[i] * following
-    return np.array(delta, np.float32)
+    return _backward_sum(reward + discount * next_value - value, np.where(cut, 0.0, discount * lambda_))
+
+
+def _backward_sum(term: Array, decay: Array) -> Array:
+    """Return x with x_i = term_i + decay_i x_{i+1}, float32 `[B]`; the last row has no x_{i+1}."""
+    sums, decays, following = term.tolist(), decay.tolist(), 0.0
+    for i in range(len(sums) - 1, -1, -1):
+        sums[i] = following = sums[i] + decays[i] * following
+    return np.array(sums, np.float32)
 
 
 def gae_of_tensors(
@@ -29,6 +32,32 @@ def gae_of_tensors(
     """Return what `gae` returns for tensors `[B]`, on the device of `value`."""
     rewards, discounts, now, then, cuts = (x.cpu().numpy() for x in (reward, discount, value, next_value, cut))
     return torch.from_numpy(gae(rewards, discounts, now, then, cuts, lambda_)).to(value.device)
+
+
+def vtrace_of_tensors(
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    cut: Tensor,
+    log_ratio: Tensor,
+    rho_max: float,
+    c_max: float,
+    lambda_: float,
+) -> tuple[Tensor, Tensor]:
+    """Return V-trace's value targets and advantages of rows in time order, `[B]` each.
+
+    The equations are those of `drl_cli.losses.traces.vtrace` (IMPALA, Espeholt et al. 2018, eq. 1). This function does
+    not need pieces of equal length, and the recursion over time is in numpy, which is much faster for long rollouts.
+    """
+    ratio, is_last = log_ratio.exp(), cut.clone()
+    is_last[-1] = True
+    rho = ratio.clamp(max=rho_max)
+    decay = torch.where(is_last, 0.0, discount * lambda_ * ratio.clamp(max=c_max))
+    delta = rho * (reward + discount * next_value - value)
+    target = value + torch.from_numpy(_backward_sum(delta.cpu().numpy(), decay.cpu().numpy())).to(value.device)
+    following = torch.where(is_last, next_value, target.roll(-1))
+    return target, rho * (reward + discount * following - value)
 
 
 def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:

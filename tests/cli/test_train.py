@@ -40,7 +40,8 @@ PERF = {f"perf/{name}" for name in (
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
 VALUE_BASED = ("c51", "dqn", "iqn", "qr_dqn", "sac_discrete")
-LEARNS = {"ppo": {"box", "discrete"}, "sac": {"box"}, "td3": {"box"}} | {name: {"discrete"} for name in VALUE_BASED}
+LEARNS = {"sac": {"box"}, "td3": {"box"}} | {name: {"discrete"} for name in VALUE_BASED}
+LEARNS |= {name: {"box", "discrete"} for name in ("impala", "ppo")}
 """The actions that each algorithm learns, in every mode."""
 EXHAUSTIVE = pytest.mark.exhaustive
 IN_ALL_MODES = (("sac", "Pendulum-v1"), ("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"))

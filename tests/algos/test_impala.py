@@ -1,0 +1,156 @@
+"""IMPALA, APPO and A2C: whole updates against V-trace and policy gradients written with autograd."""
+
+import numpy as np
+import pytest
+import torch
+from references import flattened, sequential
+from torch.distributions import Categorical
+
+from drl_cli import api as drl
+from drl_cli.algos import impala
+from drl_cli.algos.base import Counts
+from drl_cli.losses import returns
+from drl_cli.testing import Case, check_algorithm, check_learning
+
+ON_POLICY = ("impala", "appo", "a2c")
+SMALL = (
+    "env=CartPole-v1",
+    "network.hidden=[8]",
+    "algo.lr=1e-2",
+    "optimizer.max_norm=null",
+    "trainer.on_nonfinite=stop",
+)
+FAST = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_the_contract(name):
+    check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1")
+    if name == "impala":
+        check_algorithm(name, "network.hidden=[8]", "env=Pendulum-v1")
+
+
+@pytest.mark.parametrize(("name", "updates"), [("impala", 200), ("appo", 60), ("a2c", 200)])
+def test_the_best_actions_are_learned(name, updates):
+    check_learning(name, "env=drl_cli.envs.probes:Choose-v0", *FAST, updates=updates)
+
+
+def stale(batch):
+    """The batch with the log-probabilities of another policy."""
+    noise = torch.randn(len(batch["log_prob"]), generator=torch.Generator().manual_seed(3))
+    return batch | {"log_prob": batch["log_prob"] + 0.5 * noise}
+
+
+class Reference:
+    """IMPALA on float64 modules, with V-trace as in remark 1 of the paper, step by step from the end."""
+
+    def __init__(self, algorithm):
+        self.config = algorithm.config
+        sizes = ((4, 8, 2), (4, 8, 1))
+        parts = zip(("actor", "critic"), sizes, strict=True)
+        self.actor, self.critic = (
+            sequential(algorithm.params[name].flat.clone(), size, "tanh") for name, size in parts
+        )
+
+    def vtrace(self, batch, log_prob):
+        value, following = (self.critic(batch[name])[:, 0].detach() for name in ("obs", "next_obs"))
+        ratio = (log_prob.detach() - batch["log_prob"]).exp()
+        rho, c = ratio.clamp(max=self.config.rho_max), self.config.gae_lambda * ratio.clamp(max=self.config.c_max)
+        target, advantage = value.clone(), torch.zeros_like(value)
+        for t in reversed(range(len(value))):
+            is_last = t == len(value) - 1 or bool(batch["cut"][t])
+            then = following[t] if is_last else target[t + 1]
+            rest = 0.0 if is_last else batch["discount"][t] * c[t] * (target[t + 1] - value[t + 1])
+            target[t] = value[t] + rho[t] * (batch["reward"][t] + batch["discount"][t] * following[t] - value[t]) + rest
+            advantage[t] = rho[t] * (batch["reward"][t] + batch["discount"][t] * then - value[t])
+        return target, advantage
+
+    def update(self, batch):
+        batch = {name: c.double() if c.dtype == torch.float32 else c for name, c in batch.items()}
+        chosen = Categorical(logits=self.actor(batch["obs"]))
+        log_prob = chosen.log_prob(batch["action"])
+        target, advantage = self.vtrace(batch, log_prob)
+        value_loss = 0.5 * (self.critic(batch["obs"])[:, 0] - target).square().mean()
+        loss = -(advantage * log_prob).mean() - self.config.entropy_coef * chosen.entropy().mean()
+        optimizer = torch.optim.Adam([*self.actor.parameters(), *self.critic.parameters()], self.config.lr)
+        (loss + self.config.value_coef * value_loss).backward()
+        optimizer.step()
+        return value_loss.item()
+
+
+@pytest.mark.parametrize("options", [(), ("algo.rho_max=0.7", "algo.c_max=0.9", "algo.gae_lambda=0.8")])
+def test_an_update_equals_an_independent_implementation(options):
+    case = Case("impala", *SMALL, *options)
+    algorithm, batch = case.algorithm(), stale(case.batch(0, 40))
+    reference, start = Reference(algorithm), algorithm.params.flat.clone()
+    update = algorithm.learn(dict(batch), Counts())
+    value_loss = reference.update(batch)
+    assert update.steps == 1
+    assert update.metrics["value_loss"].item() == pytest.approx(value_loss, rel=1e-4)
+    assert update.metrics["clip_fraction"].item() == 0.0  # the ratio is relative to the trainer's policy
+    assert (algorithm.params.flat - start).abs().max() > 5e-3
+    for part, network in (("actor", reference.actor), ("critic", reference.critic)):
+        torch.testing.assert_close(algorithm.params[part].flat.double(), flattened(network), rtol=0, atol=2e-5)
+
+
+def test_on_policy_the_advantages_are_those_of_ppo():
+    case = Case("impala", *SMALL)
+    algorithm, batch = case.algorithm(), case.batch(0, 40)
+    cut = batch["cut"][:-1, None]
+    batch["next_obs"] = torch.cat([torch.where(cut, batch["next_obs"][:-1], batch["obs"][1:]), batch["next_obs"][-1:]])
+    rollout, _ = algorithm._rollout(batch)
+    batch["log_prob"] = rollout.rows["log_prob"]  # of the trainer's policy
+    rollout, _ = algorithm._rollout(batch)
+    value, then = (algorithm.critic.forward(x)[0][0, :, 0] for x in rollout.features())
+    gae = returns.gae_of_tensors(batch["reward"], batch["discount"], value, then, batch["cut"], 1.0)
+    torch.testing.assert_close(rollout.rows["advantage"], gae, rtol=1e-4, atol=1e-4)
+
+
+def test_a2c_makes_one_step_of_the_whole_rollout_with_ratio_one():
+    case = Case("a2c", *SMALL)
+    algorithm, batch = case.algorithm(), case.batch(0, 40)
+    policy = case.policy(0, algorithm)
+    own = policy.act(batch["obs"].numpy())
+    batch |= {"action": torch.from_numpy(own["action"]), "log_prob": torch.from_numpy(own["log_prob"])}
+    update = algorithm.learn(batch, Counts())
+    assert update.steps == 1
+    assert update.metrics["approx_kl"].item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_appo_clips_ratios_to_the_policy_at_the_start_of_the_update():
+    case = Case("appo", *SMALL, "algo.minibatch_size=10", "algo.lr=0.1")
+    algorithm, batch = case.algorithm(), stale(case.batch(0, 40))
+    update = algorithm.learn(batch, Counts())
+    assert update.steps == 4 * 4
+    assert 0.0 < update.metrics["clip_fraction"].item() < 1.0
+
+
+BROKEN = {
+    "no cut": lambda args: (*args[:4], torch.zeros_like(args[4]), *args[5:]),
+    "the ratio of the other policy": lambda args: (*args[:5], -args[5], *args[6:]),
+    "no clipping": lambda args: (*args[:6], 1e9, 1e9, args[8]),
+    "V(obs) for V(next_obs)": lambda args: (*args[:3], args[2], *args[4:]),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_copy_of_vtrace_is_found(monkeypatch, name):
+    own = impala.vtrace_of_tensors
+    monkeypatch.setattr(impala, "vtrace_of_tensors", lambda *args: own(*BROKEN[name](args)))
+    with pytest.raises(AssertionError):
+        test_an_update_equals_an_independent_implementation(())
+
+
+def test_rows_in_time_order_give_what_pieces_give():
+    rng = np.random.default_rng(0)
+    columns = [torch.from_numpy(x) for x in rng.standard_normal((6, 3, 9)).astype(np.float32)]
+    reward, discount, value, next_value, _, log_ratio = columns
+    discount, cut = discount.sigmoid(), torch.from_numpy(rng.random((3, 9)) < 0.3)
+    cut[:, -1] = True
+    steps = (reward, discount, value, next_value, cut, log_ratio)
+    by_pieces = drl.losses.vtrace(*steps, 1.1, 0.9, 0.8)
+    cut = cut.clone()
+    cut[-1, -1] = False  # the last row counts as cut
+    by_rows = returns.vtrace_of_tensors(*(x.flatten() for x in (*steps[:4], cut, log_ratio)), 1.1, 0.9, 0.8)
+    for one, two in zip(by_pieces, by_rows, strict=True):
+        torch.testing.assert_close(two, one.flatten(), rtol=1e-4, atol=1e-5)
