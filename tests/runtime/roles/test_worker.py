@@ -108,7 +108,7 @@ def test_episodes_that_do_not_end_give_one_warning(monkeypatch, index, is_limite
 
 def test_a_restored_worker_does_not_warn_of_episodes(monkeypatch):
     monkeypatch.setattr(worker_module, "ENDLESS_STEPS", 1)
-    config = make_config(*TINY, COUNTER)
+    config = make_config(*TINY, COUNTER, "+env.kwargs.base_length=50")
     spec = replace(read_spec(config.env), is_limited=False)
     before, after = Worker(config, spec, 0, 0), Worker(config, spec, 0, 0)
     before.collect(RANDOM)
