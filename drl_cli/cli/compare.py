@@ -60,6 +60,8 @@ def answer(words: Sequence[str]) -> int:
     comparisons = [compare(group, options.threshold, options.smooth) for group in groups]
     print("\n".join([comparison_table(comparisons), *environments_table(comparisons), *notes(comparisons)]))
     try:
+        for file in filter(None, (options.csv, options.png)):
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
         if options.csv is not None:
             write_csv(Path(options.csv), comparisons)
             print(f"curves: {options.csv}")

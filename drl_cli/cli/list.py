@@ -24,7 +24,8 @@ def answer(words: Sequence[str]) -> int:
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
     if args and topic in ("algos", "envs", "modes"):
-        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}")
+        search = f"; to search: drl-list {topic} | grep -i {args[0].rpartition('=')[2]}"
+        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}{search}")
     print("\n".join(TOPICS[topic](args)))
     return DONE
 

@@ -88,7 +88,7 @@ def nothing(runs: Sequence[Run], conditions: Iterable[str], output_dir: str) -> 
         return f"no runs in {Path(output_dir).absolute()}"
     asked = sorted(conditions)
     parts = []
-    for key in (condition.partition("=")[0] for condition in asked):
+    for key in dict.fromkeys(condition.partition("=")[0] for condition in asked):
         counts = Counter(str(value_of(run, key)) for run in runs).most_common(MAX_NAMED)
         parts.append(f"{key} is {', '.join(f'{value} ({count})' for value, count in counts)}")
     return f"none of {len(runs)} runs has {' '.join(asked)}; {'; '.join(parts)}"

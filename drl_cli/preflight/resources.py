@@ -83,7 +83,7 @@ def check_workers(config: Config) -> None:
     if config.mode != "single" and not config.debug.in_process:
         advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
         _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
-    _check_fits(f"worker.envs={envs} in {num} workers", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
+    _check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
 
 
 def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:

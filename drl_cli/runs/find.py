@@ -54,6 +54,8 @@ def has_checkpoint(run: Path) -> bool:
 def _matches(run: str, output_dir: str) -> list[Path]:
     """Return the runs that match `run`, oldest first. Raise UsageError if there is none."""
     path = Path(run)
+    if not run:
+        raise UsageError("run: say which run: latest, a path, or the start of a run id")
     if (path / "run.json").is_file():
         return [path.resolve()]
     runs = all_runs(output_dir)
@@ -95,6 +97,8 @@ def warn_of_versions(folder: Path) -> None:
 def find_step(folder: Path, name: str) -> Path:
     """Return the checkpoint `name`: best, last, a folder's name or a number of env steps (2e5). Raise UsageError."""
     root = folder / "checkpoints"
+    if not name:
+        raise UsageError(f"checkpoint: say which checkpoint; {checkpoint_names(root)}")
     if name in ("best", "last") and (root / name).is_dir():
         return (root / name).resolve()
     try:
@@ -126,7 +130,7 @@ def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
         there = f"; the newest of {len(below)} runs below it is {below[-1]}" if below else ""
         return f"{path} is no run: it has no run.json{there}"
     newest = f", the newest is {runs[-1].name}" if runs else ""
-    hint = did_you_mean(str(path), ["latest"])
+    hint = did_you_mean(str(path), ["latest"]) if str(path) != "latest" else ""
     if path.resolve() == Path(output_dir).resolve():
         hint = " Say latest for the newest run."
     return f"no run '{path}' in {Path(output_dir).absolute()} ({len(runs)} runs there{newest}){hint and f'.{hint}'}"

@@ -128,6 +128,12 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
             others = {file.parent for file in path.parent.glob("step_*/state.orchestrator.json")} - {path.resolve()}
             hint = f"; to go on from an older one: resume={max(others)}" if others else ""
             raise UsageError(f"resume: {error}{hint}", CHECKPOINT) from error
+    steps = checkpoint.env_steps if checkpoint is not None else 0
+    if config.total_env_steps < min(steps, old.total_env_steps):
+        line = (
+            f"resume: {folder.name} already has {steps:,} env steps, more than total_env_steps={config.total_env_steps}"
+        )
+        raise UsageError(f"{line}; say for example total_env_steps={2 * steps}")
     worker = config.worker
     if config.mode != old.mode:  # the new mode needs other numbers, unless the user typed them
         if not any(arg.startswith("worker.num=") for arg in typed):

@@ -36,7 +36,8 @@ def as_override(key: str, value: str) -> str:
         return key
     keys = keys_of(AlgoConfig)
     needs_brackets = value and key in keys and isinstance(keys[key].type, ListOf) and not value.startswith("[")
-    return f"{key}={f'[{value}]' if needs_brackets else value or '...'}"
+    is_switch = key in keys and keys[key].type.words == ("true", "false")
+    return f"{key}={f'[{value}]' if needs_brackets else value or ('true' if is_switch else '...')}"
 
 
 def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:

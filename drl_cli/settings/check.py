@@ -24,7 +24,7 @@ from drl_cli.settings.options import warn_of_repeats
 from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
-from drl_cli.utils.spelling import did_you_mean
+from drl_cli.utils.spelling import did_you_mean, nearest
 
 USED_HYDRA_KEYS = ("hydra.searchpath", "hydra.job.env_set")
 """The settings of Hydra that have an effect in drl-train."""
@@ -47,8 +47,8 @@ def check_command(command: CommandLine) -> None:
     """
     overrides, problems = split_bare_words(command.overrides)
     matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]
-    problems += [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
-    values = [match for _, match in matches if match is not None]
+    values = [match for _, match in matches if match is not None and not match["key"].startswith("@")]
+    problems += [f"'{arg}' is not of the form key=value" for arg, match in matches if match not in values]
     algo, found = None, Problems()
     with found.collect():
         algo = _algorithm(command, values)
@@ -92,6 +92,8 @@ def _check_override(
     if is_sweep(value) and not command.is_sweep and key not in PROSE:
         if key in keys and isinstance(keys[key].type, ListOf):
             return [f"{key}: a list needs brackets: {key}=[{value}]"]
+        if key in keys and getattr(keys[key].type, "base", None) is float and re.fullmatch(r"0,\d+", value):
+            return [f"{key}={value}: a number has a point; say {key}={value.replace(',', '.')}"]
         if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
             return [f"{key}={value}: a number has no commas; say {key}={value.replace(',', '_')}"]
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
@@ -149,7 +151,11 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
             hint = f" Did you mean {as_override(f'{group}.{MAIN_KEY[group]}', name)}?"
         if not hint and f"{group}.{name}" in keys_of(AlgoConfig):
             hint = f" Did you mean {synonym(name, keys_of(AlgoConfig)) or f'{group}.{name}=...'}?"
-        raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(known)}")
+        if not hint:
+            inside = [key.name.rpartition(".")[2] for key in keys_of(AlgoConfig).values() if key.group == group]
+            hint = f" Did you mean {group}.{near[0]}=...?" if (near := nearest(name, inside)) else ""
+        of_algo = [each for each in known if each.startswith(f"{name.partition('-')[0]}-")] if group == "tuned" else []
+        raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(of_algo or known)}")
     return []
 
 
@@ -165,16 +171,18 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
     key = keys_of(algo).get(name)
     if key is None:
         return problems_of(name, text, algo)
-    if text is None or "{" in text or (is_sweep and re.search(r"[,(]", text)):  # each job of a sweep is checked later
-        return []
+    is_bracketed_sweep = is_sweep and re.fullmatch(r"\[[^\[\]()]*,[^\[\]()]*\]", text or "")
+    if text is None or "{" in text or (is_sweep and re.search(r"[,(]", text) and not is_bracketed_sweep):
+        return []  # each job of a sweep is checked later
     if isinstance(key.type, Group):
         main = f"{name}.{MAIN_KEY[name]}={text}" if name in MAIN_KEY else f"{name}.KEY=VALUE"
         return [f"{name}: is a group of options; say {main}"]
     try:
-        value: Any = unquoted(text) if name in TEXTS and text not in ("", "null") else yaml.safe_load(text)
+        value: Any = unquoted(text) if name in TEXTS and text != "null" else yaml.safe_load(text)
     except yaml.YAMLError:
         return []  # Hydra, whose grammar differs from yaml's, will report an error
-    return problems_of(name, value, algo)
+    lines = problems_of(name, value, algo)
+    return [f"{name}: has no value; say {name}=..."] if lines and not text else lines
 
 
 def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[AlgoConfig] | None:

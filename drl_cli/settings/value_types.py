@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OTHER_WORDS = {"gpu": "cuda", "yes": "true", "no": "false", "y": "true", "n": "false"}
 """Words of other tools, and the words that we use for them."""
-FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "mio": 1e6, "kb": 1e3, "mb": 1e6, "gb": 1e9}
+FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "mio": 1e6, "%": 0.01}
 SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 MEGABYTES = {"k": 1e-3, "m": 1, "g": 1e3, "t": 1e6, "kb": 1e-3, "mb": 1, "gb": 1e3, "tb": 1e6}
 """Units behind a number: of counts, of seconds and of megabytes."""
@@ -76,7 +76,9 @@ class Scalar(ValueType):
         result = self._converted(value)
         if result is None:
             names = {bool: "true or false", str: "text", float: "a number", int: "a whole number"}
-            problems.append(f"{path}: must be {names[self.base]}, got {shown(value)}{_number_hint(path, value)}")
+            hint = _word_hint(str(value), self.words) if self.base is bool else ""
+            hint = f".{hint}" if hint else _number_hint(path, value)
+            problems.append(f"{path}: must be {names[self.base]}, got {shown(value)}{hint}")
         elif self.bounds is not None and result not in self.bounds:
             hint = _word_hint(str(value), self.words)
             problems.append(f"{path}: must be {self.bounds}, got {value}{hint and f'.{hint}'}")
@@ -207,11 +209,20 @@ def _word_hint(word: str, words: tuple[str, ...]) -> str:
 
 
 def _number_hint(path: str, value: Any) -> str:
-    """Return '; say KEY=NUMBER' for a number with a unit, such as 100k, 10m (minutes in keys of seconds) or 2GB."""
-    match = re.fullmatch(r"([\d.]+) *([a-z]+)", value.lower()) if isinstance(value, str) else None
+    """Return '; say KEY=NUMBER' for a number with a unit, such as 100k, 10m (minutes in keys of seconds) or 2GB.
+
+    A list or a range of numbers becomes the command of a sweep.
+    """
+    if isinstance(value, list) and value:
+        return f"; several values are a sweep: drl-train -m {path}={','.join(map(str, value))}"
+    if isinstance(value, str) and (ends := re.fullmatch(r"(\d+)(?:\.\.+|-|:)(\d+)", value)):
+        return f"; several values are a sweep: drl-train -m '{path}=range({ends[1]},{int(ends[2]) + 1})'"
+    match = re.fullmatch(r"([\d.]+) *([a-z]+|%)", value.lower()) if isinstance(value, str) else None
     if match is None:
         return ""
     units = SECONDS if path.endswith("_s") else MEGABYTES if path.endswith("_mb") else FACTORS
+    if units is FACTORS and match[2] not in FACTORS and match[2] in {**SECONDS, **MEGABYTES}:
+        return f"; the unit is none of time or size: drl-list keys {path}"
     try:
         number = float(match[1]) * units[match[2]]
     except (KeyError, ValueError):

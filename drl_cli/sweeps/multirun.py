@@ -46,7 +46,10 @@ def new_sweep(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrid
     """Run a search or a population if `hpo` is set, otherwise all combinations of values. Return the exit code."""
     if (hpo := unquoted(options.get("hpo", "none"))) != "none":
         return (new_population if hpo == "pbt" else new_search)(sweep, output_dir, options, overrides)
-    sweep.add(grid_jobs(overrides, max_jobs(options)))
+    jobs = list(grid_jobs(overrides, max_jobs(options)))
+    sweep.add(jobs)
+    if len(sweep.jobs) == 1 < len(jobs):
+        raise UsageError(f"-m: all {len(jobs)} jobs are the same, because a value is given twice")
     if len(sweep.jobs) == 1:
         raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out")
     configs = check_jobs(sweep, sweep.jobs, options)
@@ -72,6 +75,7 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
                     raise UsageError(f"resume: {advice}: leave {new[0]} out")
                 return resume(sweep, options)
         if new:
+            check_shared(sweep, new)
             sweep.add(grid_jobs(new, max_jobs(options)))
         jobs = [job for job in sweep.jobs if not job.is_done]
         configs = check_jobs(sweep, jobs, options)
@@ -81,6 +85,15 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
         if jobs:
             run_jobs(sweep, jobs, configs)
         return finish_sweep(sweep)
+
+
+def check_shared(sweep: Sweep, new: Sequence[str]) -> None:
+    """Raise UsageError if new jobs lack a key that all jobs of the sweep share, such as `env`."""
+    typed = {"output_dir", *(arg.partition("=")[0] for arg in new)}
+    shared = [arg for arg in sweep.jobs[0].overrides if all(arg in job.overrides for job in sweep.jobs)]
+    if missing := [arg for arg in shared if arg.partition("=")[0] not in typed]:
+        line = f"resume: all jobs of this sweep have {shlex.join(missing)}; new jobs need these words, too"
+        raise UsageError(f"{line}, or leave {new[0]} out")
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -151,7 +151,7 @@ def test_notes_name_equal_seeds_and_keys_that_no_label_shows(outputs, compare):
 
 def test_figure(outputs, compare):
     make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], env__name="Other")
-    for name in ("compare.png", "curves.svg"):
+    for name in ("compare.png", "curves.svg", "new folder/ü.png"):
         lines, err, code = compare("outputs", "threshold=50", "csv=null", f"png={name}")
         assert (err, code) == ("", 0)
         assert f"figure: {name}" in lines
@@ -192,9 +192,9 @@ def test_without_matplotlib_there_are_table_and_csv(outputs, compare, monkeypatc
         (["outputs", "threshold=high"], "threshold: must be a number", 2),
         (["runs="], "runs: names no run", 2),
         (["threshold=1"], "runs: is missing, say runs=...", 2),
-        (["outputs", "csv=no/where.csv", "png=null"], "can't be written: ", 7),
+        (["outputs", "csv=/proc/no/where.csv", "png=null"], "can't be written: ", 7),
         (["outputs", "png=x.xyz"], "png: must end in .png, .pdf, .svg, got x.xyz", 2),
-        (["outputs", "png=no/where.png", "csv=null"], "can't be written: ", 7),
+        (["outputs", "png=/proc/no/where.png", "csv=null"], "can't be written: ", 7),
     ],
 )
 def test_wrong_options_and_files(outputs, compare, args, said, code):

@@ -115,11 +115,17 @@ def test_a_checkpoint_may_be_named_by_its_folder(ask, copied):
         (["-x"], "no flag '-x'.   options: run, runs, episodes"),
         (["outputs"], "Say latest for the newest run."),
         (["lastest"], "Did you mean latest?"),
+        (["run="], "run: say which run: latest, a path, or the start of a run id"),
     ],
 )
 def test_words_that_are_no_options(refused, args, says):
     code, line = refused(*args)
     assert (code, says in line) == (2, True), line
+
+
+def test_the_error_for_no_runs_does_not_suggest_what_was_typed(refused):
+    code, line = refused("run=latest", "output_dir=empty")
+    assert (code, line.endswith("(0 runs there)")) == (2, True), line
 
 
 def test_a_misspelled_checkpoint_names_the_nearest(refused):

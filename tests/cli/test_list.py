@@ -49,7 +49,10 @@ def test_help_names_the_lists(listed):
     ("words", "error"),
     [
         (["algo"], "no list 'algo'. Did you mean algos?   lists: algos, envs, modes, keys, runs, sweeps"),
-        (["modes", "env=CartPole"], "drl-list modes takes no options, got env=CartPole"),
+        (
+            ["modes", "env=CartPole"],
+            "drl-list modes takes no options, got env=CartPole; to search: drl-list modes | grep -i CartPole",
+        ),
     ],
 )
 def test_wrong_words(drl_here, words, error):

@@ -118,6 +118,12 @@ def test_an_impossible_resume_changes_no_file(run, train, args, code, text):
     assert files() == before
 
 
+def test_a_resumed_run_can_not_end_before_its_checkpoint(run, train):
+    (run / "summary.json").unlink()  # as after a kill
+    error = train("resume=latest", "total_env_steps=40", code=USAGE)
+    assert "already has 160 env steps, more than total_env_steps=40; say for example total_env_steps=320" in error
+
+
 def test_a_run_is_resumed_from_an_older_checkpoint(run, train):
     older = older_checkpoint(run)
     assert older.name != (run / "checkpoints" / "last").resolve().name

@@ -163,6 +163,13 @@ def test_the_unfinished_jobs_can_be_checked_without_a_run(begun, multirun, capsy
     assert capsys.readouterr().out == "1 jobs; all checks passed\n"
 
 
+def test_new_jobs_of_a_resumed_sweep_need_the_words_that_all_jobs_share(begun, multirun, capsys):
+    with pytest.raises(UsageError, match="all jobs of this sweep have env=Pendulum-v1; new jobs need these words, too"):
+        multirun("resume=latest", "seed=2,3")
+    assert multirun("resume=latest", "env=Pendulum-v1", "seed=2,3", "dry_run=true") == 0
+    assert capsys.readouterr().out == "4 jobs; all checks passed\n"
+
+
 @pytest.mark.slow
 def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
     sweep = start("-m", *JOB, "seed=0,1", "env.kwargs.map=null,late.txt", cwd=here)
