@@ -27,6 +27,7 @@ from drl_cli.utils.outside import innermost_last, place, raised
 T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1  # Linux's prctl option: the signal that a process gets when its parent ends
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 CALL_BYTES = 256
 """The child's file begins with its running call in this number of bytes. Python's traceback follows."""
 FLUSH_S = 5.0
@@ -142,7 +143,8 @@ def _begin(notes: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # reading the terminal would stop a process in the background
-    for number in (signal.SIGINT, signal.SIGTERM):
+    faulthandler.disable()
+    for number in (signal.SIGINT, signal.SIGTERM, *CRASHES):  # Ray's handlers of crashes would print their stacks
         signal.signal(number, signal.SIG_DFL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # a fork has none of the parent's OpenMP threads, and would wait for them

@@ -80,14 +80,15 @@ def test_the_message_of_a_step_names_the_step(monkeypatch):
         attempt("step")
 
 
-def test_a_signal_handler_of_this_process_is_not_called_in_the_child(monkeypatch):
-    monkeypatch.setattr(Apart, "act", staticmethod(lambda: os.kill(os.getpid(), signal.SIGTERM)))
-    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGFPE])
+def test_a_signal_handler_of_this_process_is_not_called_in_the_child(monkeypatch, number):
+    monkeypatch.setattr(Apart, "act", staticmethod(lambda: os.kill(os.getpid(), number)))
+    handler = signal.signal(number, lambda *_: sys.exit(TERMINATED))
     try:
-        with pytest.raises(ProcessEnded, match="ended the process by SIGTERM"):
+        with pytest.raises(ProcessEnded, match=f"ended the process by {number.name}"):
             attempt("init")
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        signal.signal(number, handler)
 
 
 def test_a_call_that_raises_is_repeated_here_with_its_traceback(monkeypatch):
