@@ -144,6 +144,8 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
             import_object(name)
     else:
         kind = {"tuned": "set of tuned values"}.get(group, f"{group} option")
+        if group == "tuned":  # the sets of other algorithms can't be used
+            known = [each for each in known if each.startswith(f"{name.partition('-')[0]}-")] or known
         hint = did_you_mean(name, known)
         if group == "optimizer" and name.lower() in OPTIMIZERS.keys() - set(known):
             hint = f" Say optimizer.name={name.lower()}."
@@ -154,8 +156,7 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
         if not hint:
             inside = [key.name.rpartition(".")[2] for key in keys_of(AlgoConfig).values() if key.group == group]
             hint = f" Did you mean {group}.{near[0]}=...?" if (near := nearest(name, inside)) else ""
-        of_algo = [each for each in known if each.startswith(f"{name.partition('-')[0]}-")] if group == "tuned" else []
-        raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(of_algo or known)}")
+        raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(known)}")
     return []
 
 

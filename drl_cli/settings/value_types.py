@@ -222,7 +222,7 @@ def _number_hint(path: str, value: Any) -> str:
         return ""
     units = SECONDS if path.endswith("_s") else MEGABYTES if path.endswith("_mb") else FACTORS
     if units is FACTORS and match[2] not in FACTORS and match[2] in {**SECONDS, **MEGABYTES}:
-        return f"; the unit is none of time or size: drl-list keys {path}"
+        return f"; {path} has no unit of time or size: drl-list keys {path}"
     try:
         number = float(match[1]) * units[match[2]]
     except (KeyError, ValueError):
