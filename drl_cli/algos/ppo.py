@@ -163,9 +163,9 @@ class Algorithm(NetworkAlgorithm):
         if self.stream is not None and self.reward_critic is not None:
             rewards = self.stream.rewards(batch)
             own, following = (self.reward_critic.forward(x)[0][0, :, 0] for x in features)
-            bonus = self.stream.advantages(rewards, own, following, batch["cut"], config.gae_lambda)
-            rollout.rows["reward_target"] = bonus + own
-            advantage = advantage + self.stream.module.coef * bonus
+            bonus, wanted = self.stream.advantages(rewards, own, following, batch["cut"], config.gae_lambda)
+            rollout.rows["reward_target"] = wanted
+            advantage = advantage + bonus
         if config.normalize_advantage:
             advantage = rollout.normalized(advantage)
         rollout.rows["advantage"] = advantage

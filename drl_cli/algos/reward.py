@@ -81,10 +81,17 @@ class RewardStream:
         rewards: Tensor = bonus / (deviation + 1e-8)
         return rewards
 
-    def advantages(self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float) -> Tensor:
-        """Return the stream's advantages `[B]`; a piece of the rollout that ends bootstraps from V(next_obs)."""
+    def advantages(
+        self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the stream's advantages times `coef`, and the targets of the stream's critic, `[B]` each.
+
+        Add the advantages to those of the environment's rewards. `value` and `next_value` `[B]` are of the stream's
+        critic, without a gradient. A piece of the rollout that ends bootstraps from V(next_obs).
+        """
         discount = torch.full_like(rewards, self.module.gamma)
-        return gae_of_tensors(rewards, discount, value, next_value, cut, lambda_)
+        advantage = gae_of_tensors(rewards, discount, value, next_value, cut, lambda_)
+        return self.module.coef * advantage, advantage + value
 
     def keep(self) -> None:
         """Add the bonuses of the last batch to the normaliser."""

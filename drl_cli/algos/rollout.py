@@ -31,6 +31,8 @@ class Rollouts:
     """
 
     def __init__(self, batch: Batch, group: ProcessGroup, max_length: int | None = None) -> None:
+        if "cut" not in batch:
+            raise ValueError('rollouts need the column cut, which only replay=fifo has: set TABLES = ("fifo-once",)')
         self.group, self.num = group, len(batch["reward"])
         cut = batch["cut"].clone()
         cut[-1] = True

@@ -21,7 +21,13 @@ def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of N critics `[N, B]`, summed over the critics; `target` is `[B]`, no gradient."""
+    """Return the mean squared error of N critics `[N, B]`, summed over the critics; `target` is `[B]`, no gradient.
+
+    Raise ValueError if the shapes are others, because they would be broadcast to a wrong loss.
+    """
+    if q.ndim != 2 or target.shape != q.shape[1:]:
+        shapes = tuple(q.shape), tuple(target.shape)
+        raise ValueError(f"q has shape {shapes[0]} and target has shape {shapes[1]}; needed are [N, B] and [B]")
     return _differentiable(value.ensemble_mse, q, target, weight)
 
 

@@ -37,6 +37,11 @@ class Nets:
         raise AttributeError(f"there is no part '{name}' here; there are {', '.join(vars(self))}")
 
 
+class _Targets(Nets):
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"'{name}' has no target network: call params.target('{name}') in the constructor")
+
+
 @dataclass(frozen=True)
 class _Call:
     """Evaluates `module` with `parameters` in place of the module's own parameters and buffers."""
@@ -121,7 +126,7 @@ def _modules(params: Params) -> Nets:
     modules, values = params.modules, {name: params.value(name) for name in params.slices if name not in params.modules}
     frozen = {name: params.frozen(name) for name in modules} | {name: value.detach() for name, value in values.items()}
     targets = {name: target.flat if target.module is None else target.module for name, target in params.targets.items()}
-    return Nets({**modules, **values, "frozen": Nets(frozen), "target": Nets(targets)})
+    return Nets({**modules, **values, "frozen": Nets(frozen), "target": _Targets(targets)})
 
 
 def _buffers(params: Params) -> _Buffers:
@@ -147,4 +152,4 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
     live = {name: part(name, params.modules.get(name), flat, own) for name, flat in flats.items()}
     frozen = {name: part(name, params.modules.get(name), flat.detach(), own) for name, flat in flats.items()}
     target = {name: part(name, params.targets[name].module, flat, theirs) for name, flat in targets.items()}
-    return Nets({**live, "frozen": Nets(frozen), "target": Nets(target)})
+    return Nets({**live, "frozen": Nets(frozen), "target": _Targets(target)})

@@ -46,12 +46,16 @@ def check_parameters(case: Case) -> None:
             continue
         raise AssertionError(f"Policy.load takes {len(wrong)} parameters; policy_params gives {len(params)}")
     params.flags.writeable = False
+    parts = {name: algorithm.params[name].flat.clone() for name in algorithm.params.slices}
     policy.load(params)
     other.load_policy(params)
     assert np.array_equal(other.policy_params(), params), "load_policy is not the inverse of policy_params"
     case.learn(algorithm, 0, UPDATES)  # an algorithm may update its policy less often than its critic
     is_changed = not np.array_equal(algorithm.policy_params(), params)
-    assert is_changed, f"{UPDATES} updates change nothing that the policy uses"
+    hint = "if a part is updated less often, pass the option that makes it more often, such as algo.actor_period=2"
+    assert is_changed, f"{UPDATES} updates change nothing that the policy uses; {hint}"
+    still = [name for name, flat in parts.items() if len(flat) and torch.equal(algorithm.params[name].flat, flat)]
+    assert not still, f"{UPDATES} updates do not change the parameters of {', '.join(still)}; {hint}"
     assert np.array_equal(other.policy_params(), params), "two algorithms share parameters"
 
 

@@ -94,9 +94,11 @@ def test_the_normaliser_is_of_all_bonuses_and_equal_for_two_trainers():
 def test_the_stream_goes_on_over_the_end_of_an_episode():
     """Rewards 1, 2, 3 with V = 0 and V(next_obs) = 4 at the end of the piece: each bootstraps, none is 0."""
     stream = RewardStream(Given(), Context(torch.device("cpu")))
-    zeros, cut = torch.zeros(3), torch.tensor([False, True, True])
-    got = stream.advantages(torch.tensor([1.0, 2.0, 3.0]), zeros, torch.tensor([0.0, 4.0, 4.0]), cut, 1.0)
-    assert got.tolist() == [3.0, 4.0, 5.0]
+    value, cut = torch.zeros(3), torch.tensor([False, True, True])
+    stream.module.coef = 2.0
+    got, target = stream.advantages(torch.tensor([1.0, 2.0, 3.0]), value, torch.tensor([0.0, 4.0, 4.0]), cut, 1.0)
+    assert got.tolist() == [6.0, 8.0, 10.0]  # times coef
+    assert target.tolist() == [3.0, 4.0, 5.0]
 
 
 def test_a_class_that_is_no_reward_module_is_refused():

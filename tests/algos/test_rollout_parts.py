@@ -277,6 +277,11 @@ def test_two_trainers_have_the_statistics_and_minibatches_of_one(batches):
         torch.testing.assert_close(loss, (whole["weight"] * whole["reward"]).mean())
 
 
+def test_a_batch_of_a_replay_table_is_no_rollout():
+    with pytest.raises(ValueError, match='set TABLES = \\("fifo-once",\\)'):
+        Rollouts({"reward": torch.zeros(3)}, ProcessGroup())
+
+
 def test_check_algorithm_passes_with_rollouts_from_outside():
     check_algorithm("outside.my_a2c", "network.hidden=[8]")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import make_config, weights
+from outside import my_sac
 
 from drl_cli import api as drl
 from drl_cli.errors import UsageError
@@ -99,6 +100,12 @@ def test_the_policy_of_sac(a2c):
     assert policy.act(obs)["action"].shape == (50, 1)
     mean = policy.modules["actor"](torch.from_numpy(obs))[:, :1]
     np.testing.assert_allclose(policy.greedy(obs), mean.tanh().detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_sac_of_the_page_is_sound():
+    page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_sac.__file__).read_text()
+    assert f"```python\n{own}```" in page
+    check_algorithm("outside.my_sac", *TINY)
 
 
 def test_every_public_name_has_a_line():
@@ -198,6 +205,10 @@ MISTAKES = {
     "a sum over rows": (('return loss, {"critic', 'return len(target) * loss, {"critic'), "not equal to one"),
     "a batch that is changed": (('target = batch["reward"]', 'target = batch["reward"].mul_(2)'), "changes its batch"),
     "a policy of another part": (('policy_parts = ("actor",)', 'policy_parts = ("critic",)'), "the policy needs"),
+    "a part that is never trained": (
+        ('parts=["critic"])', 'parts=["actor"])'),
+        "do not change the parameters of critic",
+    ),
 }
 
 

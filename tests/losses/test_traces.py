@@ -154,6 +154,12 @@ def test_losses_are_scalars_with_gradients():
     assert logits.grad.tolist() == [[-0.5, 0.5]]
 
 
+@pytest.mark.parametrize("shapes", [((2, 5, 1), (5,)), ((2, 5), (5, 1)), ((5, 2), (5,)), ((5,), (5,))])
+def test_critics_of_other_shapes_are_refused(shapes):
+    with pytest.raises(ValueError, match=r"q has shape .* needed are \[N, B\] and \[B\]"):
+        losses.twin_critics(*(torch.zeros(shape) for shape in shapes))
+
+
 def test_clipped_surrogate():
     log_ratio = torch.tensor([1.5, 1.1, 0.5]).log().requires_grad_()
     advantage = torch.tensor([1.0, -1.0, 2.0])

@@ -121,6 +121,12 @@ def test_compiled_gradients_reach_wide_layers_of_every_kind_of_product(make, tol
     assert (compiled - plain).norm() < tolerance * plain.norm()
 
 
+def test_a_missing_target_network_is_named():
+    agent = Agent(loss=lambda nets, batch, noise: (nets.target.actor(batch["obs"]).sum(), {}))
+    with pytest.raises(AttributeError, match=r"'actor' has no target network: call params.target\('actor'\)"):
+        agent.gradients(batch())
+
+
 @both
 def test_only_the_named_parts_get_a_gradient(compiles):
     agent = Agent(compiles, parts=("critic",))
