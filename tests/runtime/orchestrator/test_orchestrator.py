@@ -248,3 +248,10 @@ def test_sync_makes_every_update_due_and_saves_in_time(build_graph):
     assert graph.progress.opt_steps == 15  # one for each block after the first
     steps = [int(path.name[5:14]) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
     assert steps == [32, 96, 192, 288, 384, 480]
+
+
+def test_the_workers_wait_no_longer_after_the_run(build_graph):
+    graph = build_graph(COUNTER, "mode=sync", "total_env_steps=64")
+    graph.run()
+    waited = graph.pool.wait_seconds(graph.progress.ended)
+    assert graph.pool.wait_seconds(graph.progress.ended + 100.0) == waited
