@@ -2,11 +2,13 @@
 
 import importlib
 import pkgutil
+from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Protocol, cast
 
 import drl_cli.algos
+import drl_cli.algos.continuous
 from drl_cli.algos.base import AlgoConfig, Algorithm, Policy
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.types import EnvSpec
@@ -16,10 +18,10 @@ ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
 
 HELPERS = (
-    *("base", "continuous", "distributional", "learner", "lookup", "policy", "reward", "rollout"),
-    *("soft_actor_critic", "stacks"),
+    *("actors", "base", "distributional", "learner", "lookup", "policy", "reward", "rollout"),
+    *("soft", "soft_actor_critic", "stacks"),
 )
-"""Modules in this folder that are not algorithms."""
+"""Modules in this folder and in continuous/ that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
@@ -60,7 +62,15 @@ class AlgoModule(Protocol):
 
 def algorithms() -> list[str]:
     """Return the names of the built-in algorithms."""
-    return sorted(m.name for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.name not in HELPERS)
+    return sorted(_paths())
+
+
+@cache
+def _paths() -> dict[str, str]:
+    """Return the import paths of the built-in algorithms, by name."""
+    rooms = (drl_cli.algos, drl_cli.algos.continuous)
+    found = [(room.__name__, m) for room in rooms for m in pkgutil.iter_modules(room.__path__)]
+    return {m.name: f"{room}.{m.name}" for room, m in found if not m.ispkg and m.name not in HELPERS}
 
 
 def installed() -> list[str]:
@@ -70,8 +80,8 @@ def installed() -> list[str]:
 
 def module_path(name: str) -> str:
     """Return the import path of the module of a built-in or installed algorithm; return any other name unchanged."""
-    if name in algorithms():
-        return f"{drl_cli.algos.__name__}.{name}"
+    if name in _paths():
+        return _paths()[name]
     return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)
 
 

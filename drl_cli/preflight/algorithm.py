@@ -79,7 +79,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
-    if name in algorithms():  # torch is slow to import, so build a policy only if it needs no torch
+    if name in algorithms() and config.trainer.num == 1:  # torch is slow to import: build only a policy without torch
         if memory == "none" and torso_name(config.network, spec) is None:
             with as_usage_error(Refused):
                 module.Policy(*options, config.seed)

@@ -33,7 +33,8 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-PRIORITIZED = {"c51", "dqn", "iqn", "qr_dqn", "sac", "sac_discrete", "td3"}
+CONTINUOUS = {"crossq", "ddpg", "redq", "td3", "tqc"}
+PRIORITIZED = {"c51", "dqn", "iqn", "qr_dqn", "sac", "sac_discrete", *CONTINUOUS}
 """Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 

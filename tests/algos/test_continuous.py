@@ -9,8 +9,8 @@ from graphs import weights
 from gymnasium.spaces import Box
 from learners import BY_HAND, CPU, IMAGE, TREE, mapped, stacked, values
 
-from drl_cli.algos import continuous
 from drl_cli.algos.base import Counts
+from drl_cli.algos.continuous import actors
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.envs import actions
 from drl_cli.envs.probes.answers import Reach
@@ -21,7 +21,7 @@ from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
 
 FAMILY = [name for name in algorithms() if name not in BY_HAND]
 NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
-DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, continuous.DeterministicPolicy)]
+DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, actors.DeterministicPolicy)]
 ALL = pytest.mark.parametrize("name", FAMILY)
 
 

@@ -40,7 +40,8 @@ PERF = {f"perf/{name}" for name in (
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
 VALUE_BASED = ("c51", "dqn", "iqn", "qr_dqn", "sac_discrete")
-LEARNS = {"sac": {"box"}, "td3": {"box"}} | {name: {"discrete"} for name in VALUE_BASED}
+CONTINUOUS = ("crossq", "ddpg", "redq", "sac", "td3", "tqc")
+LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in VALUE_BASED}
 LEARNS |= {name: {"box", "discrete"} for name in ("impala", "ppo")}
 """The actions that each algorithm learns, in every mode."""
 EXHAUSTIVE = pytest.mark.exhaustive

@@ -24,6 +24,7 @@ CASES = {
     "sac-free": ("env=everything:Unbounded-v0", "algo=sac", "network.activation=elu"),
     "sac-tree": ("env=everything:Everything-v0", "algo=sac", "env.normalize_obs=true"),
     "td3": ("env=Pendulum-v1", "algo=td3", "network.layer_norm=true"),
+    "droq": ("env=Pendulum-v1", "algo=droq"),
     "td3-tree": ("env=everything:Everything-v0", "algo=td3"),
     "dqn": ("env=CartPole-v1", "algo=dqn", "network.activation=tanh"),
     "dqn-start": (f"{PROBE}:Choose-v0", "algo=dqn"),

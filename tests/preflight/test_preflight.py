@@ -345,3 +345,9 @@ def test_the_number_of_workers_is_filled_in_for_equal_shares_of_the_proxies(conf
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     filled = fill(config("worker.num=null", f"worker.proxies={proxies}"))
     assert pace_problems(filled) == []
+
+
+def test_an_algorithm_that_needs_all_rows_refuses_several_trainers(config):
+    with pytest.raises(UsageError, match=r"^crossq: trainer.num=2: the batch statistics of crossq need all rows"):
+        preflight(config("env=Pendulum-v1", "algo=crossq", "mode=sync", "trainer.num=2"))
+    preflight(config("env=Pendulum-v1", "algo=td3", "mode=sync", "trainer.num=2"))

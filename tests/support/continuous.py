@@ -1,13 +1,13 @@
 """Algorithms for continuous actions: small copies of them, batches, and copies of their files with a fault."""
 
 import dataclasses
+import importlib
 import inspect
 from types import ModuleType
 
 import torch
 from confs import algo_config
 
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -16,14 +16,15 @@ SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
 NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
 
 
-def changed(name, *pairs):
-    """Return the module of an algorithm with other words in its code: pairs of (old, new)."""
-    module = load_algorithm(name)
+def changed(name, *pairs, **names):
+    """Return a module of drl_cli.algos with other words in its code: pairs of (old, new). `names` are known in it."""
+    module = importlib.import_module(f"drl_cli.algos.continuous.{name}")
     text = inspect.getsource(module)
     for old, new in pairs:
         assert old in text, old
         text = text.replace(old, new)
     copy = ModuleType(module.__name__)
+    vars(copy).update(names)
     exec(compile(text, module.__file__, "exec"), vars(copy))
     return copy
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.continuous import DeterministicPolicy, NoiseConfig, check_network, make_network
+from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, check_network, make_network
 from drl_cli.losses.critics import twin_critics
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets

@@ -19,7 +19,7 @@ from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import NonNegative, Positive
 
 if TYPE_CHECKING:
-    from torch import nn
+    from drl_cli.networks.mlp_module import Network
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,10 @@ class NoiseConfig(AlgoConfig):
 class ActorPolicy(NetworkPolicy):
     """A policy in numpy whose parameters are those of one `drl.Network`, without a memory."""
 
+    has_dropout = False  # of the critics
+
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        check_network(config.name, network)
+        check_network(config.name, network, self.has_dropout)
         super().__init__(config, network, spec, seed)
 
     def load(self, params: Array) -> None:
@@ -96,9 +98,7 @@ def squashed(out: Tensor) -> TanhGaussian:
     return TanhGaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))
 
 
-def make_network(
-    network: NetworkConfig, spec: EnvSpec, outputs: int, actions: int = 0, ensemble: int = 1
-) -> "nn.Module":
+def make_network(network: NetworkConfig, spec: EnvSpec, outputs: int, actions: int = 0, ensemble: int = 1) -> "Network":
     """Return a new `drl.Network`."""
     from drl_cli.networks.mlp_module import Network  # imports torch
 
@@ -110,4 +110,4 @@ def check_network(name: str, network: NetworkConfig, dropout: bool = False) -> N
     if network.memory != "none":
         raise Refused(f"network.memory={network.memory}: {name} has no memory; say network.memory=none")
     if network.dropout and not dropout:
-        raise Refused(f"network.dropout={network.dropout:g}: {name} has no dropout; say network.dropout=0")
+        raise Refused(f"network.dropout={network.dropout:g}: {name} has no dropout; say network.dropout=0 or algo=droq")

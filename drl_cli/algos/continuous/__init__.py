@@ -1,0 +1,1 @@
+"""Algorithms for continuous actions with gradients by autograd: one file for each."""

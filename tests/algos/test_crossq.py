@@ -1,0 +1,131 @@
+"""CrossQ: an update against an independent implementation, batch renormalisation, and broken copies that must fail."""
+
+import pytest
+import torch
+from continuous import changed, doubled, make, make_batch
+from references import sequential
+from test_tqc import sample
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.continuous import crossq
+from drl_cli.networks.batch_renorm import BatchRenorm
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context, ProcessGroup, Refused
+from drl_cli.testing import check_learning
+
+OPTIONS = {"actor_period": 2, "initial_alpha": 0.3, "warm_up": 0, "momentum": 0.2, "lr": 1e-2}
+
+
+def forward(leaves, stats, x, trains):
+    """Return the values `[2, B]` of both critics by plain loops, and the batch statistics of every norm."""
+    values, seen = [], []
+    for n in range(2):
+        h, found = x, []
+        for layer, (slow_mean, slow_std) in enumerate((mean[n, 0], std[n, 0]) for mean, std in stats):
+            mean, std = h.mean(0), (h.var(0, correction=0) + 1e-3).sqrt()
+            found.append((mean.detach(), std.detach()))
+            r = (std / slow_std).clamp(1 / 3, 3).detach()
+            d = ((mean - slow_mean) / slow_std).clamp(-5, 5).detach()
+            h = (h - mean) / std * r + d if trains else (h - slow_mean) / slow_std
+            h = h * leaves[f"norms.{layer}.gain"][n, 0] + leaves[f"norms.{layer}.bias"][n, 0]
+            h = h @ leaves[f"weights.{layer}"][n] + leaves[f"biases.{layer}"][n, 0]
+            h = torch.tanh(h) if layer < len(stats) - 1 else h
+        values.append(h.squeeze(1))
+        seen.append(found)
+    return torch.stack(values), seen
+
+
+def doubles(algorithm):
+    critic = algorithm.params.modules["critic"]
+    leaves = {name: p.detach().double().clone().requires_grad_() for name, p in critic.named_parameters()}
+    return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
+
+
+def an_update_equals_an_independent_implementation(module):
+    algorithm, batch = make(module, **OPTIONS), make_batch()
+    for norm in algorithm.params.modules["critic"].norms:
+        norm.mean.normal_(0, 0.3)
+        norm.std.uniform_(0.5, 2)
+    params, generator = algorithm.params, torch.Generator()
+    generator.set_state(algorithm.state()["generator.noise"])
+    noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
+    actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
+    leaves, stats = doubles(algorithm)
+    obs, action, reward, next_obs, discount, weight = (
+        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
+    )
+    with torch.no_grad():
+        next_action, next_log_prob = sample(actor, next_obs, noise[0])
+    x = torch.cat([torch.cat([obs, next_obs]), torch.cat([action, next_action])], 1)
+    values, seen = forward(leaves, stats, x, trains=True)
+    q, next_q = values[:, :32], values[:, 32:].detach()
+    target = reward + discount * (next_q.amin(0) - 0.3 * next_log_prob)
+    critic_loss = (weight * (q - target) ** 2).mean(1).sum()
+    critic_loss.backward()
+    update = algorithm.learn(batch, Counts(0))
+    assert float(update.metrics["critic_loss"]) == pytest.approx(float(critic_loss.detach()), rel=1e-4)
+    torch.testing.assert_close(update.priorities.double(), (q - target).abs().mean(0).detach(), rtol=1e-3, atol=1e-4)
+    for name, parameter in params.modules["critic"].named_parameters():
+        torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
+    after, moved = doubles(algorithm)
+    for layer, (mean, std) in enumerate(moved):
+        for n in range(2):
+            for own, slow, new in zip((mean, std), stats[layer], seen[n][layer], strict=True):
+                torch.testing.assert_close(own[n, 0], 0.8 * slow[n, 0] + 0.2 * new, rtol=1e-4, atol=1e-5)
+    new, log_prob = sample(actor, obs, noise[1])
+    value = forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].amin(0)
+    actor_loss = (0.3 * log_prob - value).mean()
+    assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
+    assert not params.targets
+
+
+BROKEN = {
+    "batch statistics of next_obs not joined": (
+        "nets.critic(obs, action, True).chunk(2, -1)",
+        "[nets.critic(o, a, True) for o, a in zip((batch['obs'], batch['next_obs']), action.chunk(2), strict=True)]",
+    ),
+    "next values with the running statistics": (
+        "next_q.detach()",
+        "nets.critic(batch['next_obs'], next_action).detach()",
+    ),
+    "gradients through the target": ("next_q.detach()", "next_q"),
+    "minimum over the wrong axis": ("detach().amin(0)", "detach().amin(1, keepdim=True).amin(0)"),
+    "the actor's batch changes the statistics": ("critic(obs, action).amin(0)", "critic(obs, action, True).amin(0)"),
+    "no entropy in the target": (" - cost)", ")"),
+    "the discount ignored": ('batch["discount"] * ', ""),
+    "importance weights ignored": (', batch.get("weight")', ""),
+}
+
+
+def test_the_algorithm_passes():
+    an_update_equals_an_independent_implementation(crossq)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(changed("crossq", BROKEN[fault]))
+
+
+def test_batch_renormalisation_is_batch_norm_while_it_warms_up_and_for_equal_statistics():
+    x, plain = torch.randn(1, 64, 5), torch.nn.BatchNorm1d(5, eps=1e-3, affine=False)
+    norm = BatchRenorm(1, 5, momentum=0.5, warm_up=1)
+    norm.mean.fill_(3.0)
+    torch.testing.assert_close(norm(x, True)[0], plain(x[0]))  # the first batch
+    assert not torch.allclose(norm(x, True)[0], plain(x[0]))
+    other = BatchRenorm(1, 5, momentum=0.5, warm_up=0)
+    other.mean.copy_(x.mean(1, keepdim=True))
+    other.std.copy_((x.var(1, keepdim=True, correction=0) + 1e-3).sqrt())
+    torch.testing.assert_close(other(x, False), other(x, True))
+
+
+def test_layer_norm_and_several_trainers_are_refused():
+    with pytest.raises(Refused, match="crossq has batch renormalisation"):
+        make(crossq, network=NetworkConfig((8,), "tanh", "uniform", layer_norm=True))
+    with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
+        make(crossq, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
+
+
+def test_it_learns():
+    fast = ("algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.gamma=0.9", "algo.initial_alpha=0.1", "algo.momentum=0.05")
+    check_learning("crossq", *fast, "algo.actor_period=1", updates=400)

@@ -1,0 +1,68 @@
+"""DDPG: an update against an independent implementation, and broken copies that must fail."""
+
+import pytest
+import torch
+from continuous import changed, doubled, gradient, make, make_batch
+from references import sequential
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.continuous import ddpg
+from drl_cli.testing import check_learning
+
+
+def an_update_equals_an_independent_implementation(module):
+    """Both gradients are those of the parameters before the step (equations 5 and 6 of the paper)."""
+    algorithm, batch = make(module, tau=0.1), make_batch()
+    params, targets = algorithm.params, algorithm.params.targets
+    actor, slow = (sequential(part.flat, (5, 16, 12, 3), "tanh") for part in (params["actor"], targets["actor"]))
+    critic, slow_critic = (
+        sequential(part.flat, (8, 16, 12, 1), "tanh") for part in (params["critic"], targets["critic"])
+    )
+    before = {name: target.flat.clone() for name, target in targets.items()}
+    obs, action, reward, next_obs, discount, weight = (
+        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
+    )
+    with torch.no_grad():
+        next_q = slow_critic(torch.cat([next_obs, slow(next_obs).tanh()], 1)).squeeze(1)
+    error = critic(torch.cat([obs, action], 1)).squeeze(1) - reward - discount * next_q
+    critic_loss = (weight * error**2).mean()
+    critic_loss.backward()
+    expected = gradient(critic)
+    actor_loss = -critic(torch.cat([obs, actor(obs).tanh()], 1)).mean()
+    actor_loss.backward()
+    update = algorithm.learn(batch, Counts(0))
+    for name, value in {"critic_loss": critic_loss, "actor_loss": actor_loss}.items():
+        assert float(update.metrics[name]) == pytest.approx(float(value.detach()), rel=1e-5)
+    torch.testing.assert_close(update.priorities.double(), error.detach().abs(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(params["critic"].grad.double(), expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
+    for name, target in targets.items():
+        torch.testing.assert_close(target.flat, before[name] + 0.1 * (params[name].flat - before[name]))
+
+
+BROKEN = {
+    "target actions of the online actor": ("nets.target.actor", "nets.actor"),
+    "target values of the online critic": ("nets.target.critic", "nets.critic"),
+    "the actor's sign": ("actor_loss = -nets", "actor_loss = nets"),
+    "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
+    "the discount ignored": ('batch["discount"] * ', ""),
+    "importance weights ignored": (', batch.get("weight")', ""),
+    "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
+    "an axis too many": ("nets.target.actor(next_obs).tanh()).squeeze(-1)", "nets.target.actor(next_obs).tanh())"),
+}
+
+
+def test_the_algorithm_passes():
+    an_update_equals_an_independent_implementation(ddpg)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(changed("ddpg", BROKEN[fault]))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ou"])
+def test_it_learns(kind):
+    fast = ("algo.lr=3e-3", "algo.critic_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
+    check_learning("ddpg", *fast, f"algo.noise_kind={kind}", updates=300)

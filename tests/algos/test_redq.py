@@ -1,0 +1,150 @@
+"""REDQ and DroQ: an update against an independent implementation, and broken copies that must fail."""
+
+import dataclasses
+
+import pytest
+import torch
+from continuous import NETWORK, changed, doubled, gradient, make, make_batch
+from references import sequential
+from test_tqc import sample
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.continuous import redq
+from drl_cli.optim.group import Refused
+from drl_cli.settings.compose import compose
+from drl_cli.testing import check_algorithm, check_learning
+
+OPTIONS = {"critics": 4, "subset": 2, "actor_period": 2, "initial_alpha": 0.3, "tau": 0.1, "lr": 1e-2}
+
+
+def dropped(critics, x, masks):
+    """Return the values `[N, B]` of the critics, whose hidden outputs are multiplied by the masks `[N, B, width]`."""
+    values = []
+    for i, critic in enumerate(critics):
+        h, layer = x, 0
+        for module in critic:
+            h = module(h)
+            if isinstance(module, torch.nn.Tanh):
+                h, layer = h * masks[layer][i], layer + 1
+        values.append(h.squeeze(1))
+    return torch.stack(values)
+
+
+def masks_of(uniform, rate, critics=4):
+    """Return the masks of the two hidden layers from uniform numbers `[B, 4 * (16 + 12)]`."""
+    kept = (uniform >= rate).double() / (1 - rate)
+    return [part.unflatten(1, (critics, -1)).transpose(0, 1) for part in kept.split([critics * 16, critics * 12], 1)]
+
+
+def an_update_equals_an_independent_implementation(module, rate=0.3):
+    """REDQ's algorithm 1, with the dropout of DroQ's algorithm 2 in critics and target critics."""
+    network = dataclasses.replace(NETWORK, dropout=rate)
+    algorithm, batch = make(module, network=network, **OPTIONS), make_batch()
+    params, targets = algorithm.params, algorithm.params.targets
+    generator = torch.Generator()
+    generator.set_state(algorithm.state()["generator.noise"])
+    draws = []
+    for _ in range(2):  # one for the critics, one for the actor
+        noise, order = torch.randn(32, 3, generator=generator).double(), torch.rand(4, generator=generator).argsort()
+        masks = (
+            [masks_of(torch.rand(32, 4 * 28, generator=generator), rate) for _ in range(2)] if rate else [[1, 1]] * 2
+        )
+        draws.append((noise, order[:2], *(masks if rate else [[torch.ones(4, 1, 1)] * 2] * 2)))
+    actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
+    critics, slow = (
+        [sequential(flat, (8, 16, 12, 1), "tanh") for flat in part.flat.chunk(4)]
+        for part in (params["critic"], targets["critic"])
+    )
+    before = targets["critic"].flat.clone()
+    obs, action, reward, next_obs, discount, weight = (
+        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
+    )
+    noise, subset, own, theirs = draws[0]
+    with torch.no_grad():
+        next_action, next_log_prob = sample(actor, next_obs, noise)
+        least = dropped(slow, torch.cat([next_obs, next_action], 1), theirs)[subset].amin(0)
+        target = reward + discount * (least - 0.3 * next_log_prob)
+    q = dropped(critics, torch.cat([obs, action], 1), own)
+    critic_loss = (weight * (q - target) ** 2).mean(1).sum()
+    critic_loss.backward()
+    update = algorithm.learn(batch, Counts(0))
+    assert float(update.metrics["critic_loss"]) == pytest.approx(float(critic_loss.detach()), rel=1e-5)
+    torch.testing.assert_close(update.priorities.double(), (q - target).abs().mean(0).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(params["critic"].grad.double(), gradient(*critics), rtol=1e-3, atol=1e-6)
+    critics = [sequential(flat, (8, 16, 12, 1), "tanh") for flat in params["critic"].flat.chunk(4)]
+    noise, _, own, _ = draws[1]
+    new, log_prob = sample(actor, obs, noise)
+    actor_loss = (0.3 * log_prob - dropped(critics, torch.cat([obs, new], 1), own).mean(0)).mean()
+    actor_loss.backward()
+    assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
+    torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(targets["critic"].flat, before + 0.1 * (params["critic"].flat - before))
+    flat = params["actor"].flat.clone()
+    assert "actor_loss" not in algorithm.learn(batch, Counts(1)).metrics
+    assert torch.equal(params["actor"].flat, flat)
+
+
+def every_update_draws_its_own_subset(module):
+    algorithm = make(module, critics=4, subset=2)
+    subsets = {tuple(sorted(algorithm.draw(8)["subset"][:2].tolist())) for _ in range(60)}
+    assert len(subsets) == 6
+
+
+PROBES = (an_update_equals_an_independent_implementation, every_update_draws_its_own_subset)
+BROKEN = {
+    "minimum over the wrong axis": (0, "amin(0)", "amin(1, keepdim=True).amin(0)"),
+    "minimum of all critics": (0, '[random["subset"][: self.config.subset]].amin(0)', ".amin(0)"),
+    "mean of the subset": (0, ".amin(0)", ".mean(0)"),
+    "the same subset in every update": (1, ".argsort()", ".sort().values.argsort()"),
+    "the actor maximises the minimum": (0, ".mean(0)\n", ".amin(0)\n"),
+    "no dropout in the target": (0, 'random["target_masks"]', "()"),
+    "one mask for critics and targets": (0, 'random["target_masks"]', 'random["masks"]'),
+    "no dropout in the critics": (0, 'batch["action"], random["masks"]', 'batch["action"], ()'),
+    "target values of the online critics": (0, "nets.target.critic", "nets.critic"),
+    "no entropy in the target": (0, "(least - cost)", "least"),
+    "the discount ignored": (0, 'batch["discount"] * ', ""),
+    "importance weights ignored": (0, ', batch.get("weight")', ""),
+}
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
+def test_the_algorithm_passes(probe):
+    probe(redq)
+
+
+def test_without_dropout():
+    an_update_equals_an_independent_implementation(redq, rate=0.0)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    probe, old, new = BROKEN[fault]
+    with pytest.raises(AssertionError):
+        PROBES[probe](changed("redq", (old, new)))
+
+
+def test_the_delayed_actor_updated_every_time():
+    base = changed("soft", ("self.config.actor_period == 0", "1 == 0"))
+    copy = changed("redq", ("class Algorithm(SoftAlgorithm)", "class Algorithm(BASE)"), BASE=base.SoftAlgorithm)
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(copy)
+
+
+def test_droq_is_redq_with_two_critics_dropout_and_layer_norm():
+    config = compose(["env=Pendulum-v1", "algo=droq", "tuned=none"])
+    assert (config.algo.critics, config.algo.subset, config.algo.actor_period) == (2, 2, 20)
+    assert (config.network.dropout, config.network.layer_norm) == (0.01, True)
+    assert config.orchestrator.sample_insert_ratio == 20
+    assert not compose(["env=Pendulum-v1", "algo=redq", "tuned=none"]).network.dropout
+
+
+@pytest.mark.parametrize("name", ["redq", "droq"])
+def test_it_keeps_the_contract_and_learns(name):
+    check_algorithm(name, "env=Pendulum-v1", "network.hidden=[16,16]", "algo.actor_period=3")
+    fast = ("algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.initial_alpha=0.1")
+    check_learning(name, *fast, "algo.critics=3", "algo.actor_period=2", updates=400)
+
+
+def test_a_subset_that_is_too_large_is_refused():
+    with pytest.raises(Refused, match=r"algo.subset=3 must not be above algo.critics=2"):
+        make(redq, critics=2, subset=3)
