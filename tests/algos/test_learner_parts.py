@@ -20,6 +20,7 @@ STREAMS = {
     "iqn": {"dropout": 12, "fractions": 13},
     "qr_dqn": {"dropout": 12},
     "sac_discrete": {"dropout": 12},
+    "impala": {"shuffle": 11, "dropout": 12},
     "ppo": {"shuffle": 11, "dropout": 12},
 }
 
