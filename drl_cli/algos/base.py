@@ -11,7 +11,7 @@ how to write an algorithm.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -64,12 +64,14 @@ class Update:
     `metrics` maps names to scalar tensors; an update may leave out some metrics. `priorities` are the new replay
     priorities: `[B]` for transitions, or `[B, seq_len]` for sequences, without the burn-in steps. `steps` is the number
     of gradient updates made. `skipped` is the number of updates skipped because a loss or gradient was not finite.
+    `columns` are new values `[B, ...]` of the columns that the module's `WRITES` lists; replay stores these values.
     """
 
     metrics: Mapping[str, Tensor]
     priorities: Tensor | None = None
     steps: int = 1
     skipped: int = 0
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Policy(ABC):

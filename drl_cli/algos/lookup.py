@@ -26,7 +26,12 @@ HELPERS = (
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
 CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": tuple(SAMPLERS)}
-DEFAULTS: dict[str, tuple[str, ...]] = {"MODES": MODES, "TABLES": ("uniform", "prioritized"), "EXPLORATION": ()}
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "MODES": MODES,
+    "TABLES": ("uniform", "prioritized"),
+    "EXPLORATION": (),
+    "WRITES": (),
+}
 CLASSES = {
     "Config": (AlgoConfig, "a frozen dataclass derived from drl_cli.algos.base.AlgoConfig"),
     "Policy": (Policy, "a class derived from drl_cli.algos.base.Policy"),
@@ -45,7 +50,8 @@ class AlgoModule(Protocol):
     modes, by default all. `TABLES` lists the supported replay samplers, by default uniform and prioritized.
     `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
     False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
-    `REWARDS` is True if the algorithm takes a reward module (`reward=`).
+    `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
+    that `Update.columns` replaces, by default none.
     """
 
     __doc__: str | None
@@ -53,6 +59,7 @@ class AlgoModule(Protocol):
     MODES: tuple[str, ...]
     TABLES: tuple[str, ...]
     EXPLORATION: tuple[str, ...]
+    WRITES: tuple[str, ...]
     WEIGHTS: bool
     REWARDS: bool
     Config: type[AlgoConfig]

@@ -38,7 +38,7 @@ class Load(NamedTuple):
 class Sampled:
     """Sampled batches `[num_batches, batch_size, ...]`; there may be fewer batches than requested.
 
-    `row_ids` `[num_batches, batch_size]` are set if the table needs new priorities for these rows. After the draw, a
+    `row_ids` `[num_batches, batch_size]` are set if these rows get new priorities or columns. After the draw, a
     queue has `waiting` transitions that it has not returned yet, and will return the last batch `repeats` more times.
     """
 
@@ -51,6 +51,9 @@ class Sampled:
 
 class Table(ABC):
     """A replay table in a trajectory manager. A checkpoint contains its `state` and the rows of its `store`."""
+
+    returns_ids = False
+    """Whether batches have `row_ids` without priorities, because the algorithm writes to their rows."""
 
     def __init__(self, store: RingStore) -> None:
         self.store = store
@@ -89,6 +92,10 @@ class Table(ABC):
     @abstractmethod
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         """Set the priorities `[num_batches, batch_size]` of rows, or `[..., seq_len]` for the steps of sequences."""
+
+    def write(self, row_ids: Array, columns: Columns) -> None:
+        """Replace columns `[num_batches, batch_size, ...]` of sampled rows. Raise ValueError if this is impossible."""
+        raise ValueError(f"the rows of a {type(self).__name__} can't be changed; WRITES needs replay=uniform")
 
     @abstractmethod
     def stats(self) -> Mapping[str, float]:

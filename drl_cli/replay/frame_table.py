@@ -57,6 +57,11 @@ class FrameTable(Table):
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         self.table.update_priorities(row_ids, priorities)
 
+    def write(self, row_ids: Array, columns: Columns) -> None:
+        if images := sorted(columns.keys() & self.images.keys()):
+            raise ValueError(f"images can't be changed: {', '.join(images)}")
+        self.table.write(row_ids, columns)
+
     def stats(self) -> Mapping[str, float]:
         return self.table.stats()
 

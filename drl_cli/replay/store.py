@@ -20,6 +20,7 @@ class RingStore:
         rows = reserved_rows(capacity, most_inserts)
         self.columns = {name: np.empty((rows, *each.shape), each.dtype) for name, each in schema.items()}
         self.inserts = 0
+        self.writes: Array | None = None  # how often each slot was changed after its insertion, int32 `[capacity]`
         self.on_write: Callable[[Array], None] | None = None
 
     def __len__(self) -> int:
@@ -41,6 +42,23 @@ class RingStore:
             column[: count - first] = rows[name][first:]
         self.inserts += count
         return slots
+
+    def write(self, slots: Array, columns: Columns) -> None:
+        """Replace some columns `[n, ...]` of the rows in these slots `[n]`. If a slot repeats, its last values count.
+
+        Raise ValueError if there is no such column, or if its rows have another shape.
+        """
+        for name, column in columns.items():
+            if name not in self.columns:
+                raise ValueError(f"replay has no column '{name}'; it has {', '.join(self.columns)}")
+            if column.shape != (len(slots), *self.columns[name].shape[1:]):
+                raise ValueError(f"column '{name}' has rows {self.columns[name].shape[1:]}, not {column.shape[1:]}")
+        self._announce(slots)
+        if self.writes is None:
+            self.writes = np.zeros(self.capacity, np.int32)
+        self.writes[slots] += 1
+        for name, column in columns.items():
+            self.columns[name][slots] = column
 
     def take(self, slots: Array) -> Columns:
         """Return a copy of the rows in these slots, `[*slots.shape, ...]`."""
@@ -72,12 +90,17 @@ class RingStore:
         return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
 
     def stamps(self, chunk_rows: int) -> list[int]:
-        """Return the number of rows ever written to each chunk of slots, without the empty chunks."""
+        """Return a number for each chunk of slots that rises with every change of a row, without the empty chunks."""
         first = np.arange(0, len(self), chunk_rows)
         slots = np.minimum(chunk_rows, self.capacity - first)
         turns, position = divmod(self.inserts, self.capacity)
-        stamps: list[int] = (turns * slots + np.clip(position - first, 0, slots)).tolist()
+        stamps: list[int] = (turns * slots + np.clip(position - first, 0, slots) + self._changes(first)).tolist()
         return stamps
+
+    def _changes(self, first: Array) -> Array:
+        """Return how often the rows of the chunks that begin at these slots were changed by `write`."""
+        zeros = np.zeros(len(first), np.int64)
+        return zeros if self.writes is None or not len(first) else np.add.reduceat(self.writes, first, dtype=np.int64)
 
     def state(self) -> State:
         """Return everything except the rows."""
@@ -175,7 +198,8 @@ class RandomStore(RingStore):
 
     def stamps(self, chunk_rows: int) -> list[int]:
         turns = self.numbers // self.capacity + 1
-        stamps: list[int] = np.add.reduceat(turns, np.arange(0, self.capacity, chunk_rows)).tolist()
+        first = np.arange(0, self.capacity, chunk_rows)
+        stamps: list[int] = (np.add.reduceat(turns, first) + self._changes(first)).tolist()
         return stamps[: -(-len(self) // chunk_rows)]
 
     def state(self) -> State:

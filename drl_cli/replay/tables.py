@@ -38,8 +38,14 @@ class ReplayTable(Table):
         slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
         columns = self.sampler.change(self._take(slots))
         if weights is None:
-            return Sampled(columns, num_batches)
+            return Sampled(columns, num_batches, self.store.row_ids(slots) if self.returns_ids else None)
         return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
+
+    def write(self, row_ids: Array, columns: Columns) -> None:
+        """Replace columns of rows. Skip the rows that were overwritten since they were sampled."""
+        is_there = self.store.holds(row_ids)
+        slots = row_ids[is_there] % self.store.capacity
+        self.store.write(slots, {name: column[is_there] for name, column in columns.items()})
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         """Set priorities. Skip and count the rows that were overwritten since they were sampled."""

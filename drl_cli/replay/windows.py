@@ -33,6 +33,9 @@ class WindowTable(ReplayTable):
         super().insert({name: column for name, column in columns.items() if name != "discount"}, versions)
         self._link(columns["source"])
 
+    def write(self, row_ids: Array, columns: Columns) -> None:
+        raise ValueError("the rows of windows can't be changed; WRITES needs replay.rows=transitions or sequences")
+
     def state(self) -> State:
         newest = np.array([*self.newest.items()], np.int64).reshape(-1, 2)
         return super().state() | {"successor": self.successor.copy(), "newest": newest}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import module_path
+from drl_cli.algos.lookup import load_algorithm, module_path
 from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
@@ -174,6 +174,11 @@ class Config:
     def worker_priorities(self) -> bool:
         """Whether workers compute the first priorities of their rows."""
         return self.replay.worker_priorities
+
+    @property
+    def writes(self) -> bool:
+        """Whether trainers send new columns of rows to replay."""
+        return bool(load_algorithm(self.algo.name).WRITES)
 
     @property
     def num_shards(self) -> int:

@@ -23,6 +23,7 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     schema, stackings = row_schema(config, spec), config.stackings(spec)
     columns, most = reference_schema(schema, stackings), config.most_inserts
     table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma)
+    table.returns_ids = config.writes
     if stackings:
         table = FrameTable(table, stackings, make_codec(replay.frame_codec), replay.shares_frames)
     return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)

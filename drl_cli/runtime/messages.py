@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from drl_cli.types import Array, Episode
+from drl_cli.types import Array, Columns, Episode
 from drl_cli.utils.moments import RunningMoments
 
 
@@ -112,10 +112,10 @@ class BatchTrainingData:
     """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
     `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
-    batch_size]` identify the rows if the table needs new priorities. `waiting` and `repeats` are the
-    state of a queue, as in `Sampled`. `stats` are the table's metrics. `version` and `env_steps` are copied from the
-    request. If the trainer normalises, `moments` are the moments of all rows inserted into `shard`. `seconds` is the
-    duration of the draw.
+    batch_size]` identify the rows if they get new priorities (`needs_priorities`) or columns. `waiting` and `repeats`
+    are the state of a queue, as in `Sampled`. `stats` are the table's metrics. `version` and `env_steps` are copied
+    from the request. If the trainer normalises, `moments` are the moments of all rows inserted into `shard`. `seconds`
+    is the duration of the draw.
     """
 
     trainer: int
@@ -123,6 +123,7 @@ class BatchTrainingData:
     batch_size: int
     inserts: int
     row_ids: Array | None = field(default=None, compare=False)
+    needs_priorities: bool = field(default=True, compare=False)
     waiting: int = 0
     repeats: int = 0
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -136,14 +137,16 @@ class BatchTrainingData:
 
 @dataclass(frozen=True)
 class UpdatePriority:
-    """New priorities for rows of a BatchTrainingData: `[num_batches, batch_size]`, or `[..., seq_len]` for sequences.
+    """New values for rows of a BatchTrainingData: priorities `[num_batches, batch_size]`, or `[..., seq_len]` for
+    sequences, and `columns` `[num_batches, batch_size, ...]`.
 
     This is the second result of a train call. The orchestrator forwards only a reference to this result.
     """
 
     trainer: int
     row_ids: Array = field(compare=False)
-    priorities: Array = field(compare=False)
+    priorities: Array | None = field(compare=False)
+    columns: Columns = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

@@ -179,3 +179,36 @@ def test_transition_schema():
     assert row_bytes(schema) == 8 + 12 + 4 + 8 + 4 + 1 + 1 + 4
     assert spec.obs.shape == (4, 2)
     assert ActionSpec("discrete", 3, "Discrete(3)").column == Column((), "int64")
+
+
+@pytest.mark.parametrize("kind", [RingStore, partial(RandomStore, rng=np.random.default_rng(0))])
+def test_a_write_changes_only_these_columns_and_raises_the_stamps(kind):
+    store = kind(SCHEMA, 10)
+    for first in (0, 7):
+        store.insert(block(first, 7))
+    before, stamps, told = store.contents(), store.stamps(4), []
+    store.on_write = lambda slots: told.append((slots.tolist(), store.columns["reward"][slots].tolist()))
+    old = store.columns["reward"][[1, 8]].tolist()
+    store.write(np.array([1, 8, 1]), {"reward": np.array([100.0, 200.0, 300.0])})
+    assert told == [([1, 8, 1], [old[0], old[1], old[0]])]  # before the rows change
+    assert store.columns["reward"][[1, 8]].tolist() == [300.0, 200.0]
+    after = store.contents()
+    assert (after["reward"] != before["reward"]).sum() == 2
+    np.testing.assert_array_equal(after["id"], before["id"])
+    assert [new > was for new, was in zip(store.stamps(4), stamps, strict=True)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"reward": np.zeros(2), "log_prob": np.zeros(2)}, "no column 'log_prob'; it has obs, reward, id"),
+        ({"obs": np.zeros((2, 2))}, r"column 'obs' has rows \(2, 3\), not \(2,\)"),
+    ],
+)
+def test_a_write_of_other_columns_is_refused_and_changes_nothing(columns, problem):
+    store = RingStore(SCHEMA, 10)
+    store.insert(block(1, 5))
+    before = store.contents()
+    with pytest.raises(ValueError, match=problem):
+        store.write(np.array([0, 1]), columns)
+    np.testing.assert_array_equal(store.contents()["reward"], before["reward"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import replays
 from frequencies import check_frequencies
 
 import drl_cli
@@ -190,3 +191,20 @@ def test_no_other_room_asks_for_the_class_of_a_tables_config():
     names = {kind.__name__ for kind in SAMPLERS.values()}
     files = [file for file in package.rglob("*.py") if file.parent != package / "replay"]
     assert not [(file, name) for file in files for name in names if name in file.read_text()]
+
+
+def test_writes_skip_rows_that_were_overwritten():
+    table = replays.make("uniform")
+    table.returns_ids = True
+    source = replays.Source("uniform")
+    table.insert(*source.block(30))
+    ids = table.sample(1, 20, 0).row_ids
+    table.insert(*source.block(20))  # overwrites the first 10 rows
+    table.write(ids, {"obs": np.full((1, 20, 3), 7.0)})
+    rows = table.contents()
+    written = set(rows["id"][(rows["obs"] == 7.0).all(-1)].tolist())
+    assert written == {row for row in ids.ravel().tolist() if row >= 10}
+    with pytest.raises(ValueError, match="FifoTable can't be changed"):
+        replays.make("fifo").write(ids, {})
+    with pytest.raises(ValueError, match="images can't be changed: obs"):
+        replays.make("frames").write(ids, {"obs": np.zeros(1)})

@@ -3,12 +3,14 @@
 import csv
 import importlib.util
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from graphs import COUNTER, at, weights
+from outside import my_writer
 
-from drl_cli.errors import CheckpointError
+from drl_cli.errors import AlgorithmRefused, CheckpointError
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.restore import open_checkpoint
 
@@ -185,6 +187,33 @@ def test_windows_of_several_workers_resume_exactly(run_graph, build_graph, optio
     rest = run_graph(*args, run=half.folder, on_ray=True)
     assert weights(rest) == weights(once)
     assert counters(rest) == counters(once)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("options", [(), ("replay=prioritized", "replay.remover=random")])
+def test_columns_that_an_algorithm_writes_to_replay_are_resumed(run_graph, build_graph, monkeypatch, mode, options):
+    learn = my_writer.Algorithm.update
+
+    def update(self, batch, counts):
+        found = learn(self, batch, counts)
+        return replace(found, priorities=found.columns["uses"]) if options else found
+
+    monkeypatch.setattr(my_writer.Algorithm, "update", update)
+    args = ("env=CartPole-v1", "algo=outside.my_writer", f"mode={mode}", "seed=3", *options, "replay.capacity=300")
+    once = run_graph(*args, "total_env_steps=512")
+    uses = get(once.replay.shards[0].call("contents"))["uses"]
+    assert uses.max() > 3
+    assert (uses > 0).sum() > 200
+    half = interrupted(build_graph(*args, "total_env_steps=512", "checkpoint.period=100"))
+    rest = run_graph(*args, "total_env_steps=512", run=half.folder)
+    np.testing.assert_array_equal(get(rest.replay.shards[0].call("contents"))["uses"], uses)
+    assert weights(rest) == weights(once)
+
+
+def test_columns_that_are_not_declared_are_refused(run_graph, monkeypatch):
+    monkeypatch.setattr(my_writer, "WRITES", ())
+    with pytest.raises(AlgorithmRefused, match=r"Update\.columns has uses; list these columns in WRITES"):
+        run_graph("env=CartPole-v1", "algo=outside.my_writer", "mode=single")
 
 
 def test_a_resumed_run_continues_the_curve_and_the_weights(run_graph):

@@ -40,6 +40,7 @@ class Learning:
         self.params: Ref = None
         self.training = 0
         self.publishing = False
+        self.writes = config.replay.has_priorities or config.writes  # whether trainers send new values of rows
         self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
         self.call_updates = 1 if self.is_sized else config.updates_per_call  # 1 until an update has been timed
 
@@ -106,7 +107,7 @@ class Learning:
 
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
-        if self.config.replay.has_priorities:
+        if self.writes:
             # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
                 self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)

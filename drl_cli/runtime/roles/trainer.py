@@ -85,7 +85,11 @@ class Trainer:
         if means:
             means |= self.algorithm.optimizer.metrics()
         self._check_drift()
-        priorities = None if header.row_ids is None else _priorities(header.trainer, header.row_ids, updates)
+        priorities = None
+        if header.row_ids is not None:
+            priorities = _new_values(header.trainer, header.row_ids, updates, header.needs_priorities)
+        elif written := sorted({name for update in updates for name in update.columns}):
+            raise AlgorithmRefused(f"algo: Update.columns has {', '.join(written)}; list these columns in WRITES")
         report = TrainReport(
             opt_steps=self.opt_steps,
             num_updates=num_updates,
@@ -210,14 +214,21 @@ def _use_cpp_wrapper() -> None:
         config.cpp_wrapper = True
 
 
-def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> UpdatePriority | None:
-    """Return new priorities for the rows of all updates that were made, or None if every update was skipped."""
-    if any(update.steps and update.priorities is None for update in updates):
+def _new_values(trainer: int, row_ids: Array, updates: Sequence[Update], has_priorities: bool) -> UpdatePriority | None:
+    """Return new priorities and columns for the rows of all updates that were made, or None if all were skipped."""
+    if has_priorities and any(update.steps and update.priorities is None for update in updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
-    priorities = {i: update.priorities.detach() for i, update in enumerate(updates) if update.priorities is not None}
-    if not priorities:
+    made = [i for i, update in enumerate(updates) if update.steps]
+    if not made:
         return None
-    return UpdatePriority(trainer, row_ids[list(priorities)], torch.stack(list(priorities.values())).cpu().numpy())
+
+    def stacked(values: "list[torch.Tensor]") -> Array:
+        array: Array = torch.stack([value.detach() for value in values]).cpu().numpy()
+        return array
+
+    priorities = [update.priorities for update in updates if update.steps and update.priorities is not None]
+    columns = {name: stacked([updates[i].columns[name] for i in made]) for name in updates[made[0]].columns}
+    return UpdatePriority(trainer, row_ids[made], stacked(priorities) if has_priorities else None, columns)
 
 
 def _misfits(own: State, saved: State) -> list[str]:

@@ -70,6 +70,7 @@ class TrajectoryManager:
                 batch_size=size,
                 inserts=self.table.inserts,
                 row_ids=None if drawn.row_ids is None else drawn.row_ids[:, part],
+                needs_priorities="weight" in drawn.columns,
                 waiting=drawn.waiting,
                 repeats=drawn.repeats,
                 stats=stats,
@@ -87,9 +88,11 @@ class TrajectoryManager:
         return tuple(parts)
 
     def update_priorities(self, message: UpdatePriority | None) -> None:
-        """Set new priorities of rows. The message is None if all updates were skipped."""
-        if message is not None:
+        """Set new priorities and columns of rows. The message is None if all updates were skipped."""
+        if message is not None and message.priorities is not None:
             self.table.update_priorities(message.row_ids, message.priorities)
+        if message is not None and message.columns:
+            self.table.write(message.row_ids, message.columns)
 
     def contents(self) -> Columns:
         return self.table.contents()

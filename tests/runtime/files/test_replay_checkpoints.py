@@ -340,3 +340,23 @@ def test_restored_shards_make_the_same_choices(tmp_path):
     fewer = ReplayShards([LocalHandle(fresh[0].manager)], np.random.default_rng(1))
     fewer.load_state(state)
     assert fewer.filled == {0}
+
+
+@pytest.mark.parametrize("kind", ["uniform", "random", "frames"])
+def test_written_rows_are_saved_again_and_a_write_during_a_save_comes_after_it(kind, tmp_path):
+    run = Run(kind)
+    run.insert(40)
+    first = complete(tmp_path / "step_1", run.manager)
+
+    def write(value):
+        run.table.write(np.array([[0, 1]]), {"reward" if kind == "frames" else "obs": value})
+
+    shape = (1, 2) if kind == "frames" else (1, 2, 3)
+    write(np.full(shape, 5.0))
+    moment = clone(run.table)
+    second = complete(tmp_path / "step_2", run.manager, previous=first, between=lambda: write(np.full(shape, 9.0)))
+    assert changed(second, chunks(first)) == ([0, 1] if kind == "frames" else [0])
+    resumed = Run(kind, seed=7)
+    load(resumed.manager, second)
+    for name, column in moment.contents().items():
+        np.testing.assert_array_equal(resumed.table.contents()[name], column)
