@@ -15,12 +15,13 @@ from drl_cli.algos import ppo
 from drl_cli.algos.base import Batch
 from drl_cli.algos.ppo import ACTIONS as ACTIONS
 from drl_cli.algos.ppo import REWARDS as REWARDS
-from drl_cli.algos.ppo import TABLES as TABLES
 from drl_cli.algos.ppo import Policy as Policy
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.returns import vtrace_of_tensors
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Positive
+
+TABLES = ("fifo-once", "fifo")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,8 @@ FAST = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_the_contract(name):
     check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1")
+    if name == "appo":
+        check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1", "replay=fifo", "replay.times=2")
     if name == "impala":
         check_algorithm(name, "network.hidden=[8]", "env=Pendulum-v1")
 
