@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Protocol, cast
@@ -72,7 +71,6 @@ def algorithms() -> list[str]:
     return sorted(_paths())
 
 
-@cache
 def _paths() -> dict[str, str]:
     """Return the import paths of the built-in algorithms, by name."""
     rooms = (drl_cli.algos, drl_cli.algos.continuous)

@@ -68,7 +68,10 @@ def rows():
 def test_envs_of_conf_and_of_gymnasium_with_tuned_values():
     found = rows()
     assert {*options("env"), "CartPole-v1", "BipedalWalker-v3"} <= set(found)
-    assert found["Pendulum-v1"] == ["runs", "classic_control; tuned for crossq, ddpg, droq, redq, sac, td3, tqc"]
+    assert found["Pendulum-v1"] == [
+        "runs",
+        "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, redq, sac, td3, tqc",
+    ]
     assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, dqn, iqn, ppo, rainbow"]
 
 

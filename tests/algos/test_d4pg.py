@@ -1,0 +1,93 @@
+"""D4PG: an update against an independent implementation, and broken copies that must fail."""
+
+import pytest
+import torch
+from continuous import changed, doubled, gradient, make, make_batch
+from references import sequential
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.continuous import d4pg
+from drl_cli.optim.group import Refused
+from drl_cli.testing import check_learning
+
+ATOMS, V_MIN, V_MAX = 7, -2.0, 3.0
+OPTIONS = {"tau": 0.1, "atoms": ATOMS, "v_min": V_MIN, "v_max": V_MAX}
+
+
+def projected(probs, reward, discount):
+    """Return the projection of one row's target distribution, atom by atom (algorithm 1 of C51's paper)."""
+    width, out = (V_MAX - V_MIN) / (ATOMS - 1), [0.0] * ATOMS
+    for i, prob in enumerate(probs):
+        value = min(max(reward + discount * (V_MIN + i * width), V_MIN), V_MAX)
+        place = (value - V_MIN) / width
+        below = min(int(place), ATOMS - 2)
+        out[below] += prob * (below + 1 - place)
+        out[below + 1] += prob * (place - below)
+    return out
+
+
+def an_update_equals_an_independent_implementation(module):
+    algorithm, batch = make(module, **OPTIONS), make_batch()
+    params, targets = algorithm.params, algorithm.params.targets
+    actor, slow = (sequential(part.flat, (5, 16, 12, 3), "tanh") for part in (params["actor"], targets["actor"]))
+    critic, slow_critic = (
+        sequential(part.flat, (8, 16, 12, ATOMS), "tanh") for part in (params["critic"], targets["critic"])
+    )
+    before = {name: target.flat.clone() for name, target in targets.items()}
+    obs, action, reward, next_obs, discount, weight = (
+        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
+    )
+    with torch.no_grad():
+        probs = slow_critic(torch.cat([next_obs, slow(next_obs).tanh()], 1)).softmax(1)
+    rows = zip(probs.tolist(), reward.tolist(), discount.tolist(), strict=True)
+    target = torch.tensor([projected(*row) for row in rows], dtype=torch.float64)
+    log_probs = critic(torch.cat([obs, action], 1)).log_softmax(1)
+    critic_loss = -(weight * (target * log_probs).sum(1)).mean()
+    critic_loss.backward()
+    expected = gradient(critic)
+    values = torch.linspace(V_MIN, V_MAX, ATOMS, dtype=torch.float64)
+    actor_loss = -(critic(torch.cat([obs, actor(obs).tanh()], 1)).softmax(1) * values).sum(1).mean()
+    actor_loss.backward()
+    update = algorithm.learn(batch, Counts(0))
+    for name, value in {"critic_loss": critic_loss, "actor_loss": actor_loss}.items():
+        assert float(update.metrics[name]) == pytest.approx(float(value.detach()), rel=1e-4)
+    divergence = (torch.xlogy(target, target) - target * log_probs.detach()).sum(1)
+    torch.testing.assert_close(update.priorities.double(), divergence, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(params["critic"].grad.double(), expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
+    for name, one in targets.items():
+        torch.testing.assert_close(one.flat, before[name] + 0.1 * (params[name].flat - before[name]))
+
+
+BROKEN = {
+    "target actions of the online actor": ("nets.target.actor", "nets.actor"),
+    "target values of the online critic": ("nets.target.critic", "nets.critic"),
+    "the actor's sign": ("actor_loss = -(nets", "actor_loss = (nets"),
+    "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
+    "the discount ignored": ('batch["discount"], support', 'torch.ones_like(batch["discount"]), support'),
+    "importance weights ignored": (', batch.get("weight")', ""),
+    "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
+    "logits in place of probabilities": (".softmax(-1) @ support).mean()", " @ support).mean()"),
+    "a support of other values": ("torch.linspace(config.v_min", "torch.linspace(-config.v_max"),
+}
+
+
+def test_the_algorithm_passes():
+    an_update_equals_an_independent_implementation(d4pg)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(changed("d4pg", BROKEN[fault]))
+
+
+def test_it_learns():
+    fast = ("algo.lr=3e-3", "algo.critic_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
+    check_learning("d4pg", *fast, "algo.v_min=-20", "algo.v_max=20", "algo.n_step=1", updates=400)
+
+
+@pytest.mark.parametrize("options", [{"atoms": 1}, {"v_min": 3.0}])
+def test_an_empty_support_is_refused(options):
+    with pytest.raises(Refused, match=r"algo.atoms=.* has to be at least 2, and algo.v_min=.* below"):
+        make(d4pg, **OPTIONS | options)

@@ -1,0 +1,110 @@
+"""MPO: an update against an independent implementation, and broken copies that must fail."""
+
+import math
+
+import pytest
+import torch
+from continuous import changed, doubled, gradient, make, make_batch
+from references import sequential
+from torch.distributions import Normal, kl_divergence
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.continuous import mpo
+from drl_cli.testing import check_learning
+
+SAMPLES, EPSILONS = 4, (0.1, 0.02, 0.01)
+OPTIONS = dict(zip(("epsilon", "epsilon_mean", "epsilon_std"), EPSILONS, strict=True))
+
+
+def normal(actor, obs):
+    mean, log_std = actor(obs).chunk(2, 1)
+    return Normal(mean, log_std.clamp(-20, 2).exp())
+
+
+def an_update_equals_an_independent_implementation(module):
+    """Every gradient is that of the parameters before the step (equations of docs/algorithms/mpo.md)."""
+    algorithm, batch = make(module, samples=SAMPLES, target_period=2, **OPTIONS), make_batch()
+    params, targets = algorithm.params, algorithm.params.targets
+    actor, slow = (sequential(part.flat, (5, 16, 12, 6), "tanh") for part in (params["actor"], targets["actor"]))
+    critic, slow_critic = (
+        sequential(part.flat, (8, 16, 12, 1), "tanh") for part in (params["critic"], targets["critic"])
+    )
+    duals = params["duals"].flat.clone().double().requires_grad_()
+    before = {name: target.flat.clone() for name, target in targets.items()}
+    obs, action, reward, next_obs, discount, weight = (
+        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
+    )
+    noise = torch.randn(32, SAMPLES * 3, generator=torch.Generator().manual_seed(1)).double()
+    temperature, mean_weight, std_weight = torch.nn.functional.softplus(duals)
+    with torch.no_grad():
+        old = normal(slow, next_obs)
+        drawn = [old.mean + old.stddev * noise[:, 3 * i : 3 * i + 3] for i in range(SAMPLES)]
+        next_q = torch.stack([slow_critic(torch.cat([next_obs, u.tanh()], 1))[:, 0] for u in drawn])
+        target = reward + discount * next_q.mean(0)
+        best = (next_q / temperature).softmax(0)
+    error = critic(torch.cat([obs, action], 1))[:, 0] - target
+    new = normal(actor, next_obs)
+    by_mean, by_std = Normal(new.mean, old.stddev), Normal(old.mean, new.stddev)
+    fits = [p * (by_mean.log_prob(u) + by_std.log_prob(u)).sum(1) for p, u in zip(best, drawn, strict=True)]
+    mean_kl, std_kl = (kl_divergence(old, one).sum(1).mean() for one in (by_mean, by_std))
+    actor_loss, likelihood = -sum(fits).mean(), ((next_q / temperature).exp().mean(0)).log().mean()
+    (actor_loss + mean_weight.detach() * mean_kl + std_weight.detach() * std_kl).backward()
+    (weight * error**2).mean().backward()
+    dual_loss = temperature * (EPSILONS[0] + likelihood) + mean_weight * (EPSILONS[1] - mean_kl.detach())
+    (dual_loss + std_weight * (EPSILONS[2] - std_kl.detach())).backward()
+    update = algorithm.learn(batch, Counts(0))
+    for name, value in {"actor_loss": actor_loss, "mean_kl": mean_kl, "std_kl": std_kl}.items():
+        assert float(update.metrics[name]) == pytest.approx(float(value.detach()), rel=1e-4), name
+    torch.testing.assert_close(update.priorities.double(), error.detach().abs(), rtol=1e-4, atol=1e-5)
+    for name, expected in (("critic", gradient(critic)), ("actor", gradient(actor)), ("duals", duals.grad)):
+        torch.testing.assert_close(params[name].grad.double(), expected, rtol=2e-3, atol=1e-5)
+    for name, one in targets.items():
+        assert torch.equal(one.flat, before[name])  # target networks are copied after every second update
+    algorithm.learn(batch, Counts(1))
+    for name, one in targets.items():
+        torch.testing.assert_close(one.flat, params[name].flat)
+
+
+BROKEN = {
+    "actions of the online actor": ("squashed(nets.target.actor", "squashed(nets.actor"),
+    "values of the online critic": ("nets.target.critic", "nets.critic"),
+    "weights over the rows": (".softmax(0)", ".softmax(1)"),
+    "weights with a gradient of the temperature": ("config.epsilon + likelihood", "config.epsilon - likelihood"),
+    "the likelihood's sign": ("policy_loss = -(weights", "policy_loss = (weights"),
+    "actions without tanh": ("drawn.flatten(0, 1).tanh()", "drawn.flatten(0, 1)"),
+    "one trust region": ("std_weight.detach() * std_kl", "std_weight.detach() * mean_kl"),
+    "the dual's sign": ("config.epsilon_mean - mean_kl.detach()", "mean_kl.detach() - config.epsilon_mean"),
+    "KL in the other direction": ("old.kl(by_std)", "by_std.kl(old)"),
+    "the noise of other rows": (".view(len(noise), -1, self.size).transpose(0, 1)", ".view(-1, len(noise), self.size)"),
+    "the discount ignored": ('batch["discount"] * ', ""),
+    "importance weights ignored": (', batch.get("weight")', ""),
+    "the targets copied every time": ("(counts.opt_steps + 1) % self.config.target_period == 0", "True"),
+}
+
+
+@pytest.fixture(autouse=True)
+def known_noise(monkeypatch):
+    noise = torch.randn(32, SAMPLES * 3, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr("drl_cli.optim.group.Context.randn", lambda self, rows, size, _: noise[:rows, :size])
+
+
+def test_the_algorithm_passes():
+    an_update_equals_an_independent_implementation(mpo)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(changed("mpo", BROKEN[fault]))
+
+
+def test_the_duals_start_at_their_documented_values():
+    start = torch.nn.functional.softplus(make(mpo).params["duals"].flat)
+    torch.testing.assert_close(start, torch.tensor([1.0, 10.0, 100.0]))
+    assert math.isfinite(float(make(mpo).params["duals"].flat.sum()))
+
+
+def test_it_learns(monkeypatch):
+    monkeypatch.undo()  # real noise
+    fast = ("algo.lr=3e-3", "algo.dual_lr=0.05", "algo.gamma=0.9", "algo.target_period=10", "algo.epsilon=1")
+    check_learning("mpo", *fast, "algo.epsilon_mean=0.1", "algo.epsilon_std=1e-2", updates=600)
