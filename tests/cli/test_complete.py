@@ -107,7 +107,7 @@ def test_a_bash_completes_what_is_typed_and_lists_what_is_possible(tmp_path):
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PS1": "$ ", "TERM": "dumb", "INPUTRC": "/dev/null"}
     lines = (
         'eval "$(drl-train -sc install=bash)"',
-        "drl-train algo=d\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t",
+        "drl-train algo=dq\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t",
         "drl-train algo=\t\t",
         "./drl-tr\tmode=single,sy\t",
         "exit\n",
