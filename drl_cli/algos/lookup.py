@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 import drl_cli.algos
 import drl_cli.algos.continuous
+import drl_cli.algos.on_policy
 from drl_cli.algos.base import AlgoConfig, Algorithm, Policy
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.types import EnvSpec
@@ -20,7 +21,7 @@ HELPERS = (
     *("actors", "base", "distributional", "learner", "lookup", "policy", "reward", "rollout"),
     *("soft", "soft_actor_critic", "stacks"),
 )
-"""Modules in this folder and in continuous/ that are not algorithms."""
+"""Modules in this folder and in its rooms that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
@@ -73,7 +74,7 @@ def algorithms() -> list[str]:
 
 def _paths() -> dict[str, str]:
     """Return the import paths of the built-in algorithms, by name."""
-    rooms = (drl_cli.algos, drl_cli.algos.continuous)
+    rooms = (drl_cli.algos, drl_cli.algos.continuous, drl_cli.algos.on_policy)
     found = [(room.__name__, m) for room in rooms for m in pkgutil.iter_modules(room.__path__)]
     return {m.name: f"{room}.{m.name}" for room, m in found if not m.ispkg and m.name not in HELPERS}
 

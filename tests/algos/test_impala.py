@@ -7,8 +7,8 @@ from references import flattened, sequential
 from torch.distributions import Categorical
 
 from drl_cli import api as drl
-from drl_cli.algos import impala
 from drl_cli.algos.base import Counts
+from drl_cli.algos.on_policy import impala
 from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm, check_learning
 

@@ -7,8 +7,9 @@ from dataclasses import MISSING, fields
 import pytest
 from confs import algo_node
 
-from drl_cli.algos import lookup, ppo
+from drl_cli.algos import lookup
 from drl_cli.algos.lookup import ENTRY_POINTS, NotAlgorithm
+from drl_cli.algos.on_policy import ppo
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.outside import ModuleRaised
 

@@ -9,7 +9,7 @@ from references import flattened, sequential
 from torch.distributions import Categorical, Normal
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.ppo import Algorithm, Config, Policy, choice_log_prob
+from drl_cli.algos.on_policy.ppo import Algorithm, Config, Policy, choice_log_prob
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import OptimizerConfig

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graphs import COUNTER, weights
 
-from drl_cli.algos import ppo
+from drl_cli.algos.on_policy import ppo
 from drl_cli.runtime.place.handles import get
 
 MODES = ("single", "sync", "async")

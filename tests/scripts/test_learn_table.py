@@ -56,7 +56,7 @@ def test_a_row_shows_passed_seeds_and_old_records():
 def test_a_fingerprint_covers_the_algorithm_and_its_imports():
     files = {path.relative_to(ROOT).as_posix() for path in learn.imported(["drl_cli.algos.c51"])}
     assert {"drl_cli/algos/c51.py", "drl_cli/algos/dqn.py", "drl_cli/networks/q_network.py"} <= files
-    assert not files & {"drl_cli/algos/sac.py", "drl_cli/algos/ppo.py", "drl_cli/cli/train.py"}
+    assert not files & {"drl_cli/algos/sac.py", "drl_cli/algos/on_policy/ppo.py", "drl_cli/cli/train.py"}
 
 
 def test_each_row_is_a_valid_command_with_a_tuned_set_that_exists():

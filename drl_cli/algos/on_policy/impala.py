@@ -11,11 +11,11 @@ ratio is 1, and the surrogate's gradient is the policy gradient, advantage * gra
 
 from dataclasses import dataclass
 
-from drl_cli.algos import ppo
 from drl_cli.algos.base import Batch
-from drl_cli.algos.ppo import ACTIONS as ACTIONS
-from drl_cli.algos.ppo import REWARDS as REWARDS
-from drl_cli.algos.ppo import Policy as Policy
+from drl_cli.algos.on_policy import ppo
+from drl_cli.algos.on_policy.ppo import ACTIONS as ACTIONS
+from drl_cli.algos.on_policy.ppo import REWARDS as REWARDS
+from drl_cli.algos.on_policy.ppo import Policy as Policy
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.returns import vtrace_of_tensors
 from drl_cli.utils.lazy import Tensor
