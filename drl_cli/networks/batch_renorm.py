@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.networks.torsos import torso
+from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
 
 
@@ -36,21 +37,57 @@ class BatchRenorm(nn.Module):
 
     def forward(self, x: Tensor, trains: bool) -> Tensor:
         if not trains:
-            return (x - self.mean) / self.std * self.gain + self.bias
-        mean, var = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)
-        std = (var + self.eps).sqrt()
+            scale = self.gain / self.std
+            return torch.addcmul(self.bias - self.mean * scale, x, scale)
         with torch.no_grad():
+            mean = x.mean(1, keepdim=True)
+            std = ((x - mean).square().mean(1, keepdim=True) + self.eps).sqrt()
             is_warm = self.batches >= self.warm_up
             r = torch.where(is_warm, (std / self.std).clamp(1 / self.r_max, self.r_max), 1.0)
             d = torch.where(is_warm, ((mean - self.mean) / self.std).clamp(-self.d_max, self.d_max), 0.0)
             self.mean.lerp_(mean, self.momentum)
             self.std.lerp_(std, self.momentum)
             self.batches.add_(1.0)
-        return ((x - mean) / std * r + d) * self.gain + self.bias
+        return renormalised(x, r * self.gain, d * self.gain + self.bias, self.eps)
+
+
+def renormalised(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Return x `[N, B, width]`, normalised with the statistics of the batch, times gain `[N, 1, width]`, plus bias."""
+    if torch.compiler.is_compiling():
+        centered = x - x.mean(1, keepdim=True)
+        return centered * (gain / (centered.square().mean(1, keepdim=True) + eps).sqrt()) + bias
+    normalised: Tensor = _Normalised.apply(x, gain, bias, eps)  # type: ignore[no-untyped-call]
+    return normalised
+
+
+class _Normalised(torch.autograd.Function):
+    """Batch norm as one node of autograd's graph. The gradient follows Ioffe & Szegedy 2015, section 3."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+        centered = x - x.mean(1, keepdim=True)
+        inverse = (centered.square().mean(1, keepdim=True) + eps).rsqrt()
+        ctx.save_for_backward(centered, inverse, gain)
+        return torch.addcmul(bias, centered, gain * inverse)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
+        centered, inverse, gain = ctx.saved_tensors
+        d_bias = d_out.sum(1, keepdim=True)
+        d_gain = (d_out * centered).sum(1, keepdim=True) * inverse
+        if not ctx.needs_input_grad[0]:
+            return None, d_gain, d_bias, None
+        scale = gain * inverse
+        of_mean, of_std = d_bias * scale / -d_out.shape[1], d_gain * scale * inverse / -d_out.shape[1]
+        d_x = torch.addcmul(of_mean, d_out, scale).addcmul_(centered, of_std)
+        return d_x, d_gain, d_bias, None
 
 
 class RenormCritics(nn.Module):
     """An ensemble of N critics `[N, B]` that share a torso, with batch renormalisation of inputs and hidden outputs."""
+
+    products = Products()  # Params replaces the products, as those of `drl.MLP`
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, ensemble: int, momentum: float, warm_up: int) -> None:
         super().__init__()
@@ -66,10 +103,39 @@ class RenormCritics(nn.Module):
         x = torch.cat([self.torso(obs), action], -1)
         h = self.norms[0](x.expand(len(self.weights[0]), *x.shape), trains)
         for weight, bias, norm in zip(self.weights, self.biases, [*self.norms[1:], None], strict=True):
-            h = torch.baddbmm(bias, h, weight)
+            parts = zip(h.unbind(), weight.unbind(), bias.squeeze(1).unbind(), strict=True)
+            h = torch.stack([linear(self.products, *part) for part in parts])
             h = h if norm is None else norm(self.activation(h), trains)
         values: Tensor = h.squeeze(-1)
         return values
+
+
+def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return `x weight + bias`, computed by `products` both forward and backward."""
+    if torch.compiler.is_compiling():
+        return products.linear(x, weight, bias)
+    with torch.autocast(x.device.type, enabled=False):  # `products` rounds to bfloat16 itself where it should
+        out: Tensor = _Linear.apply(products, x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.products = products
+        ctx.save_for_backward(x, weight)
+        return products.linear(x, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
+        x, weight = ctx.saved_tensors
+        _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        d_weight = torch.empty_like(weight) if needs_weight else None
+        if d_weight is not None:
+            ctx.products.weight_gradient(x, d_out, d_weight)
+        d_x = ctx.products.input_gradient(d_out, weight) if needs_x else None
+        return None, d_x, d_weight, d_out.sum(0) if needs_bias else None
 
 
 def joined(one: Any, two: Any) -> Any:  # Any: a tensor, or a dict of tensors

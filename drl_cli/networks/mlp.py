@@ -104,6 +104,13 @@ class FlatMLP:
         other.grad, other.grads = grad, _views(grad, self.shapes, self.ensemble)
         return other
 
+    def first(self, num: int) -> "FlatMLP":
+        """Return the first `num` networks, whose parameters are the first part of the vector."""
+        other, size = copy.copy(self), num_params(self.shapes, num)
+        other.ensemble, other.flat, other.grad = num, self.flat[:size], self.grad[:size]
+        other.networks, other.grads = self.networks[:num], self.grads[:num]
+        return other
+
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all weights; each network of the ensemble gets different random numbers.
 

@@ -60,13 +60,17 @@ class MLP(nn.Module):
             kept = self._network = self.on(flat.detach())
         return kept
 
-    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
-        """Return the outputs for inputs `[B, inputs]`. Outputs of hidden layers are multiplied by dropout masks."""
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
+        """Return the outputs for inputs `[B, inputs]`. Outputs of hidden layers are multiplied by dropout masks.
+
+        With `first`, evaluate only the first networks of the ensemble, this many.
+        """
+        num = self.ensemble if first is None else first
         if torch.compiler.is_compiling():
-            out, _ = self.on(self.flat).forward(x, masks)
+            out, _ = self.on(self.flat).first(num).forward(x, masks)
         else:
-            out = _HandWritten.apply(self, x, self.flat, *masks)  # type: ignore[no-untyped-call]
-        return out.squeeze(0) if self.ensemble == 1 else out
+            out = _HandWritten.apply(self, num, x, self.flat, *masks)  # type: ignore[no-untyped-call]
+        return out.squeeze(0) if num == 1 else out
 
 
 class Network(nn.Module):
@@ -90,10 +94,12 @@ class Network(nn.Module):
         size: int = self.torso.size  # type: ignore[assignment]
         self.mlp = MLP(size + actions, outputs, network, ensemble, last)
 
-    def forward(self, obs: Any, action: Tensor | None = None, masks: Sequence[Tensor] = ()) -> Tensor:  # Any: see torso
-        """Return the outputs for observations `[B, ...]`; `masks` are the dropout masks of the MLP."""
+    def forward(
+        self, obs: Any, action: Tensor | None = None, masks: Sequence[Tensor] = (), first: int | None = None
+    ) -> Tensor:  # Any: see torso
+        """Return the outputs for observations `[B, ...]`; `masks` and `first` are those of `MLP.forward`."""
         x = self.torso(obs)
-        out: Tensor = self.mlp(x if action is None else torch.cat([x, action], -1), masks)
+        out: Tensor = self.mlp(x if action is None else torch.cat([x, action], -1), masks, first)
         return out
 
 
@@ -101,9 +107,10 @@ class _HandWritten(torch.autograd.Function):
     """The passes of `FlatMLP` as one node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx: Any, module: MLP, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's context
+    def forward(ctx: Any, module: MLP, num: int, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's
         out: Tensor
-        ctx.network, kind = module.network(flat), x.device.type
+        network, kind = module.network(flat), x.device.type
+        ctx.network = network if num == module.ensemble else network.first(num)
         if torch.is_autocast_enabled(kind):  # off here: `products` rounds to bfloat16 itself where it should
             with torch.autocast(kind, enabled=False):
                 out, ctx.trace = ctx.network.forward(x, masks)
@@ -116,8 +123,11 @@ class _HandWritten(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
         (flat,) = ctx.saved_tensors
-        _, needs_x, needs_flat, *masks = ctx.needs_input_grad
-        grad = torch.empty_like(flat) if needs_flat else flat
-        network = ctx.network.writing(grad) if needs_flat else ctx.network
+        _, _, needs_x, needs_flat, *masks = ctx.needs_input_grad
+        grad, network = flat, ctx.network
+        if needs_flat:
+            size = len(network.flat)
+            grad = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
+            network = network.writing(grad[:size])
         d_x = network.backward(ctx.trace, d_out, to_weights=None if needs_flat else 0, to_inputs=needs_x)
-        return None, d_x if needs_x else None, grad if needs_flat else None, *[None] * len(masks)
+        return None, None, d_x if needs_x else None, grad if needs_flat else None, *[None] * len(masks)

@@ -49,8 +49,8 @@ class _Call:
     module: nn.Module
     parameters: Mapping[str, Tensor]
 
-    def __call__(self, *args: Any) -> Any:  # Any: the module's arguments and result
-        return torch.func.functional_call(self.module, dict(self.parameters), args)
+    def __call__(self, *args: Any, **options: Any) -> Any:  # Any: the module's arguments and result
+        return torch.func.functional_call(self.module, dict(self.parameters), args, options)
 
 
 class Gradients:

@@ -34,6 +34,12 @@ class Case:
     batch: int
     hidden: tuple[int, ...]
     board: bool = False
+    ours: tuple[str, ...] = ()
+    """Words of our command that give our algorithm the peers' default values."""
+    peer: tuple[tuple[str, Any], ...] = ()
+    """Arguments of the peers' algorithm."""
+    sides: tuple[str, ...] = ("sb3", "sbx")
+    """The peers that have the algorithm."""
 
     @property
     def name(self) -> str:
@@ -48,11 +54,17 @@ CASES = {
     "sac-400-300": Case("sac", 256, (400, 300)),
     "dqn": Case("dqn", 256, (256, 256)),
     "dqn-small": Case("dqn", 32, (64, 64)),
-    "dqn-board": Case("dqn", 32, (128,), board=True),
+    "dqn-board": Case("dqn", 32, (128,), board=True, sides=("sb3",)),
     "ppo": Case("ppo", 64, (64, 64)),
+    "td3": Case("td3", 256, (256, 256)),
+    "ddpg": Case("ddpg", 256, (256, 256)),
+    "tqc": Case("tqc", 256, (256, 256), ours=("algo.critics=2",)),
+    "crossq": Case("crossq", 256, (256, 256)),
+    "droq": Case("droq", 256, (256, 256), peer=(("policy_delay", 20),), sides=("sbx",)),
 }
 """PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes, and
-`dqn-board` those of MinAtar's: ours plays Breakout (extra minatar), and stable-baselines3 is the only peer."""
+`dqn-board` those of MinAtar's: ours plays Breakout (extra minatar), and stable-baselines3 is the only peer. TQC and
+CrossQ of the side `sb3` are those of sb3-contrib. DroQ of SBX is its SAC with dropout and layer norm."""
 
 
 def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
@@ -82,6 +94,7 @@ def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[
     values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
     values += ["algo.double=false"] if case.algo == "dqn" else []  # the peers' DQN is not double
     values += [] if case.algo == "ppo" else [f"trainer.updates_per_call={PER_CALL}"]
+    values += case.ours
     config = compose(values + overrides)
     spec = read_spec(config.env)
     params = lone_trainer(config, spec).publish(0, 0)
@@ -95,8 +108,10 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
 
     torch.set_num_threads(threads)
     if package == "sb3":
-        import stable_baselines3 as library
+        import sb3_contrib
+        import stable_baselines3
 
+        library = sb3_contrib if case.algo in ("tqc", "crossq") else stable_baselines3
         torso = torch.nn.Tanh if case.algo == "ppo" else torch.nn.ReLU
     else:
         import flax.linen
@@ -125,7 +140,10 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
         from sb3_dqn import Small
 
         options["policy_kwargs"]["features_extractor_class"] = Small
-    kind = getattr(library, case.algo.upper())
+    if case.algo == "droq":
+        options["policy_kwargs"] |= {"dropout_rate": 0.01, "layer_norm": True}
+    options |= dict(case.peer)
+    kind = getattr(library, {"crossq": "CrossQ", "droq": "SAC"}.get(case.algo, case.algo.upper()))
     if case.algo == "ppo":
         model = kind("MlpPolicy", Nothing(), n_steps=2048, n_epochs=10, **options)
         model.learn(2048)  # fills the rollout buffer
@@ -189,7 +207,7 @@ def main() -> None:
     for name in args.case or CASES:
         own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
         own += [part for value in args.set for part in ("--set", value)]
-        taken = [side for side in sides if not (side == "sbx" and CASES[name].board)]
+        taken = [side for side in sides if side in ("ours", "outside", *CASES[name].sides)]
         mine = ("ours", "outside")
         pythons = {side: sys.executable if side in mine else peer_python(args.peers) for side in taken}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}

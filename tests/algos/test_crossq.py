@@ -8,9 +8,10 @@ from test_tqc import sample
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.continuous import crossq
-from drl_cli.networks.batch_renorm import BatchRenorm
+from drl_cli.networks.batch_renorm import BatchRenorm, linear, renormalised
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, ProcessGroup, Refused
+from drl_cli.optim.products import Products
 from drl_cli.testing import check_learning
 
 OPTIONS = {"actor_period": 2, "initial_alpha": 0.3, "warm_up": 0, "momentum": 0.2, "lr": 1e-2}
@@ -117,6 +118,14 @@ def test_batch_renormalisation_is_batch_norm_while_it_warms_up_and_for_equal_sta
     other.mean.copy_(x.mean(1, keepdim=True))
     other.std.copy_((x.var(1, keepdim=True, correction=0) + 1e-3).sqrt())
     torch.testing.assert_close(other(x, False), other(x, True))
+
+
+def test_gradients_of_the_normalisation_and_of_its_layers():
+    sizes = [(2, 7, 3), (2, 1, 3), (2, 1, 3)]
+    inputs = [torch.randn(size, dtype=torch.double, requires_grad=True) for size in sizes]
+    assert torch.autograd.gradcheck(lambda x, gain, bias: renormalised(x, gain, bias, 1e-3), inputs)
+    layer = [torch.randn(size, dtype=torch.double, requires_grad=True) for size in [(7, 3), (3, 4), (4,)]]
+    assert torch.autograd.gradcheck(lambda *args: linear(Products(), *args), layer)
 
 
 def test_layer_norm_and_several_trainers_are_refused():

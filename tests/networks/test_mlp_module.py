@@ -60,6 +60,15 @@ def test_outputs_and_gradients_equal_autograd(activation, layer_norm, ensemble, 
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("num", [1, 2, 3])
+def test_only_the_first_networks_of_an_ensemble(num):
+    mlp, x = make(ensemble=3), torch.randn(7, 3, requires_grad=True)
+    out, expected = mlp(x, first=num), reference(mlp, x)[:num]
+    torch.testing.assert_close(out, expected if num > 1 else expected[0])
+    for ours, theirs in zip(gradients(out, x, mlp), gradients(expected.reshape(out.shape), x, mlp), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_a_loss_may_use_the_module_twice():
     mlp, one, two = make(), torch.randn(4, 3), torch.randn(6, 3)
     loss = mlp(one).square().sum() + (mlp(two) * mlp(one).sum()).sum()

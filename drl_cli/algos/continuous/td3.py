@@ -69,7 +69,7 @@ class Algorithm(BaseAlgorithm):
 
     def actor_loss(self, nets: Nets, batch: Batch, noise: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the first critic's value of the actor's actions."""
-        loss = -nets.frozen.critic(batch["obs"], nets.actor(batch["obs"]).tanh())[0].mean()
+        loss = -nets.frozen.critic(batch["obs"], nets.actor(batch["obs"]).tanh(), first=1).mean()
         return loss, {"actor_loss": loss}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
