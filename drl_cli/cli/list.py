@@ -60,6 +60,7 @@ def algos(args: Sequence[str]) -> list[str]:
 def envs(args: Sequence[str]) -> list[str]:
     """List environments, those of conf/env first, with what to install and the algorithms that have tuned values."""
     from drl_cli.envs.catalog import entries, missing_package  # slow: imports gymnasium
+    from drl_cli.settings.env_names import is_mujoco
 
     found = entries()
     needed_by = {entry.id: entry.missing for entry in found}
@@ -74,7 +75,7 @@ def envs(args: Sequence[str]) -> list[str]:
     for name, needed, family in rows:
         status = "runs   " if needed is None else "missing"
         install = "" if needed is None else f": pip install '{needed}'"
-        algorithms = [algo for algo, _, env in tuned if env == name]
+        algorithms = [algo for algo, _, env in tuned if env == name or (env == "mujoco" and is_mujoco(name))]
         tuned_for = f"; tuned for {', '.join(algorithms)}" if algorithms else ""
         lines.append(f"{name:<{width}}  {status}  {family}{install}{tuned_for}")
     return lines

@@ -18,7 +18,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, build
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import flags_for_hydra, read_command
-from drl_cli.settings.compose import complete_with_images, composed, run_hydra, write_config
+from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
@@ -63,7 +63,7 @@ def answer(args: list[str]) -> int:
     if command.is_sweep:
         return run_sweep(command)
     if command.prints:
-        overrides = complete_with_images(command.overrides, command.config_file)
+        overrides = complete_with_family(command.overrides, command.config_file)
         run_hydra([*flags_for_hydra(command.flags), *OURS, *overrides])
         return DONE
     if console_kind(args) == "auto":

@@ -21,6 +21,7 @@ from drl_cli.envs.faults import reset_result
 from drl_cli.envs.frame_stack import find_frame_stacks
 from drl_cli.envs.games.names import games
 from drl_cli.envs.hang import Tick, no_tick
+from drl_cli.envs.mujoco import without_model_warnings
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import wrap
 from drl_cli.types import Array, EnvSpec
@@ -63,7 +64,7 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
         raise MissingExtra(f"{config.id} needs {package.module}:  pip install '{package.install}'")
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_model_warnings(config.id):
             warnings.simplefilter("ignore", UserWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             env = gymnasium.make(_found(config.id), disable_env_checker=True, **extra, **config.kwargs)

@@ -10,6 +10,7 @@ import yaml
 from drl_cli.runs.groups import SHORT, compared, differing_keys, typed_keys
 from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
+from drl_cli.settings.env_names import FAMILIES
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
@@ -54,7 +55,7 @@ def follows(key: str, config: Mapping[str, Any]) -> bool:
 def implied(algo: str, env: str, mode: str) -> list[dict[str, Any]]:
     """Return the values of a run for which the user typed only these three words, by dotted key.
 
-    Without tuned values for the environment, also return the values with the tuned values for images.
+    Without tuned values for the environment, also return the values with the tuned values for each family.
     """
     chosen = {**defaults(), "env": env if option_file("env", env) else "LunarLander", "mode": mode, "algo": algo}
     main = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)
@@ -63,7 +64,7 @@ def implied(algo: str, env: str, mode: str) -> list[dict[str, Any]]:
         values |= values_set_by(group, option) if group != "tuned" else {}
     if option_file("tuned", f"{algo}-{env}") is not None:
         return [values | values_set_by("tuned", f"{algo}-{env}")]
-    return [values, values | values_set_by("tuned", f"{algo}-images")]
+    return [values, *(values | values_set_by("tuned", f"{algo}-{family}") for family in FAMILIES)]
 
 
 def values_set_by(group: str, option: str) -> dict[str, Any]:

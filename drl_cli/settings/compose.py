@@ -16,7 +16,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
-from drl_cli.settings.env_names import default_algorithm, image_values
+from drl_cli.settings.env_names import default_algorithm, family_values
 from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.utils.files import replace_file
 
@@ -55,10 +55,10 @@ def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
     return [*for_hydra(overrides), *([f"algo={chosen}"] if chosen is not None else [])]
 
 
-def complete_with_images(overrides: Sequence[str], file: Path | None = None) -> list[str]:
-    """Return `complete(overrides, file)`, with the tuned values for images if the environment has images."""
+def complete_with_family(overrides: Sequence[str], file: Path | None = None) -> list[str]:
+    """Return `complete(overrides, file)`, with the tuned values for its family of environments."""
     with _composed_once(overrides, file) as (_, choices):
-        option = image_values(overrides, choices)
+        option = family_values(overrides, choices)
     return complete([*overrides, *([f"tuned={option}"] if option is not None else [])], file)
 
 
@@ -66,10 +66,10 @@ def complete_with_images(overrides: Sequence[str], file: Path | None = None) -> 
 def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
     """Yield the composed config as plain values. Raise UsageError if Hydra fails. HydraConfig describes this job.
 
-    If the environment has images and no tuned values, the tuned values for images are used.
+    Without tuned values for the environment, those for MuJoCo tasks or for images are used.
     """
     with _composed_once(overrides, file) as (plain, choices):
-        option = image_values(overrides, choices)
+        option = family_values(overrides, choices)
         if option is None:
             yield plain
             return

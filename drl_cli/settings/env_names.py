@@ -27,10 +27,12 @@ OLD_ATARI = re.compile(
     r"(?P<game>[A-Z]\w*?)(-ram)?(NoFrameskip|Deterministic)-v\d+"
     r"|(?P<known>Pong|Breakout|SpaceInvaders|Seaquest|Qbert|MsPacman|BeamRider|Enduro|Asteroids|Freeway)-v[04]"
 )
-OLD_MUJOCO = re.compile(
-    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum|Pusher|Reacher|Swimmer"
-    r"|Walker2d)-v[123]"
+MUJOCO = re.compile(
+    r"(?P<task>Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum|Pusher|Reacher"
+    r"|Swimmer|Walker2d)-v(?P<version>[1-5])"
 )
+FAMILIES = ("mujoco", "images")
+"""Kinds of environments that share tuned values: `conf/tuned/<algo>-<family>.yaml`."""
 DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
 """The default algorithm by the kind of actions. The default of train.yaml is for continuous actions."""
 
@@ -42,8 +44,8 @@ def check_env(name: str, ours: Sequence[str]) -> None:
     """
     from drl_cli.envs.make import exists, registered
 
-    if old := OLD_MUJOCO.fullmatch(name):
-        raise UsageError(f"{name} is of an older Gymnasium; say env={old[1]}-v5")
+    if (old := MUJOCO.fullmatch(name)) and (old["version"] in "123" or name == "Pusher-v4"):
+        raise UsageError(f"{name} is of an older Gymnasium; say env={old['task']}-v5")
     if old := OLD_ATARI.fullmatch(name):
         new = f"ALE/{old['game'] or old['known']}-v5"
         say_package(new, f"{name} is now {new}, which")
@@ -152,18 +154,30 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
         return None
 
 
-def image_values(overrides: Sequence[str], choices: Mapping[str, str]) -> str | None:
-    """Return the option of the group `tuned` for images of at least 36x36 pixels, or None if it does not apply.
+def family_values(overrides: Sequence[str], choices: Mapping[str, str]) -> str | None:
+    """Return the option of the group `tuned` for MuJoCo tasks or for images, or None if none applies.
 
     `choices` has the option of each group. Tuned values for the environment's name, and tuned=none, take precedence.
     """
-    option, tuned = f"{choices.get('algo')}-images", choices.get("tuned")
-    if tuned is None or option_file("tuned", tuned) is not None or option_file("tuned", option) is None:
+    tuned = choices.get("tuned")
+    if tuned is None or option_file("tuned", tuned) is not None or "env" not in typed_values(overrides):
         return None
-    if "env" not in typed_values(overrides) or (spec := typed_spec(tuple(overrides))) is None:
-        return None
-    images = map(image, leaves(spec.obs).values())
-    return option if any(found is not None and is_large(found) for found in images) else None
+    has = [name for name in FAMILIES if option_file("tuned", f"{choices.get('algo')}-{name}") is not None]
+    if "mujoco" in has and is_mujoco(choices.get("env", "")):
+        return f"{choices.get('algo')}-mujoco"
+    return f"{choices.get('algo')}-images" if "images" in has and has_large_images(tuple(overrides)) else None
+
+
+def is_mujoco(name: str) -> bool:
+    """Return whether the tuned values for MuJoCo tasks apply to an environment."""
+    return MUJOCO.fullmatch(name) is not None
+
+
+def has_large_images(overrides: tuple[str, ...]) -> bool:
+    """Return whether the environment that a command line names has images of at least 36x36 pixels."""
+    spec = typed_spec(overrides)
+    images = map(image, leaves(spec.obs).values()) if spec is not None else ()
+    return any(found is not None and is_large(found) for found in images)
 
 
 def typed_values(overrides: Sequence[str]) -> dict[str, str]:

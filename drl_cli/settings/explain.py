@@ -28,8 +28,6 @@ GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
 """Groups whose files are a layer with the group's name. Files of other groups belong to the layer `default`."""
 
 YOURS, RUN, TYPED = "your yaml", "run", "command line"
-CHOSEN_BY = {"algo": "action space", "tuned": "images"}
-"""For each group whose option the environment may choose: what of the environment chooses it."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,13 @@ def job_layers(typed: Sequence[str]) -> list[Layer]:
     choices = {key: value for key, value in given.items() if key in job.runtime.choices}
     values = {key: given[key] for key in given if key not in choices}
     by_env, source = sorted(choices.keys() - typed_values(typed).keys()), f"env={job.runtime.choices.get('env')}"
-    layers += [Layer(CHOSEN_BY[group], source, {}, {group: choices.pop(group)}) for group in by_env]
+    layers += [Layer(_chosen_by(group, choices[group]), source, {}, {group: choices.pop(group)}) for group in by_env]
     return [*layers, Layer(TYPED, "", values, choices)]
+
+
+def _chosen_by(group: str, option: str) -> str:
+    """Return what of the environment chooses this option: its action space, or its family (mujoco, images)."""
+    return "action space" if group == "algo" else option.rpartition("-")[2]
 
 
 def algorithm_line(overrides: Sequence[str]) -> str | None:

@@ -63,8 +63,8 @@ confirm the mean. The columns are:
 - **budget**: environment steps.
 - **passed**: how many seeds reached the threshold.
 - **median return**, **quartiles**, **return per seed**: the best mean return of an evaluation. Rows without a
-  threshold show the mean of 100 greedy episodes at the end of the run. If learn.yaml sets `scored_from` for the row,
-  the row shows the mean of all evaluations (100 episodes each) from this step on.
+  threshold show the mean of 100 greedy episodes (MuJoCo: 20) at the end of the run. If learn.yaml sets `scored_from`
+  for the row, the row shows the mean of all evaluations (100 episodes each) from this step on.
 - **median steps**, **steps per seed**: environment steps until the threshold, or the budget for rows without a
   threshold.
 - **seconds per seed**: wall time, on a machine that other programs used too.

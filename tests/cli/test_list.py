@@ -80,7 +80,8 @@ def test_a_missing_package_is_named_with_its_pip_command(monkeypatch):
     monkeypatch.setattr(catalog, "_is_there", lambda module: module not in missing)
     monkeypatch.setattr(catalog, "games", lambda: dict.fromkeys(["MinAtar/Freeway-v0", "MinAtar/Freeway-v1"]))
     found = rows()
-    assert found["Ant-v5"] == ["missing", "mujoco: pip install 'drl-cli[mujoco]'"]
+    mujoco = "mujoco: pip install 'drl-cli[mujoco]'; tuned for crossq, ddpg, droq, sac, td3, tqc"
+    assert found["Ant-v5"] == ["missing", mujoco]
     assert found["LunarLander"][0] == "missing"
     assert found["minigrid:MiniGrid-Empty-5x5-v0"] == ["missing", "minigrid: pip install 'minigrid'"]
     assert found["miniworld:MiniWorld-Hallway-v0"] == ["runs", "miniworld"]

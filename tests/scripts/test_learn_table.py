@@ -222,7 +222,8 @@ def commands_of_the_page():
 @pytest.mark.slow
 def test_the_command_of_each_row_has_the_config_of_the_row(composed):
     table, shown = yaml.safe_load(learn.TABLE.read_text()), commands_of_the_page()
-    assert shown.keys() == table["rows"].keys()
+    records = json.loads(learn.RECORDS.read_text())
+    assert shown.keys() == {name for name in table["rows"] if name in records}
     for name, (words, budget) in shown.items():
         mode = [] if any(word.startswith("mode=") for word in words) else ["mode=single"]
         config = composed(*for_hydra([*words, *mode, f"total_env_steps={budget}"]))

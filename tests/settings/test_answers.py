@@ -101,6 +101,7 @@ NAMES = [
     ("env=dm_control/walker-walk-v0", 3, "pip install 'shimmy[dm-control]'   then env=shimmy:dm_control/walker-walk-v"),
     ("env=PandaReach-v3", 3, "pip install panda-gym   then env=panda_gym:PandaReach-v3"),
     ("env=HalfCheetah-v2", 2, "HalfCheetah-v2 is of an older Gymnasium; say env=HalfCheetah-v5"),
+    ("env=Pusher-v4", 2, "Pusher-v4 is of an older Gymnasium; say env=Pusher-v5"),
     ("env=answers_mod.My", 2, "no environment 'answers_mod.My'. Did you mean env=answers_mod:My?"),
     ("env=answers_mod", 2, "it is a module. Did you mean env=answers_mod:AnswersMy-v0, env=answers_mod:Unregistered?"),
     ("env=answers_mod.py", 2, "Did you mean env=answers_mod:AnswersMy-v0?"),

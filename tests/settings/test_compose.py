@@ -59,6 +59,19 @@ def test_only_images_have_the_tuned_values_for_images(overrides):
         assert HydraConfig.get().runtime.choices["tuned"] != "dqn-images"
 
 
+MUJOCO_SETS = [name for name in options("tuned") if name.endswith("-mujoco")]
+
+
+@pytest.mark.parametrize("name", MUJOCO_SETS)
+def test_mujoco_tasks_share_the_tuned_values_of_an_algorithm(name):
+    algo = name.removesuffix("-mujoco")
+    config = build(mapping(["env=HalfCheetah-v5", f"algo={algo}"]))
+    assert config.orchestrator.min_inserts == 5000
+    assert config.orchestrator.sample_insert_ratio == (2 if algo == "droq" else 1)
+    assert build(mapping(["env=HalfCheetah-v5", f"algo={algo}", "tuned=none"])).orchestrator.min_inserts is None
+    assert build(mapping(["env=Pendulum-v1", f"algo={algo}"])).orchestrator.min_inserts == 1000
+
+
 def test_the_config_of_a_run_keeps_its_values(tmp_path):
     config = compose([f"env={PROBES}:Patch-v0", "algo=dqn", "tuned=none"])
     write_config(tmp_path, config)

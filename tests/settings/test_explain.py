@@ -183,6 +183,7 @@ def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
         (["env=CartPole-v1"], "algo=", ("dqn", "action space", "env=CartPole-v1")),
         (["env=CartPole-v1", "algo=dqn"], "algo=", ("dqn", "command line", "")),
         ([IMAGES, "algo=ppo"], "tuned=", ("ppo-images", "images", IMAGES)),
+        (["env=Hopper-v5", "algo=sac"], "tuned=", ("sac-mujoco", "mujoco", "env=Hopper-v5")),
         ([IMAGES, "algo=ppo", "tuned=ppo-images"], "tuned=", ("ppo-images", "command line", "")),
     ],
 )

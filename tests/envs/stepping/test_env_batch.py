@@ -183,6 +183,17 @@ def test_a_missing_extra_says_what_to_install():
         read_spec(config("Ant-v5"))
 
 
+def test_a_mujoco_task_is_truncated_after_1000_steps(capfd):
+    pytest.importorskip("mujoco", reason="needs drl-cli[mujoco]")
+    made = config("HalfCheetah-v5")
+    spec = read_spec(made)
+    assert (spec.obs.shape, spec.obs.dtype, spec.is_limited) == ((17,), "float32", True)  # Gymnasium's are float64
+    envs = EnvBatch(made, spec, (0,))
+    ends = [(step.terminated[0], step.truncated[0]) for step in (envs.step(np.zeros((1, 6))) for _ in range(1001))]
+    assert ends == [(False, False)] * 999 + [(False, True), (False, False)]
+    assert capfd.readouterr().err == ""  # MuJoCo warns about the model of HalfCheetah
+
+
 def test_time_limit():
     made = EnvConfig("test", "drl_cli.envs.probes:Forever-v0", {}, 4, 1.0, "none", False, False)
     envs = EnvBatch(made, read_spec(made), (0,))

@@ -1,0 +1,35 @@
+"""MuJoCo (an optional extra): build Gymnasium's models without warnings about their files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+
+
+@contextmanager
+def without_model_warnings(id: str) -> Iterator[None]:
+    """Ignore MuJoCo's warnings while one of Gymnasium's MuJoCo tasks is built.
+
+    MuJoCo warns about an old attribute in the model of HalfCheetah, once per environment, on stderr and in a file
+    MUJOCO_LOG.TXT. Warnings about an unstable simulation come later and are shown.
+    """
+    spec = gymnasium.registry.get(id)
+    mujoco = _import() if spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point) else None
+    if mujoco is None:
+        yield
+        return
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
+
+
+def _import() -> Any:  # Any: MuJoCo has no types
+    """Return the module mujoco, or None if it is not installed, which gymnasium.make reports."""
+    try:
+        import mujoco
+    except ImportError:
+        return None
+    return mujoco
