@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
+from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.outside import raised
@@ -70,6 +71,22 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
             raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
     for note in notes:
         tell(f"warning: {note}")
+
+
+def check_goals(config: Config, spec: EnvSpec) -> None:
+    """Raise UsageError if replay changes goals, and the environment has no goals or can't compute their rewards."""
+    if not config.replay.changes_goals:
+        return
+    from drl_cli.envs.apart import ProcessEnded, apart
+    from drl_cli.envs.goals import GoalOutcome
+
+    if problems := [*goal_problems(spec)]:
+        raise UsageError(problems)
+    with as_usage_error(EnvError), as_usage_error(EnvFault, exit_code=USER_CODE):
+        try:
+            apart(config.env, config.worker.step_timeout_s, lambda tick: GoalOutcome(config.env, tick).close())
+        except ProcessEnded as error:
+            raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
 
 
 def check_evaluation(config: Config, spec: EnvSpec) -> None:

@@ -3,7 +3,13 @@
 from drl_cli.algos.lookup import refusal
 from drl_cli.errors import Problems, UsageError
 from drl_cli.preflight.algorithm import check_network, check_priorities, try_algorithm, warn_of_slow_updates
-from drl_cli.preflight.environment import check_evaluation, check_normalization, environment_spec, try_environment
+from drl_cli.preflight.environment import (
+    check_evaluation,
+    check_goals,
+    check_normalization,
+    environment_spec,
+    try_environment,
+)
 from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
@@ -31,6 +37,7 @@ def preflight(config: Config) -> EnvSpec:
             raise UsageError(problem)
         check_network(config, spec)
         check_normalization(config, spec)
+        check_goals(config, spec)
     for check in (check_priorities, check_recording, check_hardware):
         with problems.collect():
             check(config)

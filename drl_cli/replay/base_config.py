@@ -14,7 +14,7 @@ from drl_cli.utils.ranges import Count, NameOrClass
 
 MOST_TRANSITIONS = 1_000_000
 """Capacity with `replay.capacity=null`, unless fewer transitions fit in memory."""
-Rows: TypeAlias = Literal["transitions", "sequences", "windows", "rollouts"]
+Rows: TypeAlias = Literal["transitions", "sequences", "windows", "hindsight", "rollouts"]
 NO_UPDATE = "no update would ever be made"
 
 
@@ -76,6 +76,11 @@ class ReplayConfig:
         return False
 
     @property
+    def changes_goals(self) -> bool:
+        """Whether the table needs the environment's `compute_reward`, to replace the goals of rows."""
+        return False
+
+    @property
     def steps(self) -> Steps | None:
         """The steps of a row `[B, steps.length, ...]`, or None if a row is one transition."""
         return None
@@ -95,11 +100,13 @@ class ReplayConfig:
         num_batches: int,
         most_inserts: int | None = None,
         gamma: float = 1.0,
+        n_step: int = 1,
     ) -> Table:
         """Make the table of one shard, given the schema of transitions.
 
         A complete run samples at least `num_batches` batches from this table. Memory is reserved for the whole
         capacity, or for `most_inserts` rows if this number is smaller. Windows need `gamma`, the discount of a step.
+        Hindsight also needs `n_step`.
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ from drl_cli.replay.base import Load, Steps, Table
 from drl_cli.replay.base_config import ReplayConfig, Rows
 from drl_cli.replay.builders import Builder, Prioritize
 from drl_cli.replay.fifo_config import FifoConfig
+from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform, sampler_problems
 from drl_cli.replay.sequences import SequenceBuilder, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore
@@ -26,7 +27,8 @@ class UniformConfig(ReplayConfig):
     """Options of tables whose rows can be sampled any number of times.
 
     A row of `sequences` has `burn_in + seq_len` steps, and rows begin `seq_len - overlap` steps apart. With `windows`,
-    the table stores single transitions, and a batch has windows of `seq_len` steps.
+    and with `hindsight`,
+    the table stores single transitions. A batch has windows of `seq_len` steps, or n-step transitions with other goals.
     """
 
     remover: Literal["oldest", "random"]
@@ -35,12 +37,22 @@ class UniformConfig(ReplayConfig):
     seq_len: Count = field(default=8, kw_only=True)
     burn_in: Natural = field(default=0, kw_only=True)
     overlap: Natural = field(default=0, kw_only=True)
+    her_k: Count = field(default=4, kw_only=True)
 
     eta = 1.0
 
     @property
     def steps(self) -> Steps | None:
-        return None if self.rows == "transitions" else Steps(self.burn_in, self.seq_len)
+        return Steps(self.burn_in, self.seq_len) if self.rows in ("sequences", "windows") else None
+
+    @property
+    def changes_goals(self) -> bool:
+        return self.rows == "hindsight"
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the table stores single steps, and builds the rows of a batch by an index."""
+        return self.rows in ("windows", "hindsight")
 
     @property
     def num_rows(self) -> int:
@@ -59,11 +71,14 @@ class UniformConfig(ReplayConfig):
         num_batches: int,
         most_inserts: int | None = None,
         gamma: float = 1.0,
+        n_step: int = 1,
     ) -> Table:
         columns, rows = self.table_schema(schema), self.num_rows
         is_ring = self.remover == "oldest"
         store = RingStore(columns, rows, most_inserts) if is_ring else RandomStore(columns, rows, rng, most_inserts)
         sampler = self._sampler(rng, num_batches)
+        if self.rows == "hindsight":
+            return HindsightTable(store, sampler, n_step, gamma, self.her_k)
         if self.rows == "windows":
             return WindowTable(store, sampler, self.seq_len, gamma, self.eta)
         if self.rows == "sequences":
@@ -71,15 +86,15 @@ class UniformConfig(ReplayConfig):
         return ReplayTable(store, sampler)
 
     def row_steps(self, n_step: int) -> int:
-        return self.seq_len if self.rows == "sequences" else 1 if self.rows == "windows" else n_step
+        return self.seq_len if self.rows == "sequences" else 1 if self.is_indexed else n_step
 
     def problems(self, load: Load) -> Iterator[str]:
         if self.rows == "rollouts":
             yield f"replay.rows=rollouts: replay={self.sampler} can't serve rollouts; say replay=fifo-once"
         if self.rows == "sequences" and self.overlap >= self.seq_len:
             yield f"replay.overlap={self.overlap} must be below replay.seq_len={self.seq_len}"
-        if self.rows == "windows" and self.remover == "random":
-            yield "replay.remover=random: replay.rows=windows needs rows in order; say replay.remover=oldest"
+        if self.is_indexed and self.remover == "random":
+            yield f"replay.remover=random: replay.rows={self.rows} needs rows in order; say replay.remover=oldest"
         if self.rows == "windows" and self.burn_in:
             yield f"replay.burn_in={self.burn_in}: replay.rows=windows has no burn-in; say replay.burn_in=0"
         if self.outside_sampler:
@@ -91,15 +106,15 @@ class UniformConfig(ReplayConfig):
         if self.rows == "sequences":
             builder = SequenceBuilder(self.seq_len, self.burn_in, self.overlap, gamma, reward_scale, prioritize)
             return builder, self.burn_in + self.seq_len
-        return super().make_builder(1 if self.rows == "windows" else n_step, gamma, reward_scale, prioritize)
+        return super().make_builder(1 if self.is_indexed else n_step, gamma, reward_scale, prioritize)
 
     def table_schema(self, schema: Schema) -> Schema:
         if self.rows == "sequences":
             return sequence_schema(schema, self.burn_in + self.seq_len)
-        return window_schema(schema) if self.rows == "windows" else schema
+        return window_schema(schema) if self.is_indexed else schema
 
     def table_bytes(self, schema: Schema, most_inserts: int | None = None) -> int:
-        index = 4 * self.num_rows if self.rows == "windows" else 0
+        index = 4 * self.num_rows if self.is_indexed else 0
         return super().table_bytes(schema, most_inserts) + index
 
     def _sampler(self, rng: np.random.Generator, num_batches: int) -> Sampler:

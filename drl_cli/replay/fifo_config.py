@@ -87,6 +87,7 @@ class FifoConfig(ReplayConfig):
         num_batches: int,
         most_inserts: int | None = None,
         gamma: float = 1.0,
+        n_step: int = 1,
     ) -> Table:
         return FifoTable(schema, self.capacity, self.max_staleness, most_inserts, self.times)
 

@@ -1,10 +1,12 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
+from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
@@ -22,8 +24,10 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, "replay", shard)
     schema, stackings = row_schema(config, spec), config.stackings(spec)
     columns, most = reference_schema(schema, stackings), config.most_inserts
-    table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma)
+    table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma, config.algo.n_step)
     table.returns_ids = config.writes
+    if isinstance(table, HindsightTable):
+        table.outcome = GoalOutcome(config.env)
     if stackings:
         table = FrameTable(table, stackings, make_codec(replay.frame_codec), replay.shares_frames)
     return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)

@@ -43,6 +43,7 @@ def test_a_config_that_passes_gives_the_spec_and_writes_nothing(config, tmp_path
 
 
 CUE = ("env=CartPole-v1", "algo=dqn")
+GOALS = "env=outside.my_goals"
 REFUSED = [
     (("worker.block_rows=15",), USAGE, ("worker.block_rows=15", "worker.envs=16")),
     (("worker.proxies=3",), USAGE, ("worker.num=2", "worker.proxies=3")),
@@ -87,6 +88,14 @@ REFUSED = [
     ((*CUE, "worker.exploration=[{hidden: 32}]"), USAGE, ("'hidden'", "may differ")),
     (("env=CarRacing-v3", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "images")),
     (("env=Taxi-v4", "algo=dqn", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "choices")),
+    (("replay=hindsight",), USAGE, ("needs the parts achieved_goal and desired_goal",)),
+    (
+        (f"{GOALS}:NoReward", "replay=hindsight"),
+        USAGE,
+        ("NoReward has no compute_reward(achieved_goal, desired_goal,",),
+    ),
+    ((f"{GOALS}:Raises", "replay=hindsight"), USER_CODE, ("Raises: compute_reward raised RuntimeError: no goals",)),
+    ((f"{GOALS}:Aborts", "replay=hindsight"), USER_CODE, ("Aborts: compute_reward ended the process", "exit code 3")),
     (("env=user_envs:Words-v0",), USAGE, ("env: user_envs:Words-v0 has observations of Text(",)),
     (("env.wrappers=[no_such_mod:W]",), USAGE, ("env.wrappers: can't import 'no_such_mod'",)),
     (("env.wrappers=[user_envs:Twise]",), USAGE, ("env.wrappers: user_envs has no 'Twise'. Did you mean Twice?",)),

@@ -111,6 +111,7 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
             (*FRAMES, "algo=dqn", "network=gru", *MEMORY, "replay=prioritized", "replay.rows=windows"), marks=EXHAUSTIVE
         ),
         pytest.param((CUE, "algo=dqn", "network=lstm", *MEMORY, "replay=uniform", *ROWS), marks=pytest.mark.slow),
+        ("env=BitFlip", "algo=dqn", "replay=hindsight", "algo.n_step=2", "replay.capacity=300"),
         ("env=CartPole-v1", "algo=dqn", "replay=windows", "replay.sampler=outside.my_sampler:Hindsight"),
         (CUE, "algo=r2d2", *MEMORY, *SEQUENCES[1:], "orchestrator.sample_insert_ratio=0.05"),
         ("env=CartPole-v1", "algo=apex"),
