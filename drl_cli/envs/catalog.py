@@ -1,7 +1,9 @@
 """List environments and the packages that they need, without importing these packages."""
 
+import importlib
 import importlib.util
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,18 +26,19 @@ class Package:
 
     `names` is a regular expression for the ids of its environments, `module` is the module to import, and `install` is
     the argument of `pip install`. `example` is an id that `drl-list` shows; if it is None, `drl-list` omits the
-    package.
+    package. If `registers` is True, drl-cli imports the module, which registers its ids.
     """
 
     names: str
     module: str
     install: str
     example: str | None = None
+    registers: bool = False
 
     @property
     def is_ours(self) -> bool:
-        """Whether drl_cli.envs.games makes the package's environments, so that `env=` takes ids without `module:`."""
-        return any(library.module == self.module for library in LIBRARIES)
+        """Whether drl-cli makes or registers the package's environments, so that `env=` takes ids without `module:`."""
+        return self.registers or any(library.module == self.module for library in LIBRARIES)
 
     @property
     def is_there(self) -> bool:
@@ -52,7 +55,7 @@ PACKAGES = (
     ),
     Package(
         r"(Fetch(Reach|Push|Slide|PickAndPlace)|Hand(Reach|Manipulate)|AdroitHand|AntMaze|PointMaze|FrankaKitchen).*",
-        *("gymnasium_robotics", "gymnasium-robotics", "FetchReach-v4"),
+        *("gymnasium_robotics", "drl-cli[robotics]", "FetchReach-v4", True),
     ),
     Package(r"dm_control/.*", "shimmy", "shimmy[dm-control]", "dm_control/cartpole-balance-v0"),
     Package(r"MiniWorld-.*", "miniworld", "miniworld", "MiniWorld-Hallway-v0"),
@@ -91,8 +94,18 @@ def package_of(name: str) -> Package | None:
     return next((package for package in PACKAGES if re.fullmatch(package.names, name)), None)
 
 
+def register(id: str) -> None:
+    """Import the installed module that registers this id, if drl-cli knows one."""
+    package = package_of(id)
+    if id in gymnasium.registry or package is None or not (package.registers and package.is_there):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of ids that were not asked for
+        importlib.import_module(package.module)
+
+
 def missing_package(id: str) -> Package | None:
-    """Return the package of an Atari or MinAtar game if the package is not installed, else None."""
+    """Return the package that has an id if the package `is_ours` and is not installed, else None."""
     package = package_of(id)
     return package if package is not None and package.is_ours and not package.is_there else None
 
@@ -111,7 +124,7 @@ def _registered() -> Iterator[Entry]:
 
 def _of_package(package: Package) -> list[Entry]:
     """Return all games of an installed Atari or MinAtar package; for other packages, return only the example."""
-    if package.is_ours and package.is_there:
+    if package.is_ours and package.is_there and not package.registers:
         return [Entry(id, package.module, None) for id in games() if re.fullmatch(package.names, id)]
     id = package.example if package.is_ours else f"{package.module}:{package.example}"
     return [Entry(str(id), package.module, None if package.is_there else package.install)]

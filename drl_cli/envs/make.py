@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec as EnvRegistration
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl_cli.envs.actions import ActionMap, action_spec, unbounded
-from drl_cli.envs.catalog import missing_package
+from drl_cli.envs.catalog import missing_package, register
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.faults import reset_result
@@ -86,6 +86,7 @@ def _found(id: str) -> str | EnvRegistration:
     """Return the argument for `gymnasium.make`: an id, or a registration for a game or for a class `module:Name`."""
     module_name, colon, name = id.partition(":")
     if not colon:
+        register(id)
         return games().get(id, id)
     module = importlib.import_module(module_name)
     made = getattr(module, name, None)
@@ -154,6 +155,7 @@ def exists(id: str) -> bool:
             return False
         except Exception:  # the parent package raised an error; importing the module will report the error
             return True
+    register(id)
     return id in games() or id in gymnasium.registry
 
 

@@ -97,7 +97,7 @@ NAMES = [
     ("env=MiniGrid-Empty-5x5-v0", 3, "pip install minigrid   then env=minigrid:MiniGrid-Empty-5x5-v0"),
     ("env=BabyAI-GoToObj-v0", 3, "BabyAI-GoToObj-v0 needs minigrid"),
     ("env=highway-v0", 3, "pip install highway-env   then env=highway_env:highway-v0"),
-    ("env=FetchReach-v2", 3, "pip install gymnasium-robotics   then env=gymnasium_robotics:FetchReach-v2"),
+    ("env=FetchReach-v2", 3, "FetchReach-v2 needs gymnasium_robotics:  pip install 'drl-cli[robotics]'"),
     ("env=dm_control/walker-walk-v0", 3, "pip install 'shimmy[dm-control]'   then env=shimmy:dm_control/walker-walk-v"),
     ("env=PandaReach-v3", 3, "pip install panda-gym   then env=panda_gym:PandaReach-v3"),
     ("env=HalfCheetah-v2", 2, "HalfCheetah-v2 is of an older Gymnasium; say env=HalfCheetah-v5"),
