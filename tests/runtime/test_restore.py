@@ -177,7 +177,14 @@ def test_several_trainers_are_equal_and_resume_exactly(run_graph, build_graph, k
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("options", [(), ("replay=prioritized", "replay.rows=windows", "replay.shards=2")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("replay=prioritized", "replay.rows=windows", "replay.shards=2"),
+        ("env=BitFlip", "replay=hindsight", "algo.n_step=2", "replay.shards=2"),
+    ],
+)
 def test_windows_of_several_workers_resume_exactly(run_graph, build_graph, options):
     """In processes, with a table that is full, so that windows go on from saved steps to new ones."""
     kind = ("env=CartPole-v1", "algo=dqn", "worker.num=2", "replay=windows", "replay.seq_len=4", "replay.capacity=300")
