@@ -18,8 +18,8 @@ from drl_cli.algos.base import Policy as Policy
 from drl_cli.algos.base import Update as Update
 from drl_cli.algos.policy import RandomActions as RandomActions
 from drl_cli.algos.policy import TorchPolicy as TorchPolicy
-from drl_cli.algos.reward import Reward as Reward
-from drl_cli.algos.reward import RewardStream as RewardStream
+from drl_cli.algos.rewards.stream import Reward as Reward
+from drl_cli.algos.rewards.stream import RewardStream as RewardStream
 from drl_cli.algos.rollout import Rollouts as Rollouts
 from drl_cli.losses import public
 from drl_cli.losses.distributions import Categorical as Categorical

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
+from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
@@ -102,7 +103,7 @@ class Context:
 
     If `skips`, updates whose loss or gradient is not finite are skipped. If `compiles`, torch.compile is used. The
     first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
-    `reward` is the import path of a reward module.
+    `reward` names a reward module, and has its options.
     """
 
     device: torch.device
@@ -113,7 +114,7 @@ class Context:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
     burn_in: int = 0
-    reward: str | None = None
+    reward: RewardConfig = field(default_factory=RewardConfig)
 
     @property
     def is_bf16(self) -> bool:

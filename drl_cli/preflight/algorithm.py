@@ -100,11 +100,16 @@ def check_network(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the torsos."""
     with as_usage_error(ModuleRaised, prefix="optimizer.name: ", exit_code=USER_CODE):
         problems = option_problems(config.optimizer)
-    if config.reward is not None:
-        with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
-            import_object(config.reward)
+    problems += config.reward.problems()
+    if config.reward.name != "none":
+        if (outside := config.reward.outside) is not None:
+            with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
+                import_object(outside)
         if not load_algorithm(config.algo.name).REWARDS:
-            problems.append(f"reward: {title(config.algo.name)} takes no reward module; say reward=null or algo=ppo")
+            problems.append(
+                f"reward: {title(config.algo.name)} takes no reward module, because a bonus in replay would become out "
+                "of date; say reward=none, or an algorithm that learns from new rollouts, such as algo=ppo"
+            )
     if uses_network_group(config):
         problems += memory_problems(config)
         try:

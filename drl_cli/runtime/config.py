@@ -11,11 +11,12 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
+from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
-from drl_cli.utils.ranges import Count, DeviceName, ImportPath, Label, Natural
+from drl_cli.utils.ranges import Count, DeviceName, Label, Natural
 
 Mode = Literal["single", "sync", "async"]
 
@@ -46,7 +47,6 @@ class Config:
     precision: Literal["float32", "bf16"]
     output_dir: str
     load_weights: str | None
-    reward: ImportPath | None
     resume: str | None
     from_config: str | None
     confirm: bool
@@ -61,6 +61,7 @@ class Config:
     manage: sections.ManageConfig
     network: NetworkConfig
     optimizer: OptimizerConfig
+    reward: RewardConfig
     checkpoint: sections.CheckpointConfig
     logger: sections.LoggerConfig
     ray: sections.RayConfig
@@ -239,7 +240,7 @@ class Config:
     @property
     def learning_modules(self) -> list[str]:
         """The modules from outside this package that define what is learned and how, with the environment."""
-        paths = (self.network.torso, self.optimizer.name, self.reward or "", self.env.id, *self.env.wrappers)
+        paths = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id, *self.env.wrappers)
         paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 

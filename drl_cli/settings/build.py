@@ -28,6 +28,8 @@ def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     own = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)
     filled = {**{key: value for key, value in own.items() if key != "defaults"}, **node}
     groups = {name for name, kind in group_of(Config).keys.items() if isinstance(kind, Group)}
+    if isinstance(reward := filled.get("reward"), str | None):  # versions in which reward was a key
+        filled["reward"] = {"name": reward or "none"}
     for name, option in {**defaults(), "env": "LunarLander"}.items():
         group = filled.get(name)
         if name in groups and name != "algo" and isinstance(group, Mapping):

@@ -138,8 +138,8 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
         config_class(name)
     elif group == "env":
         check_env(name, known)
-    elif group == "network" and ":" in name:
-        prefix = f"no network '{name}': "
+    elif group in ("network", "reward") and ":" in name:
+        prefix = f"no {group} '{name}': "
         with as_usage_error(NotFound, prefix=prefix), as_usage_error(ModuleRaised, exit_code=USER_CODE):
             import_object(name)
     else:
@@ -147,6 +147,8 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
         if group == "tuned":  # the sets of other algorithms can't be used
             known = [each for each in known if each.startswith(f"{name.partition('-')[0]}-")] or known
         hint = did_you_mean(name, known)
+        if group == "reward" and name == "null":
+            hint = " Did you mean none?"
         if group == "optimizer" and name.lower() in OPTIMIZERS.keys() - set(known):
             hint = f" Say optimizer.name={name.lower()}."
         if not hint and group in MAIN_KEY and re.fullmatch(r"[\d.e]+|\[[\d, ]*\]", name):

@@ -1,6 +1,6 @@
 """Two Hydra plugins: one creates options that have no yaml file, the other sets the folders with yaml files.
 
-`env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`.
+`env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`, and so does `reward=`.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,12 @@ from drl_cli.settings.build import default_values
 from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, own_dirs
 from drl_cli.settings.env_names import env_options
 
+CLASSES = {"network": "torso", "reward": "name"}
+"""The groups whose option may be a class of the user, and the key that has the class."""
+
 
 class Outside(ConfigSource):
-    """Create options of env, algo and network that have no file in conf/. `check` has already checked their names."""
+    """Create options of env, algo, network and reward that have no file in conf/. `check` has already checked their names."""
 
     @staticmethod
     def scheme() -> str:
@@ -37,21 +40,21 @@ class Outside(ConfigSource):
             node, header = with_groups(*algorithm_options(name), chosen_groups(name))
         elif group == "env":
             node = OmegaConf.create(env_options(name))
-        else:  # the default network with the torso `my_pkg.my_module:Class`
-            plain = yaml.safe_load((conf_dir() / "network" / f"{defaults()['network']}.yaml").read_text())
-            node = OmegaConf.create({**plain, "torso": name})
+        else:  # the default option with the class `my_pkg.my_module:Class`
+            plain = yaml.safe_load((conf_dir() / group / f"{defaults()[group]}.yaml").read_text())
+            node = OmegaConf.create({**plain, CLASSES[group]: name})
         return ConfigResult(provider=self.provider, path="outside://", config=node, header=header)
 
     def available(self) -> bool:
         return True
 
     def is_group(self, config_path: str) -> bool:
-        return config_path in ("", "env", "algo", "network")
+        return config_path in ("", "env", "algo", *CLASSES)
 
     def is_config(self, config_path: str) -> bool:
         """Return whether the plugin can create this option."""
         group, _, name = config_path.partition("/")
-        return group in ("env", "algo") or (group == "network" and ":" in name)
+        return group in ("env", "algo") or (group in CLASSES and ":" in name)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []

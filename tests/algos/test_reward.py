@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drl_cli.algos.reward import RewardStream
+from drl_cli.algos.rewards.stream import RewardStream
 from drl_cli.errors import UsageError
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, Refused

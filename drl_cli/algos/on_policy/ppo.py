@@ -14,7 +14,7 @@ import numpy as np
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
-from drl_cli.algos.reward import PART, RewardStream
+from drl_cli.algos.rewards.stream import PART, RewardStream
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import policy as losses
 from drl_cli.losses.returns import gae_of_tensors

@@ -1,4 +1,4 @@
-"""Reward modules: an intrinsic reward as a module of its own, which an on-policy algorithm adds as a second stream."""
+"""Reward modules: an intrinsic reward as a separate module, which an on-policy algorithm adds as a second stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from drl_cli.algos.base import Batch
 from drl_cli.algos.rollout import Rollouts
 from drl_cli.losses.returns import gae_of_tensors
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PART = "reward"
 """The name of the module's part in the algorithm's Params."""
+BUILT_IN = {name: f"drl_cli.algos.rewards.{name}:Module" for name in ("rnd", "icm")}
+"""The import paths of the reward modules of this package, by name."""
 
 
 class Reward:
@@ -42,6 +44,12 @@ class Reward:
         """Return the loss of each row, `[B]`, which trains the module. By default this is the bonus."""
         return self.bonus(batch)
 
+    def observe(self, batch: Batch, group: ProcessGroup) -> None:
+        """Include a batch in statistics of the module, before its bonus is computed; average over `group`."""
+
+    def keep(self) -> None:
+        """Keep the statistics of the last batch, because its update was not skipped."""
+
 
 class RewardStream:
     """The rewards of a reward module, with a running normaliser. All its state is in Params.
@@ -58,22 +66,28 @@ class RewardStream:
     @classmethod
     def build(cls, context: Context, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
         """Return the stream of the module that `reward=` names, or None. Raise Refused if it is no reward module."""
-        if context.reward is None:
+        config = context.reward
+        if config.name == "none":
             return None
-        kind = import_object(context.reward)
+        kind = import_object(BUILT_IN.get(config.name, config.name))
         if not (isinstance(kind, type) and issubclass(kind, Reward) and issubclass(kind, torch.nn.Module)):
-            raise Refused(f"reward={context.reward}: derive the class from drl.Reward and torch.nn.Module")
+            raise Refused(f"reward={config.name}: derive the class from drl.Reward and torch.nn.Module")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return cls(cast(Any, kind)(network, spec), context)
+            module = cast(Any, kind)(network, spec, *([config] if config.name in BUILT_IN else []))
+        for name in ("coef", "gamma", "lr", "minibatch_size"):
+            if (value := getattr(config, name)) is not None:
+                setattr(module, name, value)
+        return cls(module, context)
 
     def rewards(self, batch: Batch) -> Tensor:
         """Return the rewards `[B]`: the bonus, divided by the standard deviation of all bonuses of the run so far."""
         with torch.no_grad():
+            self.module.observe(batch, self.context.group)
             bonus: Tensor = self.module.bonus(batch)
         if bonus.shape != batch["reward"].shape:
             shapes = tuple(bonus.shape), tuple(batch["reward"].shape)
-            raise Refused(f"reward={self.context.reward}: bonus has shape {shapes[0]}, needed is {shapes[1]}")
+            raise Refused(f"reward={self.context.reward.name}: bonus has shape {shapes[0]}, needed is {shapes[1]}")
         self.context.group.mean_(now := torch.stack([torch.ones_like(bonus[0]), bonus.mean(), bonus.square().mean()]))
         self._moments = self.module.moments + now  # kept by `learn`, because a skipped update has to change nothing
         count, mean, square = self._moments
@@ -96,6 +110,7 @@ class RewardStream:
     def keep(self) -> None:
         """Add the bonuses of the last batch to the normaliser."""
         self.module.moments.copy_(self._moments)
+        self.module.keep()
 
     def learn(self, batch: Batch, optimizer: Optimizer) -> Tensor:
         """Train the module with one pass over the batch in minibatches, keep its bonuses, and return the mean loss."""

@@ -1,0 +1,37 @@
+"""Random network distillation (Burda et al. 2018, arXiv 1810.12894). This file imports torch."""
+
+from torch import Tensor, nn
+
+from drl_cli.algos.base import Batch
+from drl_cli.algos.rewards.features import Features, mlp
+from drl_cli.algos.rewards.stream import Reward
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import ProcessGroup
+from drl_cli.optim.reward_config import RewardConfig
+from drl_cli.types import EnvSpec
+
+
+class Module(Reward, nn.Module):
+    """The bonus is the error of a predictor of a random network's outputs for next_obs.
+
+    The error is large for observations that the predictor was not trained with.
+    """
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
+        super().__init__()
+        assert config.hidden is not None
+        assert config.features is not None
+        self.seen = Features(network, spec)
+        self.random = mlp(self.seen.size, config.hidden, config.features).requires_grad_(False)
+        self.predictor = mlp(self.seen.size, config.hidden, config.features)
+
+    def observe(self, batch: Batch, group: ProcessGroup) -> None:
+        self.seen.observe(batch["next_obs"], group)
+
+    def keep(self) -> None:
+        self.seen.keep()
+
+    def bonus(self, batch: Batch) -> Tensor:
+        x = self.seen(batch["next_obs"])
+        error: Tensor = self.predictor(x) - self.random(x)
+        return error.square().mean(-1)

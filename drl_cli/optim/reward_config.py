@@ -1,0 +1,36 @@
+"""RewardConfig: the options of the reward module, in a separate file, because checking a command must not import torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from drl_cli.utils.ranges import Count, Fraction, NameOrClass, NonNegative, Positive, Range
+
+REWARDS = ("none", "rnd", "icm")
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """Options of the reward module, explained in conf/reward. A value of None leaves the choice to the module."""
+
+    name: Annotated[str, NameOrClass(REWARDS)] = "none"
+    coef: NonNegative | None = None
+    gamma: Annotated[float, Range(least=0, below=1)] | None = None
+    lr: Positive | None = None
+    minibatch_size: Count | None = None
+    hidden: tuple[Count, ...] | None = None
+    features: Count | None = None
+    forward_share: Fraction | None = None
+
+    @property
+    def outside(self) -> str | None:
+        """The import path of a module of the user, or None."""
+        return self.name if ":" in self.name else None
+
+    def problems(self) -> Iterator[str]:
+        """Yield a line for each option that the chosen module does not have."""
+        unused = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
+        for key in sorted(unused.get(self.name, {"hidden", "features", "forward_share"})):
+            if getattr(self, key) is not None:
+                others = " or reward=".join(name for name in REWARDS if key not in unused[name])
+                yield f"reward.{key}: reward={self.name} has no such option; say reward={others}, or leave it out"
