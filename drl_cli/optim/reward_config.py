@@ -1,4 +1,4 @@
-"""RewardConfig: the options of the reward module, in a separate file, because checking a command must not import torch."""
+"""RewardConfig: the options of the reward module. Checking a command reads this file, so it imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

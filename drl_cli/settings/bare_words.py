@@ -26,7 +26,8 @@ def meant(word: str) -> str | None:
     keys = {key for algo in algorithms() for key in keys_of(config_class(algo))} | set(groups())
     if name in keys:
         return name
-    same = [key for key in sorted(keys, key=len) if key.rpartition(".")[2] == name]
+    in_order = sorted(keys, key=lambda key: (key.startswith("reward."), len(key)))  # a reward module is seldom meant
+    same = [key for key in in_order if key.rpartition(".")[2] == name]
     return synonym(name, keys) or next(iter(same), None)
 
 
@@ -102,7 +103,7 @@ def _bare(word: str) -> str:
         return f"'{word}' is not of the form key=value. Did you mean --{word}?"
     if key := meant(word):
         return f"{word}: has no value; say {as_override(key, '')}"
-    named = ("algo", "mode", "env", "network", "replay", "optimizer", "tuned")
+    named = ("algo", "mode", "env", "network", "replay", "optimizer", "reward", "tuned")
     guesses = [f"{group}={word.lower()}" for group in named if word.lower() in options(group)]
     guesses += [f"resume={word}"] if word == "latest" or (Path(word) / "run.json").is_file() else []
     guesses += [f"env={word}"] if ENV_ID.fullmatch(word) else []

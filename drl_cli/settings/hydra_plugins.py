@@ -1,6 +1,7 @@
 """Two Hydra plugins: one creates options that have no yaml file, the other sets the folders with yaml files.
 
-`env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`, and so does `reward=`.
+`env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` and `reward=` any
+`my_pkg.my_module:Class`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ CLASSES = {"network": "torso", "reward": "name"}
 
 
 class Outside(ConfigSource):
-    """Create options of env, algo, network and reward that have no file in conf/. `check` has already checked their names."""
+    """Create options of env, algo, network and reward that have no file in conf/. `check` has checked their names."""
 
     @staticmethod
     def scheme() -> str:

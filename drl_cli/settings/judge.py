@@ -70,6 +70,7 @@ def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
     if not (other or advice) and (found := nearest(name, siblings)):
         return f" Did you mean {group + '.' if group else ''}{found[0]}?"
     same_name = [key for key in keys if _last(key) == name]
+    same_name = [key for key in same_name if not key.startswith("reward.")] or same_name  # a module is seldom meant
     if other:
         return f" Did you mean {_with_value(other, keys, value)}?"
     if same_name:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from drl_cli.algos.rewards.stream import RewardStream
+from drl_cli.algos.rewards.stream import Reward, RewardStream
 from drl_cli.errors import UsageError
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.preflight.algorithm import check_network
 from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.case import equal
@@ -57,7 +58,7 @@ def test_a_loaded_state_gives_the_same_bonuses():
     assert equal(first.state(), other.state())
 
 
-class Given(torch.nn.Module):
+class Given(Reward, torch.nn.Module):
     """A module whose bonus is a column of the batch."""
 
     gamma = 0.5
@@ -102,13 +103,14 @@ def test_the_stream_goes_on_over_the_end_of_an_episode():
 
 
 def test_a_class_that_is_no_reward_module_is_refused():
-    with pytest.raises(Refused, match=r"derive the class from drl.Reward and torch.nn.Module"):
-        RewardStream.build(Context(torch.device("cpu"), reward=f"{__name__}:Given"), NetworkConfig, None, 0)
+    context = Context(torch.device("cpu"), reward=RewardConfig("torch.nn:Linear"))
+    with pytest.raises(Refused, match=r"reward=torch.nn:Linear: derive the class from drl.Reward and torch.nn.Module"):
+        RewardStream.build(context, NetworkConfig, None, 0)
 
 
 def test_an_algorithm_without_reward_streams_is_named():
     case = Case("sac", "env=Pendulum-v1", "reward=my_rnd:RND")
-    with pytest.raises(UsageError, match="reward: SAC takes no reward module; say reward=null or algo=ppo"):
+    with pytest.raises(UsageError, match="reward: SAC takes no reward module, because a bonus in replay would"):
         check_network(case.config, case.spec)
     case = Case("ppo", *SMALL, "reward=my_rnd:RMD")
     with pytest.raises(UsageError, match=r"reward: my_rnd has no 'RMD'\. Did you mean RND\?"):

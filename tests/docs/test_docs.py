@@ -55,6 +55,8 @@ def users(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("users")
     page = (ROOT / "docs" / "own-environment.md").read_text()
     (tmp_path / "my_mod.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    page = (ROOT / "docs" / "reward-modules.md").read_text()
+    (tmp_path / "my_rnd.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
     package = tmp_path / "my_pkg"
     package.mkdir()
     (package / "my_mod.py").write_text("import my_mod, gymnasium\ngymnasium.register('MyEnv-v0', my_mod.My)\n")
@@ -69,7 +71,7 @@ def users(tmp_path_factory):
         patch.chdir(tmp_path)
         patch.syspath_prepend(str(tmp_path))
         yield tmp_path
-    for name in ("my_mod", "my_td3", "my_a2c", "my_sac", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
+    for name in ("my_mod", "my_rnd", "my_td3", "my_a2c", "my_sac", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
         sys.modules.pop(name, None)
 
 

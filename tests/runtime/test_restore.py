@@ -98,6 +98,8 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
         pytest.param(("env=LunarLanderContinuous", "algo.n_step=5"), marks=EXHAUSTIVE),
         ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
         ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "env.normalize_reward=true"),
+        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "reward=rnd"),
+        pytest.param(("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "reward=icm"), marks=pytest.mark.slow),
         (COUNTER, "worker.num=2"),
         (COUNTER, "replay.shards=3"),
         (*FRAMES, "algo=dqn"),

@@ -144,13 +144,8 @@ def options_read():
         tree = ast.parse(path.read_text())
         short = {name: name for name in parts}
         # An algorithm's own file, the environments' and the samplers' take their part under the name `config`.
-        short["config"] = {
-            "algos": "algo",
-            "continuous": "algo",
-            "on_policy": "algo",
-            "envs": "env",
-            "replay": "replay",
-        }.get(path.parent.name, "")
+        rooms = {"algos": "algo", "continuous": "algo", "on_policy": "algo", "rewards": "reward"}
+        short["config"] = {**rooms, "envs": "env", "replay": "replay"}.get(path.parent.name, "")
         if path.stem in ("optimizer", "optimizer_config"):
             short["config"] = "optimizer"
         if path.stem == "optimizer_config":  # the group's own methods

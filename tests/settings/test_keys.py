@@ -72,7 +72,7 @@ def test_the_whole_table_is_the_one_of_its_parts():
 
 
 def test_the_last_part_of_a_key_finds_the_key():
-    assert {key.name for section in sections(["lr"]) for key in section.keys} == {"algo.lr"}
+    assert {key.name for section in sections(["lr"]) for key in section.keys} == {"algo.lr", "reward.lr"}
     assert {key.name for section in sections(["learning", "rate"]) for key in section.keys} == {"algo.lr"}
     assert {key.name for section in sections(["batch", "size"]) for key in section.keys} == {"trainer.batch_size"}
     assert {section.title for section in sections(["ray", "checkpoint"])} == {"ray", "checkpoint"}

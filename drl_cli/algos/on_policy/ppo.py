@@ -163,9 +163,10 @@ class Algorithm(NetworkAlgorithm):
         if self.stream is not None and self.reward_critic is not None:
             rewards = self.stream.rewards(batch)
             own, following = (self.reward_critic.forward(x)[0][0, :, 0] for x in features)
-            bonus, wanted = self.stream.advantages(rewards, own, following, batch["cut"], config.gae_lambda)
+            of_stream = self.stream.batch(batch, rewards)
+            bonus, wanted = self.advantages(of_stream, rollout, features[0], own, following)
             rollout.rows["reward_target"] = wanted
-            advantage = advantage + bonus
+            advantage = advantage + self.stream.module.coef * bonus
         if config.normalize_advantage:
             advantage = rollout.normalized(advantage)
         rollout.rows["advantage"] = advantage

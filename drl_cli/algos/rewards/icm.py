@@ -62,7 +62,7 @@ class Module(Reward, nn.Module):
         out: Tensor = self.inverse(torch.cat([now, then], -1))
         if not self.choices:
             return 0.5 * (out - self.actions(batch)).square().sum(-1)
-        logs = [part.log_softmax(-1) for part in torch.split(out, self.choices, -1)]
+        logs = [part.log_softmax(-1) for part in torch.split(out, [*self.choices], -1)]
         return -(torch.cat(logs, -1) * self.actions(batch)).sum(-1)
 
     def actions(self, batch: Batch) -> Tensor:

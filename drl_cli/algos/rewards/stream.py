@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.rollout import Rollouts
+from drl_cli.algos.stacks import like, unjoined
 from drl_cli.losses.returns import gae_of_tensors
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, ProcessGroup, Refused
@@ -75,8 +76,9 @@ class RewardStream:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = cast(Any, kind)(network, spec, *([config] if config.name in BUILT_IN else []))
-        for name in ("coef", "gamma", "lr", "minibatch_size"):
-            if (value := getattr(config, name)) is not None:
+        given = {"coef": config.coef, "gamma": config.gamma, "lr": config.lr, "minibatch_size": config.minibatch_size}
+        for name, value in given.items():
+            if value is not None:
                 setattr(module, name, value)
         return cls(module, context)
 
@@ -94,6 +96,11 @@ class RewardStream:
         deviation = (square / count - (mean / count).square()).clamp_min(0).sqrt()
         rewards: Tensor = bonus / (deviation + 1e-8)
         return rewards
+
+    def batch(self, batch: Batch, rewards: Tensor) -> Batch:
+        """Return the batch with the stream's rewards `[B]` and discounts: an episode's end does not end the stream."""
+        columns = {"reward": rewards, "discount": torch.full_like(rewards, self.module.gamma)}
+        return like(batch, {**unjoined(batch), **columns})
 
     def advantages(
         self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float

@@ -5,7 +5,7 @@ import gymnasium
 from drl_cli.envs.probes.answers import Choose, Masked, Reach, Scaled, Switches
 from drl_cli.envs.probes.bit_flip import BitFlip
 from drl_cli.envs.probes.counters import Counter, Faulty, Frames, Tree, stamp
-from drl_cli.envs.probes.episodes import Cue, Forever, Positions, Sleeper
+from drl_cli.envs.probes.episodes import Chain, Cue, Forever, Positions, Sleeper
 from drl_cli.envs.probes.images import Both, BothReach, Patch, PatchReach
 
 __all__ = ["Counter", "Frames", "stamp"]
@@ -15,7 +15,7 @@ STEPS = {Forever: 50, Positions: 500}
 
 for _class in (
     *(Counter, Tree, Faulty, Frames, Reach, Scaled, Choose, Switches, Masked),
-    *(Patch, PatchReach, Both, BothReach, Forever, Cue, Positions, Sleeper, BitFlip),
+    *(Patch, PatchReach, Both, BothReach, Forever, Chain, Cue, Positions, Sleeper, BitFlip),
 ):
     gymnasium.register(
         f"{_class.__name__}-v0",

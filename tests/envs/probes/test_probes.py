@@ -129,3 +129,9 @@ def test_masked_probe():
         return (obs["action_mask"].reshape(2, 4) > obs["goal"].reshape(2, 4)).argmax(-1)
 
     assert play("Masked", other, part=True, components=True)[0] == 0.0
+
+
+@pytest.mark.parametrize(("action", "expected"), [(1, 12.0), (0, 0.059)])
+def test_chain_has_a_small_reward_near_and_a_large_one_far_away(action, expected):
+    best, _ = play("Chain", lambda obs, info, env: action, 2)
+    assert best == pytest.approx(expected)
