@@ -28,7 +28,8 @@ def check_algorithm(name: str, *overrides: str) -> None:
     problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], table)
     assert problem is None, problem
     checks = (check_parameters, check_actions, check_update, check_resume, check_trainers, check_skip)
-    checks = (*checks, *((check_padding, check_burn_in) if case.sequences else ()))
+    checks = (*checks, *((check_padding,) if case.sequences else ()))
+    checks = (*checks, *((check_burn_in,) if case.sequences and case.sequences.burn_in else ()))
     for check in (*checks, *((check_batch_end,) if case.is_on_policy else ())):
         check(case)
 

@@ -42,7 +42,7 @@ ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
 VALUE_BASED = ("c51", "dqn", "iqn", "qr_dqn", "sac_discrete")
 CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "sac", "td3", "tqc")
 LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in VALUE_BASED}
-LEARNS |= {name: {"box", "discrete"} for name in ("impala", "ppo")}
+LEARNS |= {name: {"box", "discrete"} for name in ("impala", "mrq", "ppo")}
 """The actions that each algorithm learns, in every mode."""
 EXHAUSTIVE = pytest.mark.exhaustive
 IN_ALL_MODES = (("sac", "Pendulum-v1"), ("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"))

@@ -8,6 +8,7 @@ from types import ModuleType
 import torch
 from confs import algo_config
 
+from drl_cli.algos.lookup import module_path
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -18,7 +19,7 @@ NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
 
 def changed(name, *pairs, **names):
     """Return a module of drl_cli.algos with other words in its code: pairs of (old, new). `names` are known in it."""
-    module = importlib.import_module(f"drl_cli.algos.continuous.{name}")
+    module = importlib.import_module(module_path(name))
     text = inspect.getsource(module)
     for old, new in pairs:
         assert old in text, old
