@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import gymnasium
 
 from drl_cli.envs.games.names import LIBRARIES, games
+from drl_cli.envs.mujoco import without_model_warnings
 
 NEEDS = {
     "box2d": ("Box2D", "gymnasium[box2d]"),
@@ -57,7 +58,7 @@ PACKAGES = (
         r"(Fetch(Reach|Push|Slide|PickAndPlace)|Hand(Reach|Manipulate)|AdroitHand|AntMaze|PointMaze|FrankaKitchen).*",
         *("gymnasium_robotics", "drl-cli[robotics]", "FetchReach-v4", True),
     ),
-    Package(r"dm_control/.*", "shimmy", "shimmy[dm-control]", "dm_control/cartpole-balance-v0"),
+    Package(r"dm_control/.*", "shimmy", "drl-cli[dmc]", "dm_control/cartpole-balance-v0", True),
     Package(r"MiniWorld-.*", "miniworld", "miniworld", "MiniWorld-Hallway-v0"),
     Package(r"Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip).*", "panda_gym", "panda-gym"),
     Package(r"\w+BulletEnv-v\d+", "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
@@ -99,7 +100,7 @@ def register(id: str) -> None:
     package = package_of(id)
     if id in gymnasium.registry or package is None or not (package.registers and package.is_there):
         return
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), without_model_warnings(id):
         warnings.simplefilter("ignore")  # of ids that were not asked for
         importlib.import_module(package.module)
 
@@ -115,7 +116,7 @@ def _registered() -> Iterator[Entry]:
         make = spec.entry_point
         module = make.partition(":")[0] if isinstance(make, str) else getattr(make, "__module__", "")
         is_gone = id == "Pusher-v4" or (not isinstance(make, str) and module.startswith("gymnasium."))  # mujoco<3
-        if is_gone or module.startswith("drl_cli."):  # drl_cli registers only probes for tests
+        if is_gone or module.startswith(("drl_cli.", "shimmy.")):  # drl_cli registers only probes for tests
             continue
         family = module.removeprefix("gymnasium.envs.").partition(".")[0]
         needed, install = NEEDS.get(family, (None, ""))

@@ -1,5 +1,6 @@
-"""MuJoCo (an optional extra): build Gymnasium's models without warnings about their files."""
+"""MuJoCo (an optional extra): build models without warnings about their files."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,11 +10,19 @@ import gymnasium
 
 @contextmanager
 def without_model_warnings(id: str) -> Iterator[None]:
-    """Ignore MuJoCo's warnings while one of Gymnasium's MuJoCo tasks is built.
+    """Ignore MuJoCo's warnings while one of the MuJoCo tasks of Gymnasium or dm_control is built.
 
-    MuJoCo warns about an old attribute in the model of HalfCheetah, once per environment, on stderr and in a file
+    MuJoCo warns about an old attribute in the models of cheetahs, once per environment, on stderr and in a file
     MUJOCO_LOG.TXT. Warnings about an unstable simulation come later and are shown.
     """
+    if id.startswith("dm_control/"):
+        log = logging.getLogger("absl")  # dm_control sends MuJoCo's warnings to this logger
+        was, log.disabled = log.disabled, True
+        try:
+            yield
+        finally:
+            log.disabled = was
+        return
     spec = gymnasium.registry.get(id)
     mujoco = _import() if spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point) else None
     if mujoco is None:

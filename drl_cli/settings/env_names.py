@@ -71,7 +71,7 @@ def check_env(name: str, ours: Sequence[str]) -> None:
 def say_package(name: str, subject: str) -> None:
     """Raise UsageError if a known package has the environment. Advise to install it (exit 3), or to name its module.
 
-    Atari and MinAtar games need no module name, because drl-cli imports their module.
+    Games and dm_control tasks need no module name, because drl-cli imports their module.
     """
     from drl_cli.envs.catalog import package_of
 
@@ -170,7 +170,7 @@ def family_values(overrides: Sequence[str], choices: Mapping[str, str]) -> str |
 
 def is_mujoco(name: str) -> bool:
     """Return whether the tuned values for MuJoCo tasks apply to an environment."""
-    return MUJOCO.fullmatch(name) is not None
+    return name.startswith("dm_control/") or MUJOCO.fullmatch(name) is not None
 
 
 def has_large_images(overrides: tuple[str, ...]) -> bool:

@@ -98,7 +98,6 @@ NAMES = [
     ("env=BabyAI-GoToObj-v0", 3, "BabyAI-GoToObj-v0 needs minigrid"),
     ("env=highway-v0", 3, "pip install highway-env   then env=highway_env:highway-v0"),
     ("env=FetchReach-v2", 3, "FetchReach-v2 needs gymnasium_robotics:  pip install 'drl-cli[robotics]'"),
-    ("env=dm_control/walker-walk-v0", 3, "pip install 'shimmy[dm-control]'   then env=shimmy:dm_control/walker-walk-v"),
     ("env=PandaReach-v3", 3, "pip install panda-gym   then env=panda_gym:PandaReach-v3"),
     ("env=HalfCheetah-v2", 2, "HalfCheetah-v2 is of an older Gymnasium; say env=HalfCheetah-v5"),
     ("env=Pusher-v4", 2, "Pusher-v4 is of an older Gymnasium; say env=Pusher-v5"),
@@ -521,6 +520,13 @@ def test_a_key_that_is_given_twice_is_a_warning(answer):
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="mujoco is installed here")
 def test_a_missing_extra_is_named_with_its_pip_command(place, answer):
     assert_answer(place, answer("env=Ant-v5"), 3, "Ant-v5 needs MuJoCo:  pip install 'drl-cli[mujoco]'")
+
+
+def test_a_task_of_dm_control_needs_an_extra_and_no_module_name(place, answer, monkeypatch):
+    monkeypatch.setattr("drl_cli.envs.catalog._is_there", lambda module: module != "shimmy")
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
+    name = "dm_control/walker-run-v0"
+    assert_answer(place, answer(f"env={name}"), 3, f"{name} needs shimmy:  pip install 'drl-cli[dmc]'")
 
 
 @pytest.mark.parametrize("env", ["LunarLanderContinuous", "Pong-v5"])  # the second one has no other backend

@@ -1,5 +1,6 @@
 """Camera: films one greedy episode of a parameter version."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,14 @@ from drl_cli.metrics.film import Film
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import Array, EnvSpec
+from drl_cli.utils.headless import headless
 
 
 class Camera:
     """Films episodes in a separate environment, which renders and starts from the first seed of the evaluations."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path) -> None:
+        os.environ.update(headless())
         rendering = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
         config = replace(config, manage=replace(config.manage, env_kwargs=rendering))
         self.evaluator, self.folder = Evaluator(config, spec, [seed]), folder

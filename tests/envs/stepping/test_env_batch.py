@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.make import Env, exists, read_spec, registered
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.types import ActionSpec, Episode
+from drl_cli.types import ActionSpec, Episode, leaves
 
 
 class Recording(gymnasium.Env):
@@ -192,6 +192,19 @@ def test_a_mujoco_task_is_truncated_after_1000_steps(capfd):
     ends = [(step.terminated[0], step.truncated[0]) for step in (envs.step(np.zeros((1, 6))) for _ in range(1001))]
     assert ends == [(False, False)] * 999 + [(False, True), (False, False)]
     assert capfd.readouterr().err == ""  # MuJoCo warns about the model of HalfCheetah
+
+
+def test_a_task_of_dm_control_is_made_by_its_name(capfd):
+    pytest.importorskip("shimmy", reason="needs drl-cli[dmc]")
+    pytest.importorskip("dm_control", reason="needs drl-cli[dmc]")
+    made = config("dm_control/cheetah-run-v0")
+    spec = read_spec(made)
+    assert {name: part.shape for name, part in leaves(spec.obs).items()} == {"position": (8,), "velocity": (9,)}
+    assert exists(made.id)
+    envs = EnvBatch(made, spec, (0,))
+    ends = [(step.terminated[0], step.truncated[0]) for step in (envs.step(np.zeros((1, 6))) for _ in range(1000))]
+    assert ends == [(False, False)] * 999 + [(False, True)]
+    assert "settotalmass" not in capfd.readouterr().err  # MuJoCo warns about the model of the cheetah
 
 
 def test_time_limit():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
+from drl_cli.utils import headless
 from drl_cli.utils.seeding import integers
 
 TELLING = ("env=telling:Telling-v0", "logger.tensorboard=true", "seed=5")
@@ -223,6 +225,16 @@ def test_every_nth_evaluation_is_filmed(make):
         "eval_000000010.gif",
         "eval_000000030.gif",
     ]
+
+
+def test_films_are_drawn_without_a_screen(make, monkeypatch):
+    monkeypatch.setattr(
+        "os.environ", {name: value for name, value in os.environ.items() if name not in headless.DRAWING}
+    )
+    manage = make("manage.video_period=1")
+    evaluate(manage, 10)
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
+    manage.close("done")
 
 
 def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
