@@ -18,7 +18,7 @@ ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
 
 HELPERS = (
-    *("actors", "base", "distributional", "learner", "lookup", "policy", "rollout"),
+    *("actor", "actor_critic", "actors", "base", "distributional", "learner", "lookup", "policy", "rollout"),
     *("soft", "soft_actor_critic", "stacks"),
 )
 """Modules in this folder and in its rooms that are not algorithms."""

@@ -125,7 +125,7 @@ class EncodedRollouts(Rollouts):
         self.encoder = encoder
         names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
         columns = unjoined(batch)
-        self.rows = like(batch, {name: columns[name] for name in names})
+        self.rows = like(batch, {name: columns[name] for name in names if name in columns})
         if (mask := action_mask(columns["obs"])) is not None:
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:

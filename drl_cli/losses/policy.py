@@ -146,6 +146,38 @@ def gaussian_backward(
     return d_log_prob * z * inverse_std, d_log_prob * (z.square() - 1.0) + d_entropy.unsqueeze(-1)
 
 
+def squashed_gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `gaussian` returns for a = tanh(u), where u is Gaussian; `action` `[B, A]` is in [-1, 1].
+
+    The log-density of a is that of u, minus sum log(1 - a^2). The entropy of a has no formula. The returned entropy is
+    that of u, plus sum log(1 - a^2) of the row's action, whose mean is the entropy if the actions are of this policy.
+    """
+    u, log_slope = _unsquashed(action)
+    log_prob, entropy = gaussian(mean, log_std, u)
+    return log_prob - log_slope, entropy + log_slope
+
+
+def squashed_gaussian_backward(
+    mean: Tensor, log_std: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients for `squashed_gaussian`, as `gaussian_backward` does.
+
+    For the entropy, u is written as mean + std z with a fixed z: d log(1 - tanh(u)^2) / du = -2 tanh(u).
+    """
+    u, _ = _unsquashed(action)
+    d_mean, d_log_std = gaussian_backward(mean, log_std, u, d_log_prob, d_entropy)
+    d_u = -2.0 * action * d_entropy.unsqueeze(-1)
+    return d_mean + d_u, d_log_std + d_u * (u - mean)
+
+
+def _unsquashed(action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u with action = tanh(u), and sum log(1 - tanh(u)^2) `[B]`; an action of 1 counts as a number below 1."""
+    most = 1.0 - 2.0**-24  # the largest float32 below 1
+    u = action.clamp(-most, most).atanh()
+    log_slope = 2.0 * (math.log(2.0) - u.abs() - (-2.0 * u.abs()).exp().log1p())
+    return u, log_slope.sum(-1)
+
+
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] and d loss/d ratio `[B]`.
 
@@ -155,3 +187,32 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)
     return -torch.minimum(surrogate, clipped).mean(), d_ratio
+
+
+def multi_categorical_kl(old: Tensor, logits: Tensor, choices: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return KL(old || new) `[B]` of k independent choices, and its derivative with respect to `logits`.
+
+    `old` and `logits` are `[B, sum(choices)]`. The code uses d KL / d logits = p_new - p_old.
+    """
+    kls, slopes = [], []
+    for one, other in zip(torch.split(old, list(choices), -1), torch.split(logits, list(choices), -1), strict=True):
+        before, now = one.log_softmax(-1), other.log_softmax(-1)
+        kls.append((before.exp() * (before - now)).sum(-1))
+        slopes.append(now.exp() - before.exp())
+    return torch.stack(kls).sum(0), torch.cat(slopes, -1)
+
+
+def gaussian_kl(
+    old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return KL(old || new) of Gaussians in two parts, each with its derivative: of the mean, and of the deviation.
+
+    The arguments are `[B, A]`. The first part is the divergence if only the mean changes, sum (mean - old_mean)^2 /
+    (2 old_std^2), with its derivative `[B, A]` with respect to `mean`. The second part is the divergence if only the
+    deviation changes, sum log(std / old_std) + (old_std / std)^2 / 2 - 1/2, with its derivative with respect to
+    `log_std` (Abdolmaleki et al. 2018, arXiv 1812.02256, section 4.2; V-MPO, arXiv 1909.12238, appendix B).
+    """
+    inverse_variance, ratio = (-2.0 * old_log_std).exp(), (2.0 * (old_log_std - log_std)).exp()
+    by_mean = 0.5 * (mean - old_mean).square() * inverse_variance
+    by_std = log_std - old_log_std + 0.5 * (ratio - 1.0)
+    return (by_mean.sum(-1), (mean - old_mean) * inverse_variance), (by_std.sum(-1), 1.0 - ratio)

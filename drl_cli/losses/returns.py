@@ -34,6 +34,21 @@ def gae_of_tensors(
     return torch.from_numpy(gae(rewards, discounts, now, then, cuts, lambda_)).to(value.device)
 
 
+def lambda_returns_of_tensors(
+    reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
+) -> Tensor:
+    """Return lambda-returns of rows in time order, `[B]`. The last row counts as a cut.
+
+    The equation is that of `drl_cli.losses.traces.lambda_returns`. With V(next_obs) = max_a Q(next_obs, a), the results
+    are the targets of Q(lambda) (Peng & Williams 1994), which PQN uses (Gallici et al. 2024, arXiv 2407.04811).
+    """
+    is_last = cut.clone()
+    is_last[-1] = True
+    term = reward + discount * torch.where(is_last, 1.0, 1.0 - lambda_) * next_value
+    decay = torch.where(is_last, 0.0, discount * lambda_)
+    return torch.from_numpy(_backward_sum(term.cpu().numpy(), decay.cpu().numpy())).to(reward.device)
+
+
 def vtrace_of_tensors(
     reward: Tensor,
     discount: Tensor,

@@ -1,18 +1,19 @@
-"""IMPALA, APPO and A2C: whole updates against V-trace and policy gradients written with autograd."""
+"""IMPALA, APPO, A2C and REINFORCE: whole updates against V-trace and policy gradients written with autograd."""
 
 import numpy as np
 import pytest
 import torch
+from continuous import gradient
 from references import flattened, sequential
 from torch.distributions import Categorical
 
 from drl_cli import api as drl
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import impala
+from drl_cli.algos.on_policy import actor_critic, impala
 from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm, check_learning
 
-ON_POLICY = ("impala", "appo", "a2c")
+ON_POLICY = ("impala", "appo", "a2c", "reinforce")
 SMALL = (
     "env=CartPole-v1",
     "network.hidden=[8]",
@@ -28,11 +29,11 @@ def test_the_contract(name):
     check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1")
     if name == "appo":
         check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1", "replay=fifo", "replay.times=2")
-    if name == "impala":
+    if name in ("impala", "reinforce"):
         check_algorithm(name, "network.hidden=[8]", "env=Pendulum-v1")
 
 
-@pytest.mark.parametrize(("name", "updates"), [("impala", 200), ("appo", 60), ("a2c", 200)])
+@pytest.mark.parametrize(("name", "updates"), [("impala", 200), ("appo", 60), ("a2c", 200), ("reinforce", 200)])
 def test_the_best_actions_are_learned(name, updates):
     check_learning(name, "env=drl_cli.envs.probes:Choose-v0", *FAST, updates=updates)
 
@@ -156,3 +157,64 @@ def test_rows_in_time_order_give_what_pieces_give():
     by_rows = returns.vtrace_of_tensors(*(x.flatten() for x in (*steps[:4], cut, log_ratio)), 1.1, 0.9, 0.8)
     for one, two in zip(by_pieces, by_rows, strict=True):
         torch.testing.assert_close(two, one.flatten(), rtol=1e-4, atol=1e-5)
+
+
+REINFORCE = ("algo.epochs=1", "algo.normalize_advantage=false", "algo.value_coef=0.4", "algo.entropy_coef=0.02")
+
+
+def monte_carlo(batch, critic, gamma):
+    """Return the returns of all rows: all rewards up to the episode's end; the critic stands for missing rewards."""
+    returns, rows = [], len(batch["reward"])
+    for t in range(rows):
+        total, factor = 0.0, 1.0
+        for k in range(t, rows):
+            total, factor = total + factor * batch["reward"][k], factor * gamma
+            if batch["terminated"][k]:
+                break
+            if batch["truncated"][k] or batch["cut"][k] or k == rows - 1:
+                total = total + factor * critic(batch["next_obs"][k])[0].detach()
+                break
+        returns.append(total)
+    return torch.stack(returns)
+
+
+def reinforce_equals_an_independent_implementation(*options):
+    """The gradient is that of -(G - V) log pi for whole episodes, with G by definition."""
+    case = Case("reinforce", *SMALL, *REINFORCE, *options)
+    algorithm, batch = case.algorithm(), case.batch(0, 40)
+    joins = ~batch["cut"][:-1, None]
+    batch["next_obs"] = torch.cat(
+        [torch.where(joins, batch["obs"][1:], batch["next_obs"][:-1]), batch["next_obs"][-1:]]
+    )
+    actor, critic = (
+        sequential(algorithm.params[name].flat.clone(), (4, 8, size), "tanh")
+        for name, size in (("actor", 2), ("critic", 1))
+    )
+    doubled = {name: c.double() if c.dtype == torch.float32 else c for name, c in batch.items()}
+    chosen = Categorical(logits=actor(doubled["obs"]))
+    with torch.no_grad():  # the rows are of this policy
+        batch["log_prob"] = chosen.log_prob(batch["action"]).float()
+    returns, value = monte_carlo(doubled, critic, 0.99), critic(doubled["obs"])[:, 0]
+    policy_loss = -((returns - value.detach()) * chosen.log_prob(batch["action"])).mean()
+    (policy_loss + 0.4 * 0.5 * (value - returns).square().mean() - 0.02 * chosen.entropy().mean()).backward()
+    assert algorithm.learn(dict(batch), Counts()).steps == 1
+    for name, network in (("actor", actor), ("critic", critic)):
+        torch.testing.assert_close(algorithm.params[name].grad.double(), gradient(network), rtol=1e-3, atol=1e-5)
+
+
+def test_reinforce_learns_from_the_returns_of_whole_episodes():
+    reinforce_equals_an_independent_implementation()
+
+
+@pytest.mark.parametrize("option", ["algo.gae_lambda=0.9", "algo.normalize_advantage=true", "algo.value_coef=0.8"])
+def test_other_returns_are_found(option):
+    with pytest.raises(AssertionError):
+        reinforce_equals_an_independent_implementation(option)
+
+
+def test_a_return_that_goes_on_over_the_end_of_an_episode_is_found(monkeypatch):
+    own = actor_critic.gae_of_tensors
+    endless = lambda *args: own(*args[:4], torch.zeros_like(args[4]), args[5])  # noqa: E731
+    monkeypatch.setattr(actor_critic, "gae_of_tensors", endless)
+    with pytest.raises(AssertionError):
+        reinforce_equals_an_independent_implementation()

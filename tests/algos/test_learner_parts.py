@@ -22,6 +22,8 @@ STREAMS = {
     "sac_discrete": {"dropout": 12},
     "impala": {"shuffle": 11, "dropout": 12},
     "ppo": {"shuffle": 11, "dropout": 12},
+    "pqn": {"shuffle": 11, "dropout": 12},
+    "vmpo": {"shuffle": 11, "dropout": 12},
 }
 
 

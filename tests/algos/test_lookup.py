@@ -61,17 +61,18 @@ def test_refusal_says_why(monkeypatch):
     assert (
         line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
         "For this: algo=c51 or algo=dqn or algo=impala or algo=iqn or algo=mrq or algo=ppo or "
-        "algo=qr_dqn or algo=sac_discrete"
+        "algo=pqn or algo=qr_dqn or algo=sac_discrete or algo=vmpo"
     )
     assert lookup.refusal("dqn", DISCRETE, "async", "uniform") is None
     line = lookup.refusal("dqn", BOX, "async", "uniform")
-    fits = ("crossq", "d4pg", "ddpg", "impala", "mpo", "mrq", "ppo", "redq", "sac", "td3", "tqc")
+    fits = ("crossq", "d4pg", "ddpg", "impala", "mpo", "mrq", "ppo", "redq", "sac", "td3", "tqc", "vmpo")
     wanted = " or ".join(f"algo={name}" for name in fits)
     assert line == f"DQN needs a discrete action space; Car-v0 has Box(2,). For this: {wanted}"
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
     line = lookup.refusal("dqn", several, "async", "uniform")
     assert (
-        line == "DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). For this: algo=impala or algo=ppo"
+        line == "DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). "
+        "For this: algo=impala or algo=ppo or algo=vmpo"
     )
     assert lookup.refusal("ppo", BOX, "async", "fifo-once") is None
     line = lookup.refusal("ppo", BOX, "async", "uniform")

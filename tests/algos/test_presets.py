@@ -24,7 +24,7 @@ SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", 
 
 def test_none_is_forgotten_here():
     dqn = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"}
-    presets = dqn | {"a2c", "appo", "droq"}
+    presets = dqn | {"a2c", "appo", "droq", "reinforce"}
     assert set(options("algo")) - set(algorithms()) == presets
 
 

@@ -72,7 +72,7 @@ def test_envs_of_conf_and_of_gymnasium_with_tuned_values():
         "runs",
         "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, redq, sac, td3, tqc",
     ]
-    assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, dqn, iqn, ppo, rainbow"]
+    assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, dqn, iqn, ppo, pqn, rainbow"]
 
 
 def test_a_missing_package_is_named_with_its_pip_command(monkeypatch):

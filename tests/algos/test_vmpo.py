@@ -1,0 +1,148 @@
+"""V-MPO: whole updates against autograd on float64, and broken copies that must fail."""
+
+import pytest
+import torch
+from continuous import changed, gradient
+from references import sequential
+from torch.distributions import Categorical, Normal, kl_divergence
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.on_policy import vmpo
+from drl_cli.losses import policy as losses
+from drl_cli.losses.returns import gae_of_tensors
+from drl_cli.testing import Case, check_algorithm, check_learning
+
+SMALL = (
+    *("network.hidden=[8]", "algo.epochs=1", "algo.minibatch_size=null", "optimizer.max_norm=null"),
+    *("algo.epsilon_temperature=0.3", "algo.epsilon_kl=0.02", "algo.epsilon_std=0.005", "algo.alpha_start=2"),
+    *("algo.temperature_start=0.7", "trainer.on_nonfinite=stop"),
+)
+ENVS = {"discrete": "CartPole-v1", "box": "Pendulum-v1"}
+NUM = 40
+
+
+def distribution(kind, out, log_std):
+    return Categorical(logits=out) if kind == "discrete" else Normal(out, log_std.exp())
+
+
+def summed(kind, values):
+    return values if kind == "discrete" else values.sum(-1)
+
+
+def an_update_equals_an_independent_implementation(module, kind):
+    """The policy has moved since the start of the update, so that the divergences have a gradient."""
+    case = Case("vmpo", f"env={ENVS[kind]}", *SMALL)
+    case.module = module
+    algorithm, batch = case.algorithm(), case.batch(0, NUM)
+    size, outputs = (4, 2) if kind == "discrete" else (3, 1)
+    params = algorithm.params
+    critic = sequential(params["critic"].flat.clone(), (size, 8, 1), "tanh")
+    old = sequential(params["actor"].flat.clone(), (size, 8, outputs), "tanh")
+    old_log_std = params["log_std"].flat.double().clone()
+    before_epoch, moves = algorithm.before_epoch, torch.Generator().manual_seed(5)
+
+    def moved(rollout):
+        before_epoch(rollout)
+        for name in ("actor", "log_std"):
+            params[name].flat.add_(0.2 * torch.randn(params[name].flat.shape, generator=moves))
+
+    algorithm.before_epoch = moved
+    lr = {name: params[name].flat.clone() for name in ("temperature", "alpha")}
+    algorithm.optimizer.step = lambda *args, **kwargs: None  # so that the gradients are those before the step
+    update = algorithm.learn(dict(batch), Counts())
+    new = sequential(params["actor"].flat.clone(), (size, 8, outputs), "tanh")
+    log_std = params["log_std"].flat.double().clone().requires_grad_()
+    temperature, alpha = (lr[name].double().requires_grad_() for name in ("temperature", "alpha"))
+
+    doubled = {name: c.double() if c.dtype == torch.float32 else c for name, c in batch.items()}
+    value, following = (critic(doubled[name])[:, 0].detach() for name in ("obs", "next_obs"))
+    advantage = gae_of_tensors(doubled["reward"], doubled["discount"], value, following, doubled["cut"], 0.95).double()
+    eta, weights = torch.nn.functional.softplus(temperature), torch.nn.functional.softplus(alpha)
+    best = advantage.argsort(descending=True)[: NUM // 2]
+    psi = (advantage[best] / eta.detach()).softmax(0)
+    before, now = distribution(kind, old(doubled["obs"]), old_log_std), None
+    now = distribution(kind, new(doubled["obs"]), log_std)
+    log_prob = summed(kind, now.log_prob(doubled["action"]))
+    policy_loss = -(psi * log_prob[best]).sum()
+    if kind == "discrete":
+        kls, bounds = [kl_divergence(before, now).mean()], [0.02]
+    else:
+        by_mean, by_std = Normal(now.mean, before.stddev.detach()), Normal(before.mean.detach(), now.stddev)
+        kls = [kl_divergence(before, one).sum(-1).mean() for one in (by_mean, by_std)]
+        bounds = [0.02, 0.005]
+    dual_loss = eta[0] * 0.3 + eta[0] * (advantage[best] / eta).exp().mean().log()
+    for weight, kl, bound in zip(weights, kls, bounds, strict=True):
+        dual_loss = dual_loss + weight * (bound - kl.detach()) + weight.detach() * kl
+    target = value + advantage
+    value_loss = 0.5 * (critic(doubled["obs"])[:, 0] - target).square().mean()
+    (policy_loss + dual_loss + 0.5 * value_loss).backward()
+    assert update.metrics["policy_loss"].item() == pytest.approx(policy_loss.item(), rel=1e-4)
+    assert update.metrics["kl"].item() == pytest.approx(kls[0].item(), rel=1e-3)
+    expected = {
+        "actor": gradient(new),
+        "critic": gradient(critic),
+        "temperature": temperature.grad,
+        "alpha": alpha.grad,
+    }
+    expected |= {"log_std": log_std.grad} if kind == "box" else {}
+    for name, one in expected.items():
+        torch.testing.assert_close(params[name].grad.double(), one, rtol=2e-3, atol=1e-5, msg=f"gradient of {name}")
+
+
+@pytest.mark.parametrize("kind", ENVS)
+def test_an_update_equals_an_independent_implementation(kind):
+    an_update_equals_an_independent_implementation(vmpo, kind)
+
+
+BROKEN = {
+    "all rows": ("advantage >= best[-1]", "advantage > -1e9"),
+    "the worse half": ("of_all.topk(max(1, len(of_all) // 2))", "of_all.topk(max(1, len(of_all) // 2), largest=False)"),
+    "weights without a temperature": ("psi = (advantage / temperature", "psi = (advantage"),
+    "the temperature's sign": ("temperature + log_mean", "temperature - log_mean"),
+    "the mean over all rows": ("float(len(best))", "float(len(of_all))"),
+    "the bound's sign": ("(bounds - mean_kl)", "(mean_kl - bounds)"),
+    "no softplus": ("* raw.sigmoid())", ")"),
+    "no trust region": ("alpha[:, None] * share", "0.0 * alpha[:, None] * share"),
+    "the sum over rows": ("-psi / len(out)", "-psi"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(changed("vmpo", BROKEN[fault]), "box")
+
+
+def test_a_swapped_trust_region_is_found(monkeypatch):
+    own = losses.gaussian_kl
+    monkeypatch.setattr(losses, "gaussian_kl", lambda *args: own(*args)[::-1])
+    with pytest.raises(AssertionError):
+        an_update_equals_an_independent_implementation(vmpo, "box")
+
+
+def test_divergences_of_several_choices_are_their_sum():
+    old, new = torch.randn(2, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    new.requires_grad_()
+    kl, slope = losses.multi_categorical_kl(old, new.detach(), (3, 2))
+    parts = zip(old.split([3, 2], -1), new.split([3, 2], -1), strict=True)
+    expected = sum(kl_divergence(Categorical(logits=a), Categorical(logits=b)) for a, b in parts)
+    expected.sum().backward()
+    torch.testing.assert_close(kl, expected.detach())
+    torch.testing.assert_close(slope, new.grad)
+
+
+def test_the_duals_start_at_their_documented_values():
+    algorithm = Case("vmpo", *SMALL, "env=Pendulum-v1").algorithm()
+    starts = [torch.nn.functional.softplus(algorithm.params[name].flat).tolist() for name in ("temperature", "alpha")]
+    assert starts == [pytest.approx([0.7]), pytest.approx([2.0, 2.0])]
+
+
+@pytest.mark.parametrize("kind", ENVS)
+def test_the_contract(kind):
+    check_algorithm("vmpo", "network.hidden=[8]", f"env={ENVS[kind]}")
+
+
+def test_the_best_actions_are_learned():
+    fast = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
+    check_learning("vmpo", "env=drl_cli.envs.probes:Choose-v0", *fast, updates=60)
+    check_learning("vmpo", *fast, "algo.epsilon_kl=0.1", "algo.epsilon_std=1e-2", updates=150)
