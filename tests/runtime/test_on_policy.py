@@ -157,3 +157,29 @@ def test_learns_from_rollouts_that_are_a_version_old(run_graph):
     assert graph.stop_reason == "return"
     stats = graph.progress.report(0.0)
     assert (stats["replay/staleness_mean"], stats["replay/dropped_rows"]) == (1.0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("CartPole-v1", ("algo=pqn", "algo.epsilon_steps=400")),
+        ("CartPole-v1", ("algo=reinforce",)),
+        ("Pendulum-v1", ("algo=vmpo", "env.normalize_obs=true")),
+        ("Pendulum-v1", ("algo=ppo", "algo.kl_coef=0.5", "algo.squash=true", "algo.value_clip=0.2")),
+    ],
+    ids=["pqn", "reinforce", "vmpo", "ppo"],
+)
+def test_a_resumed_run_equals_an_uninterrupted_run(run_graph, env, words, mode):
+    """This includes the dual variables, the weight of the KL penalty, epsilon, and the moments of observations."""
+    num = 2 if mode == "sync" else 1
+    args = (f"env={env}", *words, "tuned=none", f"mode={mode}", f"worker.num={num}", "trainer.batch_size=64")
+    args = (*args, "worker.envs=4", "network.hidden=[8]")
+    whole = run_graph(*args, "total_env_steps=512")
+    half = run_graph(*args, "total_env_steps=256")
+    before = weights(half)
+    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
+    assert weights(resumed) == weights(whole) != before
+    states = [graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)]
+    np.testing.assert_equal(*states)
