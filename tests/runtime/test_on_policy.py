@@ -1,5 +1,7 @@
 """PPO in a run: every transition is used at most once, in order, before it is too old."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from graphs import COUNTER, weights
@@ -144,6 +146,35 @@ def test_async_on_ray(run_graph, limiter):
     assert graph.progress.env_steps >= 2048
     assert graph.progress.opt_steps == graph.progress.samples * 2 * 2 > 100
     assert graph.progress.report(0.0)["replay/staleness_max"] <= 1
+
+
+@pytest.mark.parametrize("bound", [1, 4])
+@pytest.mark.ray
+def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_graph, bound):
+    """Only admission holds the workers back: nothing is dropped, and two figures say how old rows and actions are."""
+    graph = build_graph(
+        *PPO,
+        *("mode=async", f"replay.max_staleness={bound}", "total_env_steps=1024"),
+        on_ray=True,
+        change=lambda config: dataclasses.replace(
+            config, algo=dataclasses.replace(config.algo, name="outside.slow_ppo")
+        ),
+    )
+    ages, trained = [], graph.progress.trained
+
+    def recording(report, shard=0):
+        ages.append(report.replay["staleness_max"])
+        trained(report, shard)
+
+    graph.progress.trained = recording
+    graph.run()
+    graph.finish()
+    assert graph.progress.samples == len(ages) == 1024 // 16
+    assert max(ages) == bound
+    assert check_account(graph) == 0
+    summary = graph.progress.summary(1.0, 0)
+    assert summary["policy_lag_max"] <= (bound + 1) * 2 * 2  # versions times epochs times minibatches
+    assert summary["policy_lag_mean"] > 0
 
 
 @pytest.mark.slow
