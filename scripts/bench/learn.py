@@ -100,9 +100,12 @@ def fingerprint(row: Row, common: list[str]) -> str:
     config = to_yaml_keys(compose(overrides(row, common)))
     del config["algo"]["preset"]  # a name, which has no effect on the result
     ours = [module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.stepping.batch"]
+    groups = GROUPS
+    if (reward := config["reward"]["name"]) != "none":
+        ours, groups = [*ours, f"drl_cli.algos.rewards.{reward}"], (*GROUPS, "reward")
     code = [PEER] if "peer" in row else imported(ours)
     packages = [platform.python_version(), *map(importlib.metadata.version, PACKAGES)]
-    values = json.dumps({name: config[name] for name in GROUPS}, sort_keys=True)
+    values = json.dumps({name: config[name] for name in groups}, sort_keys=True)
     return ".".join(digest(part) for part in (b"".join(p.read_bytes() for p in code), values, str(packages)))
 
 

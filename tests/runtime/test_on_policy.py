@@ -1,10 +1,12 @@
 """PPO in a run: every transition is used at most once, in order, before it is too old."""
 
 import dataclasses
+import os
+import signal
 
 import numpy as np
 import pytest
-from graphs import COUNTER, weights
+from graphs import COUNTER, at, weights
 
 from drl_cli.algos.on_policy import ppo
 from drl_cli.runtime.place.handles import get
@@ -175,6 +177,21 @@ def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_gra
     summary = graph.progress.summary(1.0, 0)
     assert summary["policy_lag_max"] <= (bound + 1) * 2 * 2  # versions times epochs times minibatches
     assert summary["policy_lag_mean"] > 0
+
+
+@pytest.mark.ray
+def test_a_run_with_a_bonus_survives_a_killed_worker(build_graph):
+    graph = build_graph(*PPO, "mode=async", "total_env_steps=2048", "reward=rnd", on_ray=True)
+    victim = graph.pool.members[1].handle
+    at(graph, 500, lambda: os.kill(get(victim.ping()), signal.SIGKILL))
+    graph.run()
+    graph.finish()
+    assert graph.progress.worker_restarts == 1
+    assert graph.progress.env_steps >= 2048
+    (trainer,) = graph.trainers.trainers
+    state = get(trainer.call("state"))
+    batches = state["algorithm.buffer.reward.moments"][0]
+    assert batches == graph.progress.samples  # the normaliser has seen every batch once
 
 
 @pytest.mark.slow

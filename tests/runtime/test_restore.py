@@ -160,6 +160,7 @@ def check_equal_trainers(graph):
     "kind",
     [
         ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "network.dropout=0.1", "optimizer=sgd"),
+        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "reward=rnd"),
         ("env=CartPole-v1", "algo=outside.my_a2c", ROLLOUTS[0], "worker.num=2"),
         (f"env={PROBES}:Frames-v0", "+env.kwargs.size=36", "algo=outside.my_a2c", ROLLOUTS[0], "worker.num=2"),
     ],

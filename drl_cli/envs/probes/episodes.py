@@ -31,29 +31,32 @@ class Forever(gymnasium.Env[Array, Array]):
 class Chain(gymnasium.Env[Array, np.int64]):
     """A chain of `num` states with its reward at the far end (Osband et al. 2016, arXiv 1602.04621, section 5).
 
-    An episode begins in state 1 and has `num` + 9 steps. Action 1 goes right, action 0 goes left. Each step that ends
-    in the last state has reward 1. Each step that ends in state 0 has reward 0.001, which lures learners to the left.
-    Element i of the observation is 1 if i is at most the state, else 0. The best return is 12, and only going left
-    gives 0.001 * (num + 9).
+    An episode begins in state 1 and has `num` + 9 steps. In state i, action `right[i]` goes right, and the other action
+    goes left; `right` is random, but equal in all environments. Each step that ends in the last state has reward 1.
+    Each step that ends in state 0 has reward 0.001, which lures learners to the left. Element i of the observation is 1
+    in state i, else 0. The best return is 12, and only going left gives 0.001 * (num + 9).
     """
 
     def __init__(self, num: int = 50) -> None:
         self.observation_space = Box(0.0, 1.0, (num,), np.float32)
         self.action_space = Discrete(2)
-        self.num = num
+        self.num, self.right = num, np.random.default_rng(0).integers(2, size=num)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         self.state, self.count = 1, 0
         return self._obs(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
-        self.state = min(max(self.state + (1 if action == 1 else -1), 0), self.num - 1)
+        step = 1 if action == self.right[self.state] else -1
+        self.state = min(max(self.state + step, 0), self.num - 1)
         self.count += 1
         reward = 1.0 if self.state == self.num - 1 else 0.001 if self.state == 0 else 0.0
         return self._obs(), reward, False, self.count == self.num + 9, {}
 
     def _obs(self) -> Array:
-        return (np.arange(self.num) <= self.state).astype(np.float32)
+        obs = np.zeros(self.num, np.float32)
+        obs[self.state] = 1.0
+        return obs
 
 
 class Cue(gymnasium.Env[Array, np.int64]):
