@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from drl_cli.algos.lookup import refusal
 from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
+from drl_cli.runs.auto import with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
@@ -124,6 +125,7 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
         problems += error.problems
     try:
         command = read_command([arg for arg in args if arg not in own])
+        command, _ = with_auto(command)
         check_command(with_run(command))
     except UsageError as error:
         exit_code = USAGE if problems else error.exit_code

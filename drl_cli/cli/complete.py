@@ -112,7 +112,7 @@ def _values(key: str, keys: Mapping[str, Key]) -> Iterable[str]:
 
         found += registered()
     if key == "algo":
-        found += [*algorithms(), *installed()]
+        found += ["auto", *algorithms(), *installed()]
     return found + _runs() if key in RUNS else found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError
+from drl_cli.runs.auto import with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
@@ -31,7 +32,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     command = read_command(list(overrides))
     if command.flags:
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
-    command = with_config_of(named_run(command), command)
+    command, _ = with_auto(with_config_of(named_run(command), command))
     check_command(command)
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):

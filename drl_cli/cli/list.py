@@ -54,7 +54,8 @@ def algos(args: Sequence[str]) -> list[str]:
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
     variants = [name for name in options("algo") if name not in algorithms()]  # yaml files that change an algorithm
-    return lines + [f"{name:<8} {about('algo', name)}" for name in variants]
+    lines += [f"{name:<8} {about('algo', name)}" for name in variants]
+    return [*lines, "auto     the algorithm with the best recorded result for the environment; without a result, mrq"]
 
 
 def envs(args: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from drl_cli.cli.complete import shell_completion
 from drl_cli.errors import DONE, EXIT_CODES, RESOURCES, ReportedError, UsageError, as_usage_error, users_errors
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
+from drl_cli.runs.auto import with_auto
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
@@ -54,7 +55,7 @@ def answer(args: list[str]) -> int:
             print("\n".join(words))
         return DONE
     command = read_command(args)
-    command = with_config_of(named_run(command), command)
+    command, auto_line = with_auto(with_config_of(named_run(command), command))
     if is_search(command.overrides) and not command.is_sweep:
         raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
     check_command(command)
@@ -76,7 +77,8 @@ def answer(args: list[str]) -> int:
                 erase(sys.stdout)
                 print("\n".join(explanation(build(plain), command.overrides)))
                 return DONE
-            notes = [line for line in (algorithm_line(command.overrides), tuned_line(plain)) if line is not None]
+            lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain))
+            notes = [line for line in lines if line is not None]
             return int(train(plain, args, notes)["exit_code"])
     except ReportedError:
         erase(sys.stdout)
@@ -184,6 +186,7 @@ def help_text(args: Sequence[str]) -> str:
     """
     words = read_command(args).overrides
     topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
+    algos = [word for word in algos if word != "algo=auto"]  # not chosen yet
     lines = text(sections(topics)) if topics else overview()
     return "\n".join([*lines, "", *text(sections(algos))] if algos else lines)
 

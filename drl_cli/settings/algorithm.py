@@ -22,7 +22,7 @@ def config_class(name: str) -> type[AlgoConfig]:
         group_of(found)
     except NotFound as error:
         known = ", ".join(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
-        hint = did_you_mean(name, known.split(", "), quote="'")
+        hint = did_you_mean(name, ["auto", *known.split(", ")], quote="'")
         line = f"unknown algorithm '{name}'.{hint}   available: {known}, or a module to import from {os.getcwd()}"
         raise UsageError(line if name.isidentifier() else str(error)) from error
     except Unreadable as error:

@@ -8,6 +8,8 @@ all evaluations from that step on, because the score of a single evaluation depe
 after some minutes, and the next call continues the run from outputs/learn. A row with `peer: sb3` runs
 stable-baselines3 with the same settings (sb3_dqn.py) and needs --peers.
 
+conf/auto.json has the results from which algo=auto chooses.
+
 docs/results.json keeps one record per run, with a fingerprint of the algorithm's code, the config and the package
 versions. A record with another fingerprint than this checkout is shown as old, and `--again` repeats the run.
 """
@@ -37,6 +39,7 @@ from alternate import peer_python
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
+AUTO = ROOT / "conf/auto.json"
 UNFINISHED, PEER = ROOT / "outputs/learn", Path(__file__).with_name("sb3_dqn.py")
 PACKAGES = ("torch", "numpy", "gymnasium")
 GROUPS = (
@@ -199,6 +202,29 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
     return "\n".join(lines + side_by_side(rows, records, prints)) + "\n"
 
 
+def auto(rows: dict[str, Row], records: Records) -> str:
+    """Return the text of conf/auto.json, from which algo=auto chooses (drl_cli.runs.auto.py).
+
+    The results are those of rows with three seeds that name only env, algo and evaluations. With a threshold,
+    every seed has to reach it.
+    """
+    found = []
+    for name, row in rows.items():
+        own = [word for word in flat(row["overrides"]) if not word.startswith(("manage.", "logger.", "checkpoint."))]
+        runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
+        made = [run for run in runs if run is not None]
+        is_passed = row["threshold"] is None or all(
+            run["return"] >= row["threshold"] and run["env_steps"] is not None for run in made
+        )
+        if own or "peer" in row or ":" in row["env"] or len(made) < 3 or len(made) < len(runs) or not is_passed:
+            continue
+        medians = {key: float(np.median([run[key] for run in made])) for key in ("env_steps", "return", "seconds")}
+        result = {key: row[key] for key in ("env", "algo", "threshold")} | {"seeds": len(made)}
+        result |= {"steps": int(medians["env_steps"]), "return": medians["return"], "seconds": medians["seconds"]}
+        found.append(json.dumps(result))
+    return "[\n" + ",\n".join(found) + "\n]\n"
+
+
 def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> list[str]:
     """Return a table of medians for environments that drl-cli and a peer played with the same budget, or no lines.
 
@@ -297,10 +323,12 @@ def main() -> None:
         records.setdefault(name, {})[str(seed)] = record
         RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
         PAGE.write_text(page(rows, records, prints))
+        AUTO.write_text(auto(rows, records))
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(make, due(wanted, records, prints, args.again)))
     PAGE.write_text(page(rows, records, prints))
+    AUTO.write_text(auto(rows, records))
 
 
 if __name__ == "__main__":

@@ -199,7 +199,8 @@ def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypa
         records.write_text(json.dumps(added))  # meanwhile a row was renamed
         return {"return": 1.0, "env_steps": None, "seconds": 2}
 
-    for name, value in {"TABLE": table, "RECORDS": records, "PAGE": tmp_path / "page", "UNFINISHED": tmp_path}.items():
+    places = {"PAGE": tmp_path / "page", "AUTO": tmp_path / "auto", "UNFINISHED": tmp_path}
+    for name, value in {"TABLE": table, "RECORDS": records, **places}.items():
         monkeypatch.setattr(learn, name, value)
     monkeypatch.setattr(learn, "fingerprint", lambda row, common: "a.b.c")
     monkeypatch.setattr(learn, "play", play)
@@ -217,6 +218,29 @@ def commands_of_the_page():
         if len(cells) == 12 and cells[1].startswith("`env="):
             found[cells[0]] = cells[1].strip("`").split(), int(cells[3].replace(",", ""))
     return found
+
+
+def test_the_results_for_algo_auto_are_current():
+    table, records = yaml.safe_load(learn.TABLE.read_text()), json.loads(learn.RECORDS.read_text())
+    assert learn.AUTO.read_text() == learn.auto(table["rows"], records), "run scripts/bench/learn.py"
+
+
+def test_algo_auto_compares_rows_in_which_all_of_three_seeds_passed():
+    records = {"dqn": {str(seed): RECORDS["dqn"]["0"] | {"env_steps": 10 * seed} for seed in range(3)}}
+    line = {
+        "env": "CartPole-v1",
+        "algo": "dqn",
+        "threshold": 475,
+        "seeds": 3,
+        "steps": 10,
+        "return": 500,
+        "seconds": 30,
+    }
+    assert json.loads(learn.auto({"dqn": ROW}, records)) == [line]
+    assert json.loads(learn.auto({"dqn": ROW | {"threshold": None}}, records)) == [line | {"threshold": None}]
+    assert json.loads(learn.auto({"dqn": ROW}, RECORDS)) == []  # one seed failed
+    for other in ({"overrides": ["algo.lr=1"]}, {"peer": "sb3"}, {"seeds": [0, 1]}, {"seeds": [0, 1, 2, 3]}):
+        assert json.loads(learn.auto({"dqn": ROW | other}, records)) == []
 
 
 @pytest.mark.slow

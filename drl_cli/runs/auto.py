@@ -1,0 +1,81 @@
+"""algo=auto: choose the algorithm for an environment from the recorded results, or MR.Q where no result fits."""
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import yaml
+
+from drl_cli.algos.lookup import ACTIONS, load_algorithm
+from drl_cli.errors import UsageError
+from drl_cli.settings.command_line import CommandLine
+from drl_cli.settings.conf import conf_dir, defaults
+from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_spec, typed_values
+from drl_cli.settings.hydra_grammar import is_sweep, unquoted
+
+FALLBACK = "mrq"
+"""The algorithm without a result: its one set of values learns discrete and continuous actions, vectors and images."""
+AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
+Result = dict[str, Any]  # see `results`
+
+
+def with_auto(command: CommandLine) -> tuple[CommandLine, str | None]:
+    """Replace `algo=auto` by the chosen algorithm, and return a line that says why. Without `auto`, change nothing.
+
+    Raise UsageError if the command line names several environments.
+    """
+    typed = typed_values(command.overrides).get("algo", "")
+    if not AUTO.search(typed):
+        return command, None
+    words = typed_values(command.overrides)
+    env = unquoted(words.get("env", defaults()["env"]))
+    if is_sweep(env) or command.config_file is not None:
+        raise UsageError("algo=auto chooses for one environment of the command line; say env=NAME without a list")
+    overrides = [arg for arg in command.overrides if not arg.startswith("algo=")]
+    name, reason = choose(env, _budget(words.get("total_env_steps")), tuple(overrides))
+    changed = [AUTO.sub(name, arg) if arg.startswith("algo=") else arg for arg in command.overrides]
+    return dataclasses.replace(command, overrides=changed), f"algo=auto chose {name}: {reason}"
+
+
+def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> tuple[str, str]:
+    """Return the algorithm for an environment and a number of environment steps, and the reason.
+
+    Of the algorithms that reached a threshold with all seeds in time, those count that needed at most half more steps
+    than the best one, and the one with the shortest run is chosen. Without a threshold, the largest return decides.
+    """
+    recorded = [result for result in results() if result["env"] == env]
+    found = [result for result in recorded if budget is None or result["steps"] <= budget]
+    if passed := [result for result in found if result["threshold"] is not None]:
+        most = 1.5 * min(result["steps"] for result in passed)
+        best = min((one for one in passed if one["steps"] <= most), key=lambda one: (one["seconds"], one["algo"]))
+        threshold, steps = best["threshold"], best["steps"]
+        return best[
+            "algo"
+        ], f"reached {threshold:g} in {best['seeds']} of {best['seeds']} recorded runs, {steps:,} steps"
+    if found:
+        best = max(found, key=lambda one: (one["return"], one["algo"]))
+        return best["algo"], f"largest recorded return here, {best['return']:g} after {best['steps']:,} steps"
+    reason = f"no recorded result for {env}" + (f" within {budget:,.0f} steps" if recorded else "")
+    spec = typed_spec((*overrides, *([] if any(arg.startswith("env=") for arg in overrides) else [f"env={env}"])))
+    if spec is not None and spec.action.kind not in load_algorithm(FALLBACK).ACTIONS:
+        name = DEFAULT_ALGORITHMS[spec.action.kind]
+        return name, f"{reason}, and {FALLBACK} has no {ACTIONS[spec.action.kind]} actions"
+    return FALLBACK, f"{reason}; {FALLBACK} has one set of values for all environments"
+
+
+def results() -> list[Result]:
+    """Return the recorded results that `choose` compares, one for each algorithm and environment.
+
+    A result has env, algo, threshold (None: the return decides), seeds, and the medians steps, return and seconds.
+    scripts/bench/learn.py writes them to conf/auto.json.
+    """
+    found: list[Result] = json.loads((conf_dir() / "auto.json").read_text())
+    return found
+
+
+def _budget(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(yaml.safe_load(text))
+    except (TypeError, ValueError, yaml.YAMLError):  # the check of the key reports it
+        return None

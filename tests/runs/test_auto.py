@@ -1,0 +1,69 @@
+"""algo=auto: the algorithm is chosen from recorded results, and everything after the choice sees its name."""
+
+import pytest
+
+from drl_cli.errors import UsageError
+from drl_cli.runs import auto
+from drl_cli.runs.auto import choose, with_auto
+from drl_cli.settings.command_line import read_command
+
+RESULTS = [
+    {"env": "A-v0", "algo": "dqn", "threshold": 475, "seeds": 3, "steps": 20_000, "return": 490, "seconds": 9.0},
+    {"env": "A-v0", "algo": "ppo", "threshold": 475, "seeds": 3, "steps": 12_000, "return": 480, "seconds": 20.0},
+    {"env": "A-v0", "algo": "c51", "threshold": 475, "seeds": 3, "steps": 15_000, "return": 478, "seconds": 11.0},
+    {"env": "B-v0", "algo": "iqn", "threshold": None, "seeds": 3, "steps": 50_000, "return": 7, "seconds": 90.0},
+    {"env": "B-v0", "algo": "dqn", "threshold": None, "seeds": 3, "steps": 50_000, "return": 5, "seconds": 10.0},
+]
+
+
+@pytest.fixture
+def known(monkeypatch):
+    monkeypatch.setattr(auto, "results", lambda: RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("env", "budget", "name", "reason"),
+    [
+        ("A-v0", None, "c51", "reached 475 in 3 of 3 recorded runs, 15,000 steps"),  # dqn needs too many steps
+        ("A-v0", 13_000, "ppo", "reached 475 in 3 of 3 recorded runs, 12,000 steps"),
+        ("A-v0", 5_000, "mrq", "no recorded result for A-v0 within 5,000 steps"),
+        ("B-v0", None, "iqn", "largest recorded return here, 7 after 50,000 steps"),
+        ("Pendulum-v1", None, "mrq", "no recorded result for Pendulum-v1;"),
+        ("drl_cli.envs.probes:Switches-v0", None, "ppo", "mrq has no multi-discrete actions"),
+    ],
+)
+def test_the_choice_by_environment_budget_and_action_space(known, env, budget, name, reason):
+    chosen, why = choose(env, budget)
+    assert chosen == name
+    assert reason in why
+
+
+def test_auto_is_replaced_by_the_name_of_the_algorithm(known):
+    command, line = with_auto(read_command(["env=A-v0", "algo=auto", "algo.gamma=0.9", "total_env_steps=1.3e4"]))
+    assert command.overrides == ["env=A-v0", "algo=ppo", "algo.gamma=0.9", "total_env_steps=1.3e4"]
+    assert line == "algo=auto chose ppo: reached 475 in 3 of 3 recorded runs, 12,000 steps"
+    sweep, _ = with_auto(read_command(["-m", "env=A-v0", "algo=auto,dqn", "seed=0,1"]))
+    assert sweep.overrides == ["env=A-v0", "algo=c51,dqn", "seed=0,1"]
+
+
+@pytest.mark.parametrize("algo", ["dqn", "my_auto", "my_pkg.auto", "auto_tuned"])
+def test_other_names_stay(known, algo):
+    command = read_command(["env=A-v0", f"algo={algo}"])
+    assert with_auto(command) == (command, None)
+
+
+def test_several_environments_are_refused():
+    with pytest.raises(UsageError, match="one environment"):
+        with_auto(read_command(["-m", "env=CartPole-v1,Acrobot-v1", "algo=auto"]))
+
+
+def test_every_recorded_result_names_an_algorithm_that_fits():
+    from drl_cli.algos.lookup import action_problem, load_algorithm
+    from drl_cli.settings.algorithm import algorithm_of
+    from drl_cli.settings.env_names import typed_spec
+
+    for env in {result["env"] for result in auto.results()}:
+        spec = typed_spec((f"env={env}",))
+        name = algorithm_of(choose(env, None)[0])
+        assert load_algorithm(name).ACTIONS
+        assert spec is None or action_problem(name, spec) is None
