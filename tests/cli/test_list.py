@@ -14,7 +14,7 @@ from drl_cli.settings.conf import options
 
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
-    assert sorted(lines) == sorted({*algorithms(), *options("algo")})
+    assert sorted(lines) == sorted({"auto", *algorithms(), *options("algo")})
     assert ("Ape-X" in lines["apex"], "Rainbow with IQN" in lines["rainbow_iqn"]) == (True, True)
     for name in algorithms():
         module = load_algorithm(name)
@@ -28,7 +28,7 @@ def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed,
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("algos")}
-    assert sorted(lines) == sorted({*algorithms(), *options("algo"), "their-dqn", "their-json"})
+    assert sorted(lines) == sorted({"auto", *algorithms(), *options("algo"), "their-dqn", "their-json"})
     assert "discrete actions; single, sync, async; DQN as in a user's module" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 
