@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.errors import MISSING, UsageError
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
@@ -63,7 +64,11 @@ def test_each_row_is_a_valid_command_with_a_tuned_set_that_exists():
     table = yaml.safe_load(learn.TABLE.read_text())
     for row in table["rows"].values():
         given = learn.overrides(row, table["common"])
-        check_command(read_command(given))
+        try:
+            check_command(read_command(given))
+        except UsageError as error:  # the row's package need not be installed here
+            if error.exit_code != MISSING:
+                raise
         named = {one.partition("=")[2] for one in given if one.startswith("tuned=")}
         assert named <= set(options("tuned"))
 
