@@ -17,6 +17,7 @@ NAMES = ("rnd", "icm")
 PROBES = "drl_cli.envs.probes"
 SMALL = ("network.hidden=[8]", "reward.hidden=[8]", "reward.minibatch_size=8", "algo.minibatch_size=8")
 CHOOSE = f"env={PROBES}:Choose-v0"
+MORE = dict.fromkeys(("a2c", "appo", "impala"), ("algo.normalize_advantage=false",))
 
 
 def case_of(reward, *more, algo="ppo", env=CHOOSE):
@@ -49,10 +50,10 @@ def test_images_have_features_of_a_torso(reward):
 
 
 @pytest.mark.parametrize("reward", NAMES)
-@pytest.mark.parametrize("algo", ["a2c", "appo", "impala"])
+@pytest.mark.parametrize("algo", ["a2c", "appo", "impala", "vmpo"])
 def test_every_algorithm_with_rollouts_learns_from_the_bonus(reward, algo):
     with_bonus, without = (
-        case_of(reward, f"reward.coef={coef}", "algo.normalize_advantage=false", algo=algo) for coef in (1.0, 0.0)
+        case_of(reward, f"reward.coef={coef}", *MORE.get(algo, ()), algo=algo) for coef in (1.0, 0.0)
     )
     first, second = with_bonus.algorithm(), without.algorithm()
     updates = with_bonus.learn(first, 0, 2)
