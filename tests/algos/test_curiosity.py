@@ -213,3 +213,19 @@ def test_an_option_without_effect_is_an_error(words, line):
 def test_a_run_of_an_older_version_has_the_reward_as_a_word(old, name):
     plain = to_yaml_keys(compose(["env=CartPole-v1", "algo=ppo"])) | {"reward": old}
     assert build(with_new_keys(plain)).reward == RewardConfig(name)
+
+
+def test_an_episode_that_ends_does_not_end_the_stream():
+    case = case_of("rnd", "reward.gamma=0.9")
+    stream = RewardStream.build(case.context(), case.config.network, case.spec, 0)
+    batch = case.batch(1)
+    assert batch["terminated"].any()
+    assert stream.batch(batch, batch["reward"])["discount"].tolist() == pytest.approx([0.9] * 16)
+
+
+@pytest.mark.parametrize("reward", NAMES)
+def test_every_update_adds_one_batch_to_the_statistics(reward):
+    case = case_of(reward)
+    algorithm = case.algorithm()
+    case.learn(algorithm, 0, 3)
+    assert (algorithm.stream.module.seen.sums[0] == 3).all()
