@@ -31,7 +31,8 @@ class Nets:
     target: Nets
 
     def __init__(self, parts: Mapping[str, Any]) -> None:  # Any: a callable, or a tensor
-        vars(self).update(parts)
+        for name, part in parts.items():  # torch.compile of torch 2.11 cannot follow vars(self).update
+            setattr(self, name, part)
 
     def __getattr__(self, name: str) -> Any:  # so that mypy accepts the name of any part
         raise AttributeError(f"there is no part '{name}' here; there are {', '.join(vars(self))}")

@@ -73,7 +73,9 @@ confirm the mean. The columns are:
 - **seconds per seed**: wall time, on a machine that other programs used too.
 - **made by**: a fingerprint of code, config and packages (code.config.packages). `old` marks a result that was
   made with other code, config or packages than those of this checkout.
+"""
 
+COLUMNS = """\
 | row | command | threshold | budget | passed | median return | quartiles | return per seed | median steps | \
 steps per seed | seconds per seed | made by |"""
 
@@ -191,14 +193,18 @@ def run(command: list[str]) -> str:
     return done.stdout
 
 
-def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
-    """Return the text of docs/results.md."""
-    lines = [HEAD, "|---" * 12 + "|"]
+def page(rows: dict[str, Row], records: Records, prints: dict[str, str], published: dict[str, str]) -> str:
+    """Return the text of docs/results.md: one table per environment, with published results (text) below the table."""
+    tables: dict[str, list[str]] = {}
     for name, row in rows.items():
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
         if made:
-            lines.append(line(name, row, made, prints[name]))
+            tables.setdefault(row["env"], []).append(line(name, row, made, prints[name]))
+    lines = [HEAD.rstrip()]
+    for env, made in tables.items():
+        lines += ["", f"## {env.rpartition(':')[2]}", "", COLUMNS, "|---" * 12 + "|", *made]
+        lines += ["", f"Published: {published[env]}"] if env in published else []
     return "\n".join(lines + side_by_side(rows, records, prints)) + "\n"
 
 
@@ -322,12 +328,12 @@ def main() -> None:
             records.update(latest)
         records.setdefault(name, {})[str(seed)] = record
         RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
-        PAGE.write_text(page(rows, records, prints))
+        PAGE.write_text(page(rows, records, prints, table.get("published", {})))
         AUTO.write_text(auto(rows, records))
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(make, due(wanted, records, prints, args.again)))
-    PAGE.write_text(page(rows, records, prints))
+    PAGE.write_text(page(rows, records, prints, table.get("published", {})))
     AUTO.write_text(auto(rows, records))
 
 

@@ -37,7 +37,7 @@ def test_missing_runs_are_due_and_old_runs_with_again():
 
 
 def test_a_row_shows_passed_seeds_and_old_records():
-    line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a.b.c", "never run": "n"}).splitlines()[-1]
+    line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a.b.c", "never run": "n"}, {}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
         *(
@@ -52,6 +52,21 @@ def test_a_row_shows_passed_seeds_and_old_records():
         ),
         *("30,000", "20,000 / - / 30,000", "30 / - / 40", "a.b.c, x.b.c old"),
     ]
+
+
+def test_the_page_has_a_table_for_each_environment_with_published_results_below():
+    other = ROW | {"env": "my.module:Chain-v0"}
+    rows, records = {"dqn": ROW, "chain": other, "wide": ROW}, dict.fromkeys(("dqn", "chain", "wide"), RECORDS["dqn"])
+    page = learn.page(rows, records, dict.fromkeys(rows, "a.b.c"), {"CartPole-v1": "others have 500."})
+    first, second = page.partition("## CartPole-v1\n")[2].split("## Chain-v0\n")
+    assert [line.split(" | ")[0] for line in first.splitlines() if line.startswith("| ")] == [
+        "| row",
+        "| dqn",
+        "| wide",
+    ]
+    assert [line.split(" | ")[0] for line in second.splitlines() if line.startswith("| ")] == ["| row", "| chain"]
+    assert "Published: others have 500." in first
+    assert "Published" not in second
 
 
 def test_a_fingerprint_covers_the_algorithm_and_its_imports():
@@ -105,7 +120,7 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
 
 def test_a_row_without_a_threshold_shows_the_last_return():
     records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "fingerprint": "a.b.c"}}}
-    line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}).splitlines()[-1]
+    line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}, {}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[2:11] == ["-", "50,000", "-", "12.5", "12.5 to 12.5", "12.5", "50,064", "50,064", "300"]
 
