@@ -49,10 +49,8 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
     if passed := [result for result in found if result["threshold"] is not None]:
         most = 1.5 * min(result["steps"] for result in passed)
         best = min((one for one in passed if one["steps"] <= most), key=lambda one: (one["seconds"], one["algo"]))
-        threshold, steps = best["threshold"], best["steps"]
-        return best[
-            "algo"
-        ], f"reached {threshold:g} in {best['seeds']} of {best['seeds']} recorded runs, {steps:,} steps"
+        num, reached = best["seeds"], f"reached {best['threshold']:g}"
+        return best["algo"], f"{reached} in {num} of {num} recorded runs, {best['steps']:,} steps"
     if found:
         best = max(found, key=lambda one: (one["return"], one["algo"]))
         return best["algo"], f"largest recorded return here, {best['return']:g} after {best['steps']:,} steps"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from drl_cli.errors import MISSING, UsageError
+from drl_cli.runs.auto import with_auto
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
@@ -80,7 +81,7 @@ def users(tmp_path_factory):
     ("page", "args"), commands(), ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
 def test_every_training_command_of_the_docs_is_valid(page, args, users):
-    command = read_command(args)
+    command, _ = with_auto(read_command(args))
     try:
         check_command(command)
     except UsageError as error:
