@@ -128,6 +128,22 @@ def test_appo_clips_ratios_to_the_policy_at_the_start_of_the_update():
     assert 0.0 < update.metrics["clip_fraction"].item() < 1.0
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_the_target_policy_is_replaced_after_its_period(env):
+    words = (f"env={env}", *SMALL[1:], "algo.minibatch_size=10", "algo.target_period=24")
+    case = Case("appo", *words)
+    algorithm, batch = case.algorithm(), case.batch(0, 40)
+    first = algorithm._rollout(dict(batch))[0].rows["log_prob"].clone()
+    for opt_steps, is_new in ((0, False), (16, True)):  # 4 epochs of 4 minibatches
+        algorithm.learn(dict(batch), Counts(opt_steps=opt_steps))
+        now = algorithm._rollout(dict(batch))[0].rows["log_prob"]
+        assert torch.equal(now, first) is not is_new
+    plain = Case("appo", *words[:-1]).algorithm()
+    plain.params.flat.copy_(algorithm.params.flat)
+    torch.testing.assert_close(now, plain._rollout(dict(batch))[0].rows["log_prob"])
+    check_algorithm("appo", f"env={env}", "network.hidden=[8]", "algo.target_period=24")
+
+
 BROKEN = {
     "no cut": lambda args: (*args[:4], torch.zeros_like(args[4]), *args[5:]),
     "the ratio of the other policy": lambda args: (*args[:5], -args[5], *args[6:]),

@@ -198,11 +198,14 @@ class ActorCritic(NetworkAlgorithm):
         """Return the loss of each row's value `[M]`, and its derivative, given the column with the targets."""
         return half_square(value - rows[target])
 
-    def log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of the rows' actions and the entropy, `[M]` each, given the actor's output."""
+    def log_prob(self, out: Tensor, rows: Batch, log_std: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of the rows' actions and the entropy, `[M]` each, given the actor's output.
+
+        `log_std` `[A]` (default: the policy's) is the log standard deviation of continuous actions.
+        """
         if self.action.kind == "box":
             gaussian = losses.squashed_gaussian if self.config.squash else losses.gaussian
-            return gaussian(out, self.log_std, rows["action"])
+            return gaussian(out, self.log_std if log_std is None else log_std, rows["action"])
         logits = losses.permitted(out, rows.get("action_mask"))
         if self.action.kind == "discrete":
             return losses.categorical(logits, rows["action"])

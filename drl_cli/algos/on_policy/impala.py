@@ -6,20 +6,24 @@ the critic's targets for the difference between the policy that acted and the tr
 Everything else is PPO's code. The ratio of PPO's clipped surrogate is relative to the trainer's policy at the start of
 the update, not to the policy that acted. With one epoch and the whole rollout as one minibatch (`algo=impala`), the
 ratio is 1, and the surrogate's gradient is the policy gradient, advantage * grad log pi(a|s). With several epochs
-(`algo=appo`), the surrogate is clipped.
+(`algo=appo`), the surrogate is clipped. With `target_period` above 1, an older policy of the trainer, IMPACT's target
+policy, takes the place of the policy at the start of the update.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from drl_cli.algos.base import Batch
+from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.on_policy import ppo
 from drl_cli.algos.on_policy.ppo import ACTIONS as ACTIONS
 from drl_cli.algos.on_policy.ppo import REWARDS as REWARDS
 from drl_cli.algos.on_policy.ppo import Policy as Policy
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.returns import vtrace_of_tensors
+from drl_cli.optim.group import Refused
+from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import Positive
+from drl_cli.utils.ranges import Count, Positive
 
 TABLES = ("fifo-once", "fifo")
 
@@ -30,6 +34,7 @@ class Config(ppo.Config):
 
     rho_max: Positive
     c_max: Positive
+    target_period: Count = 1
 
 
 class Algorithm(ppo.Algorithm):
@@ -37,11 +42,31 @@ class Algorithm(ppo.Algorithm):
 
     config: Config
 
+    def setup(self, config: Any, spec: EnvSpec) -> None:
+        super().setup(config, spec)
+        self.target = None
+        if config.target_period > 1:
+            if self.encoder.is_trainable:
+                raise Refused(
+                    f"algo.target_period={config.target_period} needs a network without torso and memory; say 1"
+                )
+            self.target = self.target_of("actor", self.actor)
+            self.target_log_std = self.params.target("log_std").flat
+
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        update, period = super().update(batch, counts), self.config.target_period
+        if self.target is not None and (counts.opt_steps + update.steps) // period > counts.opt_steps // period:
+            self.params.follow(1.0)
+        return update
+
     def advantages(
         self, batch: Batch, rollout: EncodedRollouts, features: Tensor, value: Tensor, next_value: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return V-trace's advantages and targets; make the trainer's policy the reference of the surrogate's ratio."""
-        log_prob, _ = self.log_prob(self.actor.forward(features)[0][0], rollout.rows)
+        if self.target is None:
+            log_prob, _ = self.log_prob(self.actor.forward(features)[0][0], rollout.rows)
+        else:
+            log_prob, _ = self.log_prob(self.target.forward(features)[0][0], rollout.rows, self.target_log_std)
         log_ratio = log_prob - batch["log_prob"]
         rollout.rows["log_prob"] = log_prob
         config, reward, discount = self.config, batch["reward"], batch["discount"]
