@@ -124,7 +124,7 @@ def test_a_broken_copy_does_not(fault):
 
 
 def test_the_delayed_actor_updated_every_time():
-    base = changed("soft", ("self.config.actor_period == 0", "1 == 0"))
+    base = changed("drl_cli.algos.continuous.soft", ("self.config.actor_period == 0", "1 == 0"))
     copy = changed("redq", ("class Algorithm(SoftAlgorithm)", "class Algorithm(BASE)"), BASE=base.SoftAlgorithm)
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(copy)

@@ -107,7 +107,7 @@ SOFT = {
 @pytest.mark.parametrize("fault", SOFT)
 def test_a_broken_copy_of_the_base_does_not(fault):
     """The faults are in soft.py, the base of several algorithms."""
-    base = changed("soft", SOFT[fault])
+    base = changed("drl_cli.algos.continuous.soft", SOFT[fault])
     copy = changed("tqc", ("class Algorithm(SoftAlgorithm)", "class Algorithm(BASE)"), BASE=base.SoftAlgorithm)
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(copy)
