@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
+_NUMBERS = count()
 
 
 class Refused(ValueError):
@@ -181,8 +183,12 @@ def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry 
 
 
 def _with_own_code(function: Any) -> Any:  # Any: a function or method of any type
-    """Copy a function or method with a new code object, because torch caches compiled programs by code object."""
+    """Copy a function or method with a code object that has its own name.
+
+    torch caches compiled programs by code object, and compares sizes of tensors by the file, line and name of the code.
+    Without its own name, the second function of a program is compiled for tensors of any size.
+    """
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)
     names = (function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    return FunctionType(function.__code__.replace(), *names)
+    return FunctionType(function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}"), *names)
