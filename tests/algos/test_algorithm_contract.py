@@ -33,7 +33,7 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "mpo", "redq", "td3", "tqc"}
+CONTINUOUS = {"crossq", "d4pg", "ddpg", "mpo", "redq", "td3", "tqc", "xqc"}
 PRIORITIZED = {"c51", "dqn", "iqn", "mrq", "qr_dqn", "sac", "sac_discrete", *CONTINUOUS}
 """Those that give priorities."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]

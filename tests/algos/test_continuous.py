@@ -44,7 +44,7 @@ def test_images_and_dicts_are_learned_from_and_acted_on(name, obs):
 
 
 def named(part, module):
-    return [(f"{part}.{key}", parameter) for key, parameter in module.named_parameters()]
+    return [(f"{part}.{key}", parameter) for key, parameter in module.named_parameters() if parameter.requires_grad]
 
 
 def draw(obs, rows, rng):

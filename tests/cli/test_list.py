@@ -70,7 +70,7 @@ def test_envs_of_conf_and_of_gymnasium_with_tuned_values():
     assert {*options("env"), "CartPole-v1", "BipedalWalker-v3"} <= set(found)
     assert found["Pendulum-v1"] == [
         "runs",
-        "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, redq, sac, td3, tqc",
+        "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, redq, sac, td3, tqc, xqc",
     ]
     assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, dqn, iqn, ppo, pqn, rainbow"]
 
@@ -80,7 +80,7 @@ def test_a_missing_package_is_named_with_its_pip_command(monkeypatch):
     monkeypatch.setattr(catalog, "_is_there", lambda module: module not in missing)
     monkeypatch.setattr(catalog, "games", lambda: dict.fromkeys(["MinAtar/Freeway-v0", "MinAtar/Freeway-v1"]))
     found = rows()
-    mujoco = "mujoco: pip install 'drl-cli[mujoco]'; tuned for crossq, ddpg, droq, sac, td3, tqc"
+    mujoco = "mujoco: pip install 'drl-cli[mujoco]'; tuned for crossq, ddpg, droq, sac, td3, tqc, xqc"
     assert found["Ant-v5"] == ["missing", mujoco]
     assert found["LunarLander"][0] == "missing"
     assert found["minigrid:MiniGrid-Empty-5x5-v0"] == ["missing", "minigrid: pip install 'minigrid'"]

@@ -1,4 +1,4 @@
-"""The base of TQC, REDQ, DroQ and CrossQ: SAC (Haarnoja et al. 2018, arXiv 1812.05905) with other critics."""
+"""The base of TQC, REDQ, DroQ, CrossQ and XQC: SAC (Haarnoja et al. 2018, arXiv 1812.05905) with other critics."""
 
 import math
 from abc import abstractmethod
