@@ -269,6 +269,7 @@ def test_the_public_contract_with_windows_and_with_transitions(env):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_learns():
     fast = ("algo.lr=3e-3", "algo.encoder_lr=3e-3", "algo.gamma=0.9", "algo.target_period=20")
     check_learning("mrq", *fast, "algo.noise=0.4", "algo.target_noise=0", updates=600)

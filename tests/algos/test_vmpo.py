@@ -142,6 +142,8 @@ def test_the_contract(kind):
     check_algorithm("vmpo", "network.hidden=[8]", f"env={ENVS[kind]}")
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_best_actions_are_learned():
     fast = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
     check_learning("vmpo", "env=drl_cli.envs.probes:Choose-v0", *fast, updates=60)

@@ -120,6 +120,7 @@ def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_config_of_a_run_is_measured(drl, small_run, tmp_path):
     args = (f"from_config={small_run.folder}", "parts=[end]", "seconds=0.2")
     done = drl("bench", *args, cwd=tmp_path)

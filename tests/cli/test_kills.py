@@ -68,7 +68,8 @@ class Late(Counter):
 """
 
 
-@pytest.mark.parametrize(("mode", "workers"), [("async", 2), pytest.param("sync", 1, marks=EXHAUSTIVE)])
+@pytest.mark.parametrize(("mode", "workers"), [("async", 2), ("sync", 1)])
+@pytest.mark.exhaustive
 def test_a_run_killed_at_any_time_resumes_from_its_last_checkpoint(start, mode, workers):
     random_moment = random.Random(mode)
     run = start(*OFTEN, f"mode={mode}", f"worker.num={workers}")
@@ -92,12 +93,12 @@ def weights(run):
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        (CNN, "sync"),
-        *(pytest.param(kind, "sync", marks=EXHAUSTIVE) for kind in (LSTM, R2D2, IQN)),
-        pytest.param(R2D2, "single", marks=EXHAUSTIVE),
+        *((kind, "sync") for kind in (CNN, LSTM, R2D2, IQN)),
+        (R2D2, "single"),
     ],
     ids=["cnn", "lstm", "r2d2", "iqn", "r2d2-single"],
 )
+@pytest.mark.exhaustive
 def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, kind, mode):
     total = 2400 if mode == "sync" else 7200  # mode=single is fast, and must still run when it is killed
     args = (*OFTEN, *kind, f"mode={mode}", "orchestrator.sample_insert_ratio=0.25", f"total_env_steps={total}")
@@ -184,6 +185,7 @@ def test_an_environment_that_crashes_in_a_worker_is_named_with_its_signal_and_li
     assert run.status == "failed"
 
 
+@pytest.mark.exhaustive
 def test_an_environment_that_crashes_in_the_main_process_prints_its_traceback(start, tmp_path):
     run = crashed(start, tmp_path, "mode=single")
     assert run.wait() == -signal.SIGABRT, run.err

@@ -27,6 +27,7 @@ def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
     *lines, path = play(Options(run=str(copied), evolution=True, format="gif", max_steps=40))
     steps = [int(re.search(r"sac  ([\d,]+) env", line)[1].replace(",", "")) for line in lines]

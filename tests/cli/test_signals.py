@@ -119,7 +119,8 @@ class Algorithm(sac.Algorithm):
 """
 
 
-@pytest.mark.parametrize("mode", ["single", *(pytest.param(mode, marks=EXHAUSTIVE) for mode in ("sync", "async"))])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
 def test_one_signal_ends_an_update_that_takes_minutes(start, tmp_path, mode):
     (tmp_path / "slow_algo.py").write_text(SLOW_ALGORITHM)
     shutil.copy(conf_dir() / "algo" / "sac.yaml", tmp_path / "slow_algo.yaml")

@@ -84,6 +84,7 @@ def test_a_run_does_not_begin_on_a_full_disk(start, small_disk):
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_is_resumed_on_a_full_disk_ends_with_exit_code_7(start, small_disk):
     args = (*SMALL, "network.hidden=[256,256]", "checkpoint.keep_last=1", "mode=single", "total_env_steps=800")
     assert start(*args).wait() == 0

@@ -135,6 +135,7 @@ def test_bf16_reaches_the_products():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 @pytest.mark.parametrize(("activation", "layer_norm", "ensemble"), [("relu", False, 2), ("elu", True, 1)])
 def test_one_compiled_graph_has_the_same_gradients(activation, layer_norm, ensemble):

@@ -78,6 +78,7 @@ class Scale:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_functions_check_arguments_and_plain_values_but_neither_globals_nor_own_tensors(monkeypatch):
     """The checks do not depend on the backend; a backend that compiles nothing needs no C++ compiler."""
     sizes = []

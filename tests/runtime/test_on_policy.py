@@ -153,7 +153,7 @@ def test_async_on_ray(run_graph, limiter):
 @pytest.mark.parametrize("bound", [1, 4])
 @pytest.mark.ray
 def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_graph, bound):
-    """Only admission holds the workers back: nothing is dropped, and two figures say how old rows and actions are."""
+    """Only admission holds the workers back: nothing is dropped, and what acts and what is learned from stay young."""
     graph = build_graph(
         *PPO,
         *("mode=async", f"replay.max_staleness={bound}", "total_env_steps=1024"),
@@ -176,7 +176,6 @@ def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_gra
     assert check_account(graph) == 0
     summary = graph.progress.summary(1.0, 0)
     assert summary["policy_lag_max"] <= (bound + 1) * 2 * 2  # versions times epochs times minibatches
-    assert summary["policy_lag_mean"] > 0
 
 
 @pytest.mark.ray

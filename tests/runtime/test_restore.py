@@ -128,7 +128,7 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
         pytest.param(("env=MinAtar-Breakout", "algo=dqn"), marks=NO_MINATAR),
         pytest.param(
             ("env=Breakout", "env.kwargs.protocol=machado", "algo=dqn", "network=mlp", "manage.max_episode_steps=20"),
-            marks=[NO_ALE, pytest.mark.slow],
+            marks=[NO_ALE, *EXHAUSTIVE],
         ),
     ],
 )

@@ -27,11 +27,16 @@ def test_what_tests_compose_is_what_the_command_composes(overrides):
     assert compose_plain(*overrides) == mapping(overrides)
 
 
+def some(names, *always):
+    """Return the names as parameters of a test. Only `scripts/check all` tries the others."""
+    return [name if name in always else pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
+
+
 IMAGE_SETS = [name for name in options("tuned") if name.endswith("-images")]
 PROBES = "drl_cli.envs.probes"
 
 
-@pytest.mark.parametrize("name", IMAGE_SETS)
+@pytest.mark.parametrize("name", some(IMAGE_SETS, "dqn-images", "ppo-images", "sac-images"))
 def test_images_have_tuned_values_for_every_algorithm(name):
     algo = name.removesuffix("-images")
     env = f"env={PROBES}:Patch{'Reach' if algo == 'sac' else ''}-v0"
@@ -62,7 +67,7 @@ def test_only_images_have_the_tuned_values_for_images(overrides):
 MUJOCO_SETS = [name for name in options("tuned") if name.endswith("-mujoco")]
 
 
-@pytest.mark.parametrize("name", MUJOCO_SETS)
+@pytest.mark.parametrize("name", some(MUJOCO_SETS, "sac-mujoco", "droq-mujoco"))
 def test_mujoco_tasks_share_the_tuned_values_of_an_algorithm(name):
     algo = name.removesuffix("-mujoco")
     config = build(mapping(["env=HalfCheetah-v5", f"algo={algo}"]))
@@ -96,6 +101,8 @@ def test_variables_for_the_job_are_there_for_values_and_for_the_run(monkeypatch)
         assert os.environ["MY_SEED"] == "7"
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_printed_config_has_the_tuned_values_for_images(drl, tmp_path):
     words = ["train", "env=drl_cli.envs.probes:Patch-v0", "algo=dqn", "--cfg", "job", "-p", "trainer"]
     assert "\nbatch_size: 32\n" in drl(*words, cwd=tmp_path).stdout

@@ -171,6 +171,7 @@ def test_new_jobs_of_a_resumed_sweep_need_the_words_that_all_jobs_share(begun, m
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
     sweep = start("-m", *JOB, "seed=0,1", "env.kwargs.map=null,late.txt", cwd=here)
 
