@@ -174,6 +174,7 @@ def crashed(start, tmp_path, *args):
     return start(*SMALL, "env=crash_env:Late", "total_env_steps=8000", *args)
 
 
+@pytest.mark.exhaustive
 def test_an_environment_that_crashes_in_a_worker_is_named_with_its_signal_and_line(start, tmp_path):
     run = crashed(start, tmp_path, "mode=async", "worker.max_restarts=1")
     assert run.wait() == 6, run.err

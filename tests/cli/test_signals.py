@@ -133,6 +133,7 @@ def test_one_signal_ends_an_update_that_takes_minutes(start, tmp_path, mode):
     assert run.status == "interrupted"
 
 
+@pytest.mark.exhaustive
 def test_a_second_signal_ends_the_run_at_once(start):
     run = start(*SMALL, "mode=async")
     run.until(lambda: run.saved >= 400)

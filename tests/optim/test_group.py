@@ -48,6 +48,7 @@ def test_the_mean_over_processes_and_the_error_when_one_is_killed():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_member_that_stays_away_is_an_error_after_the_time_out():
     with peers(2, timeout_s=2.0) as ranks:
         with pytest.raises(PeerLost, match="lost another"):
