@@ -129,7 +129,7 @@ def test_gradients_of_the_normalisation_and_of_its_layers():
 
 
 def test_layer_norm_and_several_trainers_are_refused():
-    with pytest.raises(Refused, match="crossq has batch renormalisation"):
+    with pytest.raises(Refused, match="crossq has batch norm"):
         make(crossq, network=NetworkConfig((8,), "tanh", "uniform", layer_norm=True))
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
         make(crossq, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))

@@ -360,3 +360,16 @@ def test_an_algorithm_that_needs_all_rows_refuses_several_trainers(config):
     with pytest.raises(UsageError, match=r"^crossq: trainer.num=2: the batch statistics of crossq need all rows"):
         preflight(config("env=Pendulum-v1", "algo=crossq", "mode=sync", "trainer.num=2"))
     preflight(config("env=Pendulum-v1", "algo=td3", "mode=sync", "trainer.num=2"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ("env=Pendulum-v1 algo=crossq network.layer_norm=true", "network.layer_norm=true: crossq has batch norm"),
+        ("env=Pendulum-v1 algo=xqc network.layer_norm=true", "network.layer_norm=true: xqc has batch norm"),
+        ("env=CartPole-v1 algo=ppo algo.squash=true", "algo.squash=true needs actions with bounds"),
+    ],
+)
+def test_an_option_that_does_not_fit_the_algorithm_or_its_actions_is_refused_before_the_run(config, overrides, line):
+    with pytest.raises(UsageError, match=f"^{line}"):
+        preflight(config(*overrides.split()))

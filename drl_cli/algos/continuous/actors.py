@@ -34,10 +34,11 @@ class NoiseConfig(AlgoConfig):
 class ActorPolicy(NetworkPolicy):
     """A policy in numpy whose parameters are those of one `drl.Network`, without a memory."""
 
-    has_dropout = False  # of the critics
+    has_dropout = False  # of the critics, as the next
+    has_batch_norm = False
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        check_network(config.name, network, self.has_dropout)
+        check_network(config.name, network, self.has_dropout, self.has_batch_norm)
         super().__init__(config, network, spec, seed)
 
     def load(self, params: Array) -> None:
@@ -105,9 +106,17 @@ def make_network(network: NetworkConfig, spec: EnvSpec, outputs: int, actions: i
     return Network(network, spec, outputs, actions, ensemble)
 
 
-def check_network(name: str, network: NetworkConfig, dropout: bool = False) -> None:
-    """Raise Refused if the config asks for a memory, or for dropout and the algorithm has none."""
+def check_network(name: str, network: NetworkConfig, dropout: bool = False, batch_norm: bool = False) -> None:
+    """Raise Refused if the config asks for a memory, dropout without `dropout`, or layer norm beside `batch_norm`."""
     if network.memory != "none":
         raise Refused(f"network.memory={network.memory}: {name} has no memory; say network.memory=none")
     if network.dropout and not dropout:
         raise Refused(f"network.dropout={network.dropout:g}: {name} has no dropout; say network.dropout=0 or algo=droq")
+    if network.layer_norm and batch_norm:
+        raise Refused(f"network.layer_norm=true: {name} has batch norm; say network.layer_norm=false")
+
+
+def check_support(atoms: int, v_min: float, v_max: float) -> None:
+    """Raise Refused unless the support has at least two values and v_min is below v_max."""
+    if atoms < 2 or v_min >= v_max:
+        raise Refused(f"algo.atoms={atoms} has to be at least 2, and algo.v_min={v_min:g} below algo.v_max={v_max:g}")

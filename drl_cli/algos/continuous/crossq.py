@@ -13,7 +13,7 @@ from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import twin_critics
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.group import Context
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
@@ -38,10 +38,13 @@ class Config(SoftConfig):
 class Policy(SquashedPolicy):
     """The tanh-Gaussian actor."""
 
+    has_batch_norm = True
+
 
 class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
+    has_batch_norm = True
     has_targets = False
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
@@ -52,10 +55,6 @@ class Algorithm(SoftAlgorithm):
     def make_networks(self, network: NetworkConfig, spec: EnvSpec) -> "tuple[nn.Module, nn.Module]":
         from drl_cli.networks.batch_renorm import RenormCritics  # imports torch
 
-        if (num := self.context.group.size) > 1:
-            raise Refused(f"trainer.num={num}: the batch statistics of crossq need all rows; say trainer.num=1")
-        if network.layer_norm:
-            raise Refused("network.layer_norm=true: crossq has batch renormalisation; say network.layer_norm=false")
         critics = RenormCritics(network, spec, 2, self.config.momentum, self.config.warm_up)
         return make_network(network, spec, 2 * spec.action.size), critics
 

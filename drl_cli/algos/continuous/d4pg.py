@@ -8,12 +8,12 @@ from typing import Any
 
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, check_network, make_network
+from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, check_network, check_support, make_network
 from drl_cli.losses.critics import categorical_critic
 from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
@@ -36,11 +36,7 @@ class Config(NoiseConfig):
     v_max: float = 150.0
 
     def __post_init__(self) -> None:
-        if self.atoms < 2 or self.v_min >= self.v_max:
-            raise Refused(
-                f"algo.atoms={self.atoms} has to be at least 2, and algo.v_min={self.v_min:g} below "
-                f"algo.v_max={self.v_max:g}"
-            )
+        check_support(self.atoms, self.v_min, self.v_max)
 
 
 class Policy(DeterministicPolicy):

@@ -10,7 +10,7 @@ from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.continuous.actors import check_network, squashed
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context
+from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
@@ -40,13 +40,17 @@ class SoftAlgorithm(BaseAlgorithm):
     """Learns actor, critics and temperature. A subclass defines the critics, their loss and the value of an action."""
 
     policy_parts = ("actor",)
+    optimizer_class = Optimizer
     has_dropout = False
+    has_batch_norm = False
     has_targets = True
     betas: tuple[float, float] | None = None
     """Adam's betas for actor and critics; None: those of the optimizer's options."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        check_network(config.name, network, self.has_dropout)
+        check_network(config.name, network, self.has_dropout, self.has_batch_norm)
+        if self.has_batch_norm and (num := context.group.size) > 1:
+            raise Refused(f"trainer.num={num}: the batch statistics of {config.name} need all rows; say trainer.num=1")
         self.config, self.network, self.context, self.size = config, network, context, spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
         actor, critic = self.make_networks(network, spec)
@@ -57,7 +61,7 @@ class SoftAlgorithm(BaseAlgorithm):
         self.noise = self.params.generator("noise", seed + 1)
         part = Part(config.lr, betas=self.betas)
         lrs = {"actor": part, "critic": part, "log_alpha": config.alpha_lr}
-        self.optimizer = Optimizer(self.params, lrs, context)
+        self.optimizer = self.optimizer_class(self.params, lrs, context)
         self.critic_gradients = Gradients(self.params, self.critic_loss, context, "critic")
         self.actor_gradients = Gradients(self.params, self.actor_loss, context, "actor", "log_alpha")
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy, make_network
+from drl_cli.algos.continuous.actors import SquashedPolicy, check_support, make_network
 from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import categorical_critic
 from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
@@ -40,15 +40,13 @@ class Config(SoftConfig):
     v_max: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.atoms < 2 or self.v_min >= self.v_max:
-            raise Refused(
-                f"algo.atoms={self.atoms} has to be at least 2, and algo.v_min={self.v_min:g} below "
-                f"algo.v_max={self.v_max:g}"
-            )
+        check_support(self.atoms, self.v_min, self.v_max)
 
 
 class Policy(SquashedPolicy):
     """The tanh-Gaussian actor."""
+
+    has_batch_norm = True
 
 
 class UnitOptimizer(Optimizer):
@@ -65,20 +63,18 @@ class UnitOptimizer(Optimizer):
 class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
+    optimizer_class = UnitOptimizer
+    has_batch_norm = True
+
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=context.device)
         super().__init__(config, network, spec, seed, context)
-        self.optimizer = UnitOptimizer(self.params, self.optimizer.parts, context)
         if config.target_entropy is None:
             self.target_entropy = -0.5 * spec.action.size
 
     def make_networks(self, network: NetworkConfig, spec: EnvSpec) -> "tuple[nn.Module, nn.Module]":
         from drl_cli.networks.categorical import CategoricalCritics  # imports torch
 
-        if (num := self.context.group.size) > 1:
-            raise Refused(f"trainer.num={num}: the batch statistics of xqc need all rows; say trainer.num=1")
-        if network.layer_norm:
-            raise Refused("network.layer_norm=true: xqc has batch norm; say network.layer_norm=false")
         critics = CategoricalCritics(network, spec, 2, self.config.momentum, self.config.atoms)
         return make_network(network, spec, 2 * spec.action.size), critics
 

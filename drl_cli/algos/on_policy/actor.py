@@ -8,12 +8,19 @@ from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.losses import policy as losses
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Refused
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 
 
 def log_std_size(action: ActionSpec) -> int:
     """Return the number of log standard deviations: one for each dimension of a box action, otherwise 0."""
     return action.size if action.kind == "box" else 0
+
+
+def check_squash(config: Any, spec: EnvSpec) -> None:
+    """Raise Refused if actions without bounds should be squashed."""
+    if config.squash and (spec.action.kind != "box" or spec.action.is_free):
+        raise Refused(f"algo.squash=true needs actions with bounds; {spec.id} has {spec.action.text}; say false")
 
 
 class Policy(NetworkPolicy):
@@ -24,6 +31,7 @@ class Policy(NetworkPolicy):
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        check_squash(config, spec)
         super().__init__(config, network, spec, seed)
         self.shapes = [*self.shapes, (log_std_size(spec.action),)]
         self.log_std = np.zeros(0, np.float32)

@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
-from drl_cli.algos.on_policy.actor import log_std_size
+from drl_cli.algos.on_policy.actor import check_squash, log_std_size
 from drl_cli.algos.rewards.stream import PART, RewardStream
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import policy as losses
 from drl_cli.losses.returns import gae_of_tensors
 from drl_cli.losses.value import half_square
 from drl_cli.networks.mlp import FlatMLP
-from drl_cli.optim.group import Refused
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
@@ -48,8 +47,7 @@ class ActorCritic(NetworkAlgorithm):
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.config, self.action = config, spec.action
-        if config.squash and (spec.action.kind != "box" or spec.action.is_free):
-            raise Refused(f"algo.squash=true needs actions with bounds; {spec.id} has {spec.action.text}; say false")
+        check_squash(config, spec)
         parts: dict[str, Head | int] = {
             "actor": self.head(spec.action.size, last=0.01),
             "log_std": log_std_size(spec.action),  # all values start at 0
