@@ -79,6 +79,10 @@ class Policy(ABC):
 
     rng: np.random.Generator
 
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
+        """Raise Refused if the algorithm does not allow these options. Every run calls `check` before it starts."""
+
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
         """Return the columns that `act` and `random` return in addition to `action`, such as PPO's log-probability."""

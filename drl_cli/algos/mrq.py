@@ -60,11 +60,14 @@ class Config(AlgoConfig):
 class Policy(TorchPolicy):
     """The state encoder and the actor, with Gaussian noise on actions or on the relaxed one-hot vector."""
 
+    @classmethod
+    def check(cls, config: Config, network: NetworkConfig, spec: EnvSpec) -> None:
+        check_network(config, network)
+
     @staticmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, nn.Module]":
         from drl_cli.networks.latent import StateEncoder, make_actor  # imports torch
 
-        check_network(config, network)
         return {"state": StateEncoder(network, spec), "actor": make_actor(network, spec)}
 
     def choose(self, obs: Any) -> Tensor:

@@ -79,6 +79,8 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
+    with as_usage_error(Refused):
+        module.Policy.check(*options)
     if name in algorithms() and config.trainer.num == 1:  # torch is slow to import: build only a policy without torch
         if memory == "none" and torso_name(config.network, spec) is None:
             with as_usage_error(Refused):

@@ -63,9 +63,11 @@ def random_rows(obs, rng, rows=8):
 @ALL
 def test_a_memory_is_refused(name):
     module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", memory="lstm")
-    for kind in (lambda *args: module.Algorithm(*args, CPU), module.Policy):
-        with pytest.raises(Refused, match=f"network.memory=lstm: {name} has no memory; say network.memory=none"):
-            kind(config_of(module), network, SPEC, 0)
+    says = f"network.memory=lstm: {name} has no memory; say network.memory=none"
+    with pytest.raises(Refused, match=says):
+        module.Algorithm(config_of(module), network, SPEC, 0, CPU)
+    with pytest.raises(Refused, match=says):
+        module.Policy.check(config_of(module), network, SPEC)
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILY if name != "redq"])

@@ -37,9 +37,9 @@ class ActorPolicy(NetworkPolicy):
     has_dropout = False  # of the critics, as the next
     has_batch_norm = False
 
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        check_network(config.name, network, self.has_dropout, self.has_batch_norm)
-        super().__init__(config, network, spec, seed)
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
+        check_network(config.name, network, cls.has_dropout, cls.has_batch_norm)
 
     def load(self, params: Array) -> None:
         """Load a vector of the torso's weights, the MLP's weights, and the torso's buffers."""

@@ -31,11 +31,14 @@ class Policy(NetworkPolicy):
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        check_squash(config, spec)
         super().__init__(config, network, spec, seed)
         self.shapes = [*self.shapes, (log_std_size(spec.action),)]
         self.log_std = np.zeros(0, np.float32)
         self.is_squashed = config.squash
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
+        check_squash(config, spec)
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:

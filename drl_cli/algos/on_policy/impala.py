@@ -17,9 +17,10 @@ from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.on_policy import ppo
 from drl_cli.algos.on_policy.ppo import ACTIONS as ACTIONS
 from drl_cli.algos.on_policy.ppo import REWARDS as REWARDS
-from drl_cli.algos.on_policy.ppo import Policy as Policy
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.returns import vtrace_of_tensors
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.torsos import torso_name
 from drl_cli.optim.group import Refused
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor
@@ -37,6 +38,17 @@ class Config(ppo.Config):
     target_period: Count = 1
 
 
+class Policy(ppo.Policy):
+    """PPO's actor."""
+
+    @classmethod
+    def check(cls, config: Config, network: NetworkConfig, spec: EnvSpec) -> None:
+        super().check(config, network, spec)
+        period, is_encoded = config.target_period, network.memory != "none" or torso_name(network, spec) is not None
+        if period > 1 and is_encoded:
+            raise Refused(f"algo.target_period={period} needs a network without torso and memory; say 1")
+
+
 class Algorithm(ppo.Algorithm):
     """Learns actor and critic in a trainer."""
 
@@ -46,10 +58,7 @@ class Algorithm(ppo.Algorithm):
         super().setup(config, spec)
         self.target = None
         if config.target_period > 1:
-            if self.encoder.is_trainable:
-                raise Refused(
-                    f"algo.target_period={config.target_period} needs a network without torso and memory; say 1"
-                )
+            assert not self.encoder.is_trainable  # Policy.check
             self.target = self.target_of("actor", self.actor)
             self.target_log_std = self.params.target("log_std").flat
 
