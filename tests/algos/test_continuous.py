@@ -176,7 +176,15 @@ def test_exploration_is_the_greedy_action_and_noise_and_goes_on_from_a_state(nam
 def test_a_resumed_run_equals_an_uninterrupted_run(name, mode, run_graph):
     num = 2 if mode == "sync" else 1
     noise = ("algo.noise_kind=ou",) if name in DETERMINISTIC else ()
-    small = ("tuned=none", "orchestrator.sample_insert_ratio=1", "network.hidden=[32,32]", *noise)
+    small = (
+        *(
+            "tuned=none",
+            "orchestrator.sample_insert_ratio=1",
+            "trainer.batch_size=32",
+            "network.hidden=[32,32]",
+            *noise,
+        ),
+    )
     args = (f"algo={name}", "env=Pendulum-v1", f"mode={mode}", f"worker.num={num}", *small)
     whole = run_graph(*args, "total_env_steps=512")
     half = run_graph(*args, "total_env_steps=256")

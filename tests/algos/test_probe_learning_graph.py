@@ -69,7 +69,7 @@ def learn(run_graph):
         pytest.param(DQN, 3000, "Patch", id="dqn-where"),
         pytest.param(PPO, 3000, "Patch", id="ppo-where"),
         pytest.param(DQN, 10_000, "Both", id="dqn-both", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
-        pytest.param(PPO, 10_000, "Both", id="ppo-both", marks=pytest.mark.slow),
+        pytest.param(PPO, 10_000, "Both", id="ppo-both", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],
 )
 def test_where_something_is_in_an_image(learn, steps, probe, algo):
@@ -94,7 +94,8 @@ def test_such_an_average_does_not_depend_on_the_place(pooled):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["PatchReach", pytest.param("BothReach", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("probe", ["PatchReach", "BothReach"])
 def test_continuous_actions_from_an_image(learn, probe):
     assert learn(5000, f"{PROBES}{probe}-v0", *SAC, *SMALL_IMAGE)["mean"] > -0.06  # -2/3 and -1/3 without looking
 

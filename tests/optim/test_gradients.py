@@ -18,7 +18,8 @@ from drl_cli.settings.compose import compose
 
 ROWS = 8
 COMPILED = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("g++"), reason="no g++")])
-both = pytest.mark.parametrize("compiles", [False, COMPILED])
+LATER = pytest.param(True, marks=[*COMPILED.marks, pytest.mark.exhaustive])
+both = pytest.mark.parametrize("compiles", [False, LATER])
 
 
 def mlp(inputs, outputs):
@@ -96,7 +97,7 @@ def test_gradients_equal_three_losses_of_plain_torch(compiles):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_compiled_training_equals_eager_training_buffers_included(norm):
     eager, compiled = (Agent(compiles, norm) for compiles in (False, True))
     eager.learn(4)
@@ -109,7 +110,10 @@ def test_compiled_training_equals_eager_training_buffers_included(norm):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-@pytest.mark.parametrize(("make", "tolerance"), [(OneDNN, 1e-4), (lambda: BFloat16(torch.device("cpu")), 0.05)])
+@pytest.mark.parametrize(
+    ("make", "tolerance"),
+    [(OneDNN, 1e-4), pytest.param(lambda: BFloat16(torch.device("cpu")), 0.05, marks=pytest.mark.exhaustive)],
+)
 def test_compiled_gradients_reach_wide_layers_of_every_kind_of_product(make, tolerance):
     x, gradients = torch.randn(ROWS, 64), []
     for context in (Context(torch.device("cpu")), Context(torch.device("cpu"), compiles=True, products=make())):

@@ -89,8 +89,9 @@ def test_small_bfloat16_changes_are_kept_by_a_float32_bias():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("make", [OneDNN, pytest.param(emulated, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("make", [OneDNN, emulated])
 def test_compiled_products_are_the_same(make):
     kind, context = make(), Context(CPU, compiles=True)
     x, d, weight, bias = torch.randn(9, 64), torch.randn(9, 80), torch.randn(64, 80), torch.randn(80)

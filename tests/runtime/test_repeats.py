@@ -67,7 +67,9 @@ def result(graph):
     return graph.progress.env_steps, weights(graph), best, steps, [step for step, _ in graph.progress.scores]
 
 
-@pytest.mark.parametrize("args", [("mode=single",), SYNC], ids=["single", "sync"])
+@pytest.mark.parametrize(
+    "args", [pytest.param(("mode=single",), id="single"), pytest.param(SYNC, id="sync", marks=pytest.mark.exhaustive)]
+)
 def test_a_run_ends_at_the_same_step_however_long_its_evaluations_take(slowly, args):
     graphs = [slowly(*args, delay=delay) for delay in (0, 1, 3, SLOW)]
     first, *others = [result(graph) for graph in graphs]
