@@ -24,8 +24,12 @@ QUIET = (
 """Overrides for runs that only collect and train, with one evaluation and checkpoint at the end."""
 
 
-def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], bool]) -> dict[str, Any]:
+def watch(
+    overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], bool], checkout: Path | None = None
+) -> dict[str, Any]:
     """Measure a run for `seconds` after its reports satisfy `is_warm`, then end the run.
+
+    `checkout` is the folder of another commit of drl-cli, with a virtual environment `.venv`; None: this commit.
 
     Return `rates` (per second), `wait` (fractions of the time without work), `cpu` (processor seconds per second by
     role), `mb` (peak memory of the whole run by role) and the `summary`.
@@ -33,8 +37,9 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         with output.open("w") as file:
-            command = [sys.executable, "-m", "drl_cli.cli.train", *overrides, f"output_dir={folder}"]
-            process = subprocess.Popen(command, stdout=file, stderr=file)
+            python = sys.executable if checkout is None else checkout / ".venv/bin/python"
+            command = [python, "-m", "drl_cli.cli.train", *overrides, f"output_dir={folder}"]
+            process = subprocess.Popen(command, stdout=file, stderr=file, cwd=checkout)
         try:
             usage = Usage(psutil.Process(process.pid))
             while not is_warm(lines := reports(folder)):
