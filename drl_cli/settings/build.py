@@ -1,12 +1,14 @@
 """Convert plain mappings, as read from yaml, to the frozen dataclasses of a config, and back."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import yaml
 
-from drl_cli.errors import UsageError
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.errors import Problems, UsageError
+from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
@@ -18,9 +20,39 @@ from drl_cli.settings.value_types import MISSING, Group, group_of
 def build(node: Mapping[str, Any]) -> Config:
     """Return the config of a run. Raise UsageError with every problem in `node`."""
     algo = config_class(str(node.get("algo", {}).get("name")))
-    config = judge(Key("", config_group(algo)), node, algo)
+    problems, config = Problems(), None
+    if lacking := _lacking(node):
+        algo_node, replay = node["algo"], node["replay"]
+        node = {**node, "replay": {key: value for key, value in replay.items() if key not in lacking}}
+        with problems.collect():
+            raise UsageError(_needs(algo_node, replay["sampler"], lacking))
+    with problems.collect():
+        config = judge(Key("", config_group(algo)), node, algo)
+    problems.report()
     assert isinstance(config, Config)
     return config
+
+
+def _lacking(node: Mapping[str, Any]) -> list[str]:
+    """Return the keys of `replay` that the algorithm's yaml sets and that the chosen sampler does not have."""
+    algo, replay = node.get("algo"), node.get("replay")
+    if not (isinstance(algo, Mapping) and isinstance(replay, Mapping) and replay.get("sampler") in SAMPLERS):
+        return []
+    own = option_values("algo", str(algo.get("preset") or algo.get("name"))).get("replay")
+    has = group_of(SAMPLERS[replay["sampler"]]).keys
+    return [key for key in own if key in replay and key not in has] if isinstance(own, Mapping) else []
+
+
+def _needs(algo: Mapping[str, Any], sampler: str, keys: Collection[str]) -> str:
+    """Return the error line for an algorithm whose yaml sets keys that the chosen sampler does not have."""
+    fits = [
+        name for name in load_algorithm(str(algo["name"])).TABLES if group_of(SAMPLERS[name]).keys.keys() >= {*keys}
+    ]
+    names = " and ".join(f"replay.{key}" for key in keys)
+    advice = f"; say replay={fits[0]}" if fits else ""
+    return (
+        f"algo={algo.get('preset') or algo['name']} needs {names}, which replay.sampler={sampler} does not have{advice}"
+    )
 
 
 def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -239,6 +239,16 @@ KEYS = [
     ("env@x=Pendulum-v1", 2, "env@x: no such option at the top level."),
     ("algo=ppo algo.tau=0.01", 2, "algo.tau: ppo has no option 'tau'."),
     ("replay.alpha=0.5", 2, "replay.alpha: only replay=prioritized and replay=sequences have this option"),
+    (
+        "algo=mrq replay=uniform",
+        2,
+        "error: algo=mrq needs replay.alpha and replay.uniform_mix, which replay.sampler=uniform does not have; "
+        "say replay=prioritized\n",
+    ),
+    ("env=CartPole-v1 algo=rainbow replay=uniform", 2, "which replay.sampler=uniform does not have; say replay=prio"),
+    ("env=CartPole-v1 algo=appo replay=prioritized", 2, "algo=appo needs replay.max_staleness, which replay.sampler"),
+    ("env=CartPole-v1 algo=impala replay=uniform", 2, "does not have; say replay=fifo-once"),
+    ("algo=mrq replay=uniform replay.beta=1", 2, "replay.beta: only replay=prioritized and replay=sequences have this"),
 ]  # fmt: skip
 VALUES = [
     ("seed=0,1", 2, "seed=0,1: several values are a sweep, which needs -m: drl-train -m seed=0,1"),
