@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
-from drl_cli.types import Array, Column, EnvSpec
+from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 OURS = frozenset(
     {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"}
@@ -88,7 +88,7 @@ def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> N
     obs, action = task.observation_space, task.action_space
     strange = [] if isinstance(obs, spaces.Box) else [f"{type(obs).__name__} observations"]
     strange += [] if isinstance(action, spaces.Box | spaces.Discrete) else [f"{type(action).__name__} actions"]
-    strange += ["action masks"] if isinstance(obs, spaces.Box) and not isinstance(spec.obs, Column) else []
+    strange += ["action masks"] if isinstance(obs, spaces.Box) and MASK in leaves(spec.obs) else []
     if strange:
         what = " and ".join(strange)
         raise EnvError(f"env: {spec.id} has {what}, which are not handled with EnvPool; say env.backend=gymnasium")

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import math
 import re
 import warnings
 from dataclasses import replace
@@ -199,10 +200,20 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
 
 
 def is_limited(config: EnvConfig, env: "gymnasium.Env[Any, Any]") -> bool:
-    """Return whether a time limit ends every episode. Environments of drl-cli, EnvPool and games have their limits."""
+    """Return whether a time limit ends every episode. Environments of drl-cli, EnvPool and games have their limits.
+
+    Tasks of dm_control have their limit in the task that shimmy wraps, and no TimeLimit.
+    """
     if config.backend == "envpool" or config.id in games() or config.id.startswith("drl_cli."):
         return True
     layer = env
     while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, TimeLimit):
         layer = layer.env
-    return isinstance(layer, TimeLimit)
+    return isinstance(layer, TimeLimit) or any(map(math.isfinite, dm_control_limits(layer)))
+
+
+def dm_control_limits(env: "gymnasium.Env[Any, Any]") -> list[float]:
+    """Return the time limits (in steps or seconds) of the dm_control task in an environment, or none."""
+    task = getattr(env, "_env", None)  # dm_control has no public attribute
+    limits = (getattr(task, name, None) for name in ("_step_limit", "_time_limit"))
+    return [limit for limit in limits if isinstance(limit, int | float)]

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -106,9 +107,11 @@ def test_equal_seeds_give_equal_rows():
     assert len(np.unique(np.concatenate([first[0][0], other[0][0]]), axis=0)) == 8
 
 
-@pytest.mark.parametrize("kwargs", [LANDER, {"id": "Pendulum-v1"}, {"id": "CartPole-v1"}], ids=lambda k: k["id"])
+@pytest.mark.parametrize("kwargs", [LANDER, *({"id": id} for id in ("Pendulum-v1", "CartPole-v1", "Hopper-v5"))])
 def test_returns_of_random_actions_equal_gymnasiums(kwargs):
     """The mean returns of 200 episodes differ by at most four standard errors."""
+    if kwargs["id"] == "Hopper-v5":
+        pytest.importorskip("mujoco", reason="needs drl-cli[mujoco]")
     how = choices if kwargs["id"] == "CartPole-v1" else play.__defaults__[0]
     returns = []
     for backend in ("envpool", "gymnasium"):
@@ -120,6 +123,25 @@ def test_returns_of_random_actions_equal_gymnasiums(kwargs):
         returns.append(np.array([episode.ret for episode in episodes]))
     error = np.sqrt(sum(sample.var() / len(sample) for sample in returns))
     assert abs(returns[0].mean() - returns[1].mean()) < 4 * error
+
+
+def test_each_step_of_a_cheetah_is_a_step_of_gymnasiums():
+    """Gymnasium's environment, put into the state before a step, gives the pool's row. So does the truncated step."""
+    pytest.importorskip("mujoco", reason="needs drl-cli[mujoco]")
+    alone = gymnasium.make("HalfCheetah-v5").unwrapped
+    alone.reset(seed=0)
+    actions = np.random.default_rng(0).uniform(-1, 1, (1000, 2, 6)).astype(np.float32)
+    left = iter(actions)
+    rows = play(batch(id="HalfCheetah-v5", seeds=(1, 2)), 1000, lambda *_: next(left))
+    for t in (*range(20), *range(980, 1000)):
+        obs, step = rows[t]
+        for i in range(2):
+            alone.set_state(np.append(0.0, obs[i, :8]), obs[i, 8:])
+            next_obs, reward, *_ = alone.step(actions[t, i])
+            np.testing.assert_allclose(step.next_obs[i], next_obs, rtol=1e-2, atol=1e-2)
+            np.testing.assert_allclose(step.reward[i], reward, rtol=1e-2, atol=1e-2)
+    assert not any(step.terminated.any() for _, step in rows)
+    assert [t for t, (_, step) in enumerate(rows) if step.truncated.any()] == [999]
 
 
 def test_images_and_their_frames():

@@ -27,7 +27,22 @@ class Endless(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
+class DmControlTask:
+    """The attributes of a task of dm_control that shimmy wraps."""
+
+    def __init__(self, limits):
+        vars(self).update(limits)
+
+
+class Shimmy(Endless):
+    """An environment of shimmy. It has no TimeLimit, because the task ends its episodes."""
+
+    def __init__(self, limits):
+        self._env = DmControlTask(limits)
+
+
 gymnasium.register("TestEndless-v0", Endless)
+gymnasium.register("TestShimmy-v0", Shimmy)
 gymnasium.register("TestLimited-v0", Endless, max_episode_steps=500)
 
 
@@ -51,6 +66,18 @@ def test_number_of_steps_and_resets(num):
 
 def test_a_registered_time_limit_ends_every_episode():
     assert attempt("TestLimited-v0") == []
+
+
+@pytest.mark.parametrize("limits", [{"_step_limit": 1000.0}, {"_time_limit": 10}])
+def test_the_time_limit_of_a_dm_control_task_ends_every_episode(limits):
+    assert attempt("TestShimmy-v0", limits=limits) == []
+
+
+@pytest.mark.parametrize("limits", [{"_step_limit": float("inf")}, {"_time_limit": None}, {}])
+def test_a_dm_control_task_without_a_limit_gives_the_warning(limits):
+    assert attempt("TestShimmy-v0", limits=limits) == [
+        "TestShimmy-v0: no episode ended in 200 steps; if episodes never end, set env.max_episode_steps"
+    ]
 
 
 def test_a_slow_environment_takes_at_least_two_steps():

@@ -200,6 +200,7 @@ def test_a_task_of_dm_control_is_made_by_its_name(capfd):
     made = config("dm_control/cheetah-run-v0")
     spec = read_spec(made)
     assert {name: part.shape for name, part in leaves(spec.obs).items()} == {"position": (8,), "velocity": (9,)}
+    assert spec.is_limited
     assert exists(made.id)
     envs = EnvBatch(made, spec, (0,))
     ends = [(step.terminated[0], step.truncated[0]) for step in (envs.step(np.zeros((1, 6))) for _ in range(1000))]
