@@ -210,12 +210,12 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
     idle = graph._idle
     seen = []
 
-    def watch():
+    def watch(**options):
         counts = dict(graph.progress.trace.counts)
         seen.append((graph.limiter.inserts, graph.progress.samples, graph.progress.loads, counts))
         if len(seen) == 40:  # what was under way has ended long before
             graph.paused = False
-        idle()
+        idle(**options)
 
     def pause():
         graph.paused = True

@@ -20,11 +20,21 @@ class ReplayShards:
         self.shards, self.rng = shards, rng
         self.filled: set[int] = set()
 
-    def insert(self, header: InsertTransition, columns: Ref) -> Ref:
-        shard = self._choose(range(len(self.shards)))
-        if header.rows:
-            self.filled.add(shard)
-        return self.shards[shard].call("insert", header, columns)
+    def insert(self, headers: Sequence[InsertTransition], columns: Sequence[Ref]) -> list[tuple[Ref, list[int]]]:
+        """Insert blocks. Return for each call the reference to its answer, and the indices of its blocks.
+
+        One call inserts all blocks of a shard, because a call takes more time than an insert.
+        """
+        shares: dict[int, list[int]] = {}
+        for i, header in enumerate(headers):
+            shard = self._choose(range(len(self.shards)))
+            shares.setdefault(shard, []).append(i)
+            if header.rows:
+                self.filled.add(shard)
+        return [
+            (self.shards[shard].call("insert_all", [headers[i] for i in own], *[columns[i] for i in own]), own)
+            for shard, own in shares.items()
+        ]
 
     def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
         """Draw batches. Return the chosen shard's number, and a header and columns (references) for each trainer."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from drl_cli.errors import Diverged
 from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges.calls import GRACE_S
+from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.types import State
 from drl_cli.utils.clock import now
@@ -29,6 +30,18 @@ class TrainerGroup:
         pairs = zip(self.trainers, parts[::2], parts[1::2], strict=True)
         calls = [trainer.call("train", header, columns, results=2) for trainer, header, columns in pairs]
         return [report for report, _ in calls], [priorities for _, priorities in calls]
+
+    def train_and_publish(
+        self, parts: Sequence[Ref], newest: LoadParams
+    ) -> tuple[list[Ref], list[Ref], tuple[Ref, Ref]]:
+        """Call each trainer as `train` does, and the first one with the header of the newest version.
+
+        The third result has references to the header and the parameters of the next version, as in `Trainer`.
+        """
+        header, columns, *others = parts
+        report, priorities, *version = self.trainers[0].call("train_and_publish", header, columns, newest, results=4)
+        reports, all_priorities = TrainerGroup(self.trainers[1:]).train(others)
+        return [report, *reports], [priorities, *all_priorities], (version[0], version[1])
 
     def publish(self, version: int, env_steps: int) -> tuple[Ref, Ref]:
         params_header, params = self.trainers[0].call("publish", version, env_steps, results=2)

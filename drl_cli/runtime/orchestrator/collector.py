@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from drl_cli.runtime.config import Config
@@ -52,15 +53,15 @@ class Collector:
         return bool(self.arrived) and (now() >= self.window_ends or not self.pool.busy)
 
     def flush(self) -> None:
+        headers, columns = list[InsertTransition](), list[Ref]()
         for done in sorted(self.arrived, key=lambda done: done.member):
             if done.header is None or done.columns is None:
                 self.progress.worker_restarts += done.restarts
                 self.issued -= self.rows
                 self.limiter.land(self.rows, 0)
                 continue
-            ack = self.replay.insert(done.header, done.columns)
-            self.calls.expect(ack, "replay", partial(self._on_inserted, done.header))
-            self.inserting += 1
+            headers.append(done.header)
+            columns.append(done.columns)
             self.progress.collected(done.header)
             for line in (*done.header.faults, *done.header.notes):
                 log.warning(line)
@@ -70,13 +71,28 @@ class Collector:
             self.progress.trace.add(2)
             self.progress.trace.add(3)
         self.arrived, self.window_ends = [], math.inf
+        self._insert(headers, columns)
 
-    def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
-        """Confirm that a block is in replay. If the block was lost with a node, subtract it from the counts."""
-        self.inserting -= 1
+    def _insert(self, headers: Sequence[InsertTransition], columns: Sequence[Ref]) -> None:
+        self.inserting += len(headers)
+        for ack, blocks in self.replay.insert(headers, columns):
+            own = [headers[i] for i in blocks], [columns[i] for i in blocks]
+            self.calls.expect(ack, "replay", partial(self._on_inserted, *own), quiet=True)
+
+    def _on_inserted(self, headers: Sequence[InsertTransition], columns: Sequence[Ref], ref: Ref) -> None:
+        """Confirm that blocks are in replay. If a block was lost with a node, subtract it from the counts.
+
+        A call whose block was lost inserts none of its blocks, so each of several blocks is sent again in its own call.
+        """
+        self.inserting -= len(headers)
         try:
             get(ref)
         except ObjectLost as error:
+            if len(headers) > 1:
+                for header, column in zip(headers, columns, strict=True):
+                    self._insert([header], [column])
+                return
+            (header,) = headers
             self.progress.lost(header)
             self.issued -= header.env_steps
             self.limiter.land(0, -header.rows)

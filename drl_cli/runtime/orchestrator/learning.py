@@ -1,5 +1,6 @@
 """Learning: has trainers update on batches from replay, returns priorities to replay, and publishes parameters."""
 
+import math
 from collections.abc import Callable
 
 from drl_cli.errors import Diverged, RoleLost
@@ -15,6 +16,9 @@ from drl_cli.utils.clock import now
 
 CALL_S = 0.2
 """Planned maximum duration [s] of a train call if trainer.updates_per_call=null. Longer calls delay new versions."""
+PUSH_S = 0.1
+"""Minimum time [s] between two pushes to the parameter server in mode=async. A version in between is only pushed before
+a restarted worker pulls it."""
 
 
 class Learning:
@@ -40,6 +44,13 @@ class Learning:
         self.params: Ref = None
         self.training = 0
         self.publishing = False
+        # On-policy, every batch is followed by a version, which the train call can return: this saves a call.
+        self.publishes_with_train = (
+            config.mode == "async" and config.is_on_policy and config.orchestrator.sample_load_ratio is None
+        )
+        self.push_s = PUSH_S if config.mode == "async" else 0.0
+        self.pushed_at = -math.inf  # time of the last push to the parameter server
+        self.is_pushed = True  # whether the parameter server has the newest version
         self.writes = config.replay.has_priorities or config.writes  # whether trainers send new values of rows
         self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
         self.call_updates = 1 if self.is_sized else config.updates_per_call  # 1 until an update has been timed
@@ -70,7 +81,11 @@ class Learning:
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)
         self.training += 1  # before the call, because a local trainer updates during the call
-        reports, priorities = self.trainers.train(parts)
+        published = None
+        if self.publishes_with_train and not self.publishing:
+            reports, priorities, published = self.trainers.train_and_publish(parts, self.params_header)
+        else:
+            reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)
         self.progress.trace.add(4, len(reports))
         self.limiter.issue_sample(updates)
@@ -84,6 +99,10 @@ class Learning:
             missing.remove(ref)
             if not missing:
                 self._on_trained(reports[0], updates, shard, priorities)
+                if published is None:
+                    self._publish_if_due(get(reports[0]))
+                elif get(published[0]) is not None:
+                    self._on_published(*published)
 
         for role, ref in zip(self.trainers.roles, reports, strict=True):
             self.calls.expect(ref, role, on_report)
@@ -96,6 +115,8 @@ class Learning:
     def pull(self) -> Ref:
         """Pull the newest parameters for a restarted worker. The node that has `self.params` may be lost."""
         # The server answers in order, so these parameters belong to `self.params_header`, which was pushed before.
+        if not self.is_pushed:
+            self._push(self.params)
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)
         return params
@@ -110,7 +131,7 @@ class Learning:
         if self.writes:
             # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
-                self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
+                self.calls.expect(self.replay.update_priorities(shard, part), "replay", get, quiet=True)
                 self.progress.trace.add(5)
         self.limiter.served(asked, report.num_batches, report.waiting, report.repeats)
         self.training -= 1
@@ -120,6 +141,8 @@ class Learning:
         if self.is_sized and report.num_batches:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
             self.call_updates = max(1, min(self.config.updates_per_call, fitting))
+
+    def _publish_if_due(self, report: TrainReport) -> None:
         due = report.opt_steps - self.params_header.opt_steps >= self.config.sample_load_ratio
         due &= report.repeats == 0 or self.config.orchestrator.sample_load_ratio is not None
         if self.config.mode == "async" and due and not self.publishing:
@@ -131,9 +154,12 @@ class Learning:
         self.publishing = False
         self.progress.loads += 1
         self.progress.trace.add(6)
-        self._push(params)
+        self.is_pushed = False
+        if now() - self.pushed_at >= self.push_s:
+            self._push(params)
         self.on_published(self.params_header, self.params)
 
     def _push(self, params: Ref) -> None:
+        self.is_pushed, self.pushed_at = True, now()
         ref = self.server.call("push", self.params_header, params)
-        self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)))
+        self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)

@@ -216,7 +216,7 @@ class Orchestrator:
             if member.index not in held:
                 self._dispatch(member)
         assert self.calls.pending or self.collector.arrived or self._done(), f"nothing may go on: {self.limiter}"
-        self._idle()
+        self._idle(skips_quiet=not saving)
 
     def _is_settled(self) -> bool:
         return self.learning.is_idle and self.collector.inserting == 0
@@ -237,15 +237,15 @@ class Orchestrator:
         is_restarted = member.is_back and params_header.version >= 0
         self.collector.dispatch(member, params_header, self.learning.pull() if is_restarted else self.learning.params)
 
-    def _idle(self) -> None:
-        self._wait()
+    def _idle(self, skips_quiet: bool = False) -> None:
+        self._wait(skips_quiet)
         self._housekeeping()
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._idle()
 
-    def _wait(self) -> None:
+    def _wait(self, skips_quiet: bool = False) -> None:
         """Handle all answers that are ready. If none is ready, wait for an answer or until something is due."""
         due = min(self.reports.next, self.collector.window_ends, self.pool.next_deadline(), self.deadline or math.inf)
         if problem := self.health():
@@ -254,7 +254,7 @@ class Orchestrator:
         if self.manage.is_starting:
             due = min(due, now() + START_POLL_S)
         try:
-            self.calls.react(self.manage.in_flight(), due - now(), patient=self.pool.busy)
+            self.calls.react(self.manage.in_flight(), due - now(), self.pool.busy, skips_quiet)
         except (PeerLost, ObjectLost) as error:
             raise self.learning.blame(error) from error
         self.pool.kill_overdue(now())

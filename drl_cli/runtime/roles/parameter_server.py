@@ -11,6 +11,8 @@ from drl_cli.types import Array
 class ParameterServer:
     """Keeps a copy of the newest version, so that the loss of a trainer or its node loses no parameters.
 
+    In mode=async, the copy may be 0.1 s older than the newest version (`PUSH_S` in orchestrator/learning.py).
+
     Workers normally receive parameters with `collect`. The server is only read for a restarted worker or proxy, for a
     restarted manage, and for the last save after an error.
     """

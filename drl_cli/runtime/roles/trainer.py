@@ -106,6 +106,18 @@ class Trainer:
         )
         return report, priorities
 
+    def train_and_publish(
+        self, header: BatchTrainingData, columns: Columns, newest: LoadParams
+    ) -> tuple[TrainReport, UpdatePriority | None, LoadParams | None, Array | None]:
+        """Train, then publish the version after `newest`. Return the results of both, which saves a call.
+
+        The last two results are None if there was no update since `newest`, or if the batch will be served again.
+        """
+        report, priorities = self.train(header, columns)
+        if header.repeats or self.opt_steps == newest.opt_steps:
+            return report, priorities, None, None
+        return report, priorities, *self.publish(newest.version + 1, header.env_steps)
+
     def _to_device(self, column: Array) -> "torch.Tensor":
         tensor = torch.from_numpy(column)
         if self.device.type == "cpu":

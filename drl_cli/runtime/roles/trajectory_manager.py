@@ -1,7 +1,7 @@
 """TrajectoryManager: has one replay table and answers insert, sample, update_priorities, save and load."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,12 @@ class TrajectoryManager:
         self.moments = None if layout is None else RunningMoments.empty(layout.size)
         self.last_block: dict[tuple[int, int], int] = {}
         self.use = OwnUse()
+
+    def insert_all(self, messages: Sequence[InsertTransition], *columns: Columns) -> int:
+        """Insert the rows of each message in this order. Return and raise what `insert` does."""
+        for message, rows in zip(messages, columns, strict=True):
+            self.insert(message, rows)
+        return self.table.inserts
 
     def insert(self, message: InsertTransition, columns: Columns) -> int:
         """Insert rows and return the number of inserts so far. Raise ValueError if a block is repeated."""

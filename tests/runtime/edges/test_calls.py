@@ -66,6 +66,33 @@ def test_a_wait_has_the_given_timeout_and_none_below_zero(monkeypatch):
     assert waited == [([ref, other], 0.25), ([ref], 0.0)]
 
 
+def test_a_quiet_answer_is_handled_with_the_next_other_answer(monkeypatch):
+    asked, waited, seen = Calls(stall_s=5.0), [], []
+    insert, report, other = LocalRef("insert"), LocalRef("report"), LocalRef("evaluation")
+
+    def wait(refs, timeout_s):
+        waited.append((refs, timeout_s))
+        return refs if timeout_s == 0.0 else []
+
+    monkeypatch.setattr(calls, "wait", wait)
+    asked.expect(insert, "replay", seen.append, quiet=True)
+    asked.expect(report, "trainer", seen.append)
+    asked.react([other], 0.25, patient=(), skips_quiet=True)
+    assert waited == [([report, other], 0.25), ([insert, report, other], 0.0)]
+    assert (seen, asked.quiet, asked.pending) == ([insert, report], set(), {})
+
+
+def test_quiet_answers_end_a_wait_if_nothing_else_is_pending_or_they_are_needed(monkeypatch):
+    asked, waited = Calls(stall_s=5.0), []
+    insert, report, other = LocalRef("insert"), LocalRef("report"), LocalRef("evaluation")
+    monkeypatch.setattr(calls, "wait", lambda refs, timeout_s: waited.append((refs, timeout_s)) or [])
+    asked.expect(insert, "replay", get, quiet=True)
+    asked.react([other], 0.25, patient=(), skips_quiet=True)
+    asked.expect(report, "trainer", get)
+    asked.react([other], 0.5, patient=())
+    assert waited == [([insert, other], 0.25), ([insert, report, other], 0.5)]
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "says"),
     [

@@ -28,7 +28,9 @@ def make(config=UNIFORM, num=3, seed=0):
 def insert(shards, number, rows=10):
     block = make_block(rows, number=number, first_env_step=rows * number)
     columns = {"id": np.arange(rows * number, rows * (number + 1))}
-    return get(shards.insert(InsertTransition((block,), (), 0.0), LocalRef(columns)))
+    ((answer, blocks),) = shards.insert([InsertTransition((block,), (), 0.0)], [LocalRef(columns)])
+    assert blocks == [0]
+    return get(answer)
 
 
 def tables(shards):
@@ -44,6 +46,20 @@ def test_every_row_goes_to_one_shard_and_the_shards_fill_evenly():
     assert all(200 <= table.inserts <= 400 for table in tables(shards))
     held = [set(table.contents()["id"].tolist()) for table in tables(shards)]
     assert sum(len(ids) for ids in held) == len(set().union(*held)) == sum(len(table) for table in tables(shards))
+
+
+def test_a_shard_gets_its_blocks_in_one_call_and_in_order():
+    together, apart = make(), make()
+    for number in range(20):
+        insert(apart, number)
+    headers = [make_insert(10, number=number, first_env_step=10 * number) for number in range(20)]
+    columns = [LocalRef({"id": np.arange(10 * number, 10 * (number + 1))}) for number in range(20)]
+    answers = together.insert(headers, columns)
+    assert [get(answer) for answer, _ in answers] == [10 * len(blocks) for _, blocks in answers]
+    assert sorted(i for _, blocks in answers for i in blocks) == [*range(20)]
+    assert (len(answers), together.filled) == (3, {0, 1, 2})
+    for one, other in zip(tables(together), tables(apart), strict=True):
+        assert np.array_equal(one.contents()["id"], other.contents()["id"])
 
 
 def test_only_shards_with_rows_are_sampled():
@@ -133,7 +149,7 @@ def test_many_rows_need_no_more_memory_than_the_tables_allocate(config):
         made = [config.share(i, 3).make_table(schema, np.random.default_rng(i), 4000) for i in range(3)]
         shards = ReplayShards([LocalHandle(TrajectoryManager(table)) for table in made], rng)
         for number in range(10 * capacity // rows):
-            get(shards.insert(make_insert(rows, number=number), LocalRef(block)))
+            shards.insert([make_insert(rows, number=number)], [LocalRef(block)])
             shard, (header, _) = shards.sample(SampleBatch(2, 256))
             if (numbers := get(header).row_ids) is not None:
                 get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, rng.random(numbers.shape)))))

@@ -13,6 +13,7 @@ from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges import trainer_group
 from drl_cli.runtime.edges.calls import GRACE_S
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
+from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, get
 
 LOSS, DATA, OTHER = Diverged("loss is NaN"), Diverged("reward of worker 2", {}, is_data=True), Diverged("loss too")
@@ -44,6 +45,17 @@ def test_each_trainer_gets_its_part_and_the_first_answers_for_all():
     assert published == tuple(trainers[0].answers[1])
     assert [described, state] == [answer[0] for answer in trainers[0].answers[2:4]]
     assert loaded == [trainer.answers[-1][0] for trainer in trainers]
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_the_first_trainer_publishes_with_its_train_call(num):
+    trainers, newest = [Trainer() for _ in range(num)], LoadParams(6, 60, 600)
+    parts = [LocalRef() for _ in range(2 * num)]
+    reports, priorities, version = TrainerGroup(trainers).train_and_publish(parts, newest)
+    assert trainers[0].calls == [("train_and_publish", *parts[:2], newest)]
+    assert [trainer.calls for trainer in trainers[1:]] == [[("train", *parts[2:])]] * (num - 1)
+    assert [*zip(reports, priorities, strict=True)] == [tuple(trainer.answers[0][:2]) for trainer in trainers]
+    assert version == tuple(trainers[0].answers[0][2:])
 
 
 def test_several_trainers_join_the_first_and_a_single_one_joins_nobody():

@@ -35,10 +35,16 @@ class Worker:
 
 
 class Replay:
-    """Accepts every block."""
+    """Inserts all blocks in one call. A call with a reference of `lost` fails."""
 
-    def insert(self, header, columns):
-        return LocalRef(header.rows)
+    def __init__(self):
+        self.lost, self.inserted = [], []
+
+    def insert(self, headers, columns):
+        if any(ref in self.lost for ref in columns):
+            return [(LocalRef(error=ObjectLost("node 10.0.0.7 is gone")), [*range(len(headers))])]
+        self.inserted.append([header.blocks[0].worker for header in headers])
+        return [(LocalRef(len(headers)), [*range(len(headers))])]
 
 
 def make(*workers, mode="async", **orchestrator):
@@ -116,8 +122,25 @@ def test_issued_steps_are_the_steps_taken_after_each_block(caplog, taken, env_st
     assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows
     assert made.inserting == 0
     header, made.inserting = InsertTransition((make_block(7, last_env_step=8),), (), 0.0), 1
-    made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))  # the block was lost
+    lost = LocalRef(error=ObjectLost("node 10.0.0.7 is gone"))
+    made._on_inserted([header], [LocalRef({})], lost)  # the block was lost
     assert made.issued == made.progress.env_steps == env_steps - 8
     assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows - 7
     assert made.inserting == 0
     assert caplog.messages[-1] == "a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"
+
+
+def test_the_other_blocks_of_a_call_are_inserted_if_one_was_lost(caplog):
+    made = make([(8, 8)], [(8, 7)], [(8, 8)])
+    collect(made)
+    react(made)
+    assert [done.member for done in made.arrived] == [2, 1, 0]
+    made.replay.lost = [made.arrived[1].columns]
+    made.flush()
+    assert (made.inserting, len(made.calls.pending), made.replay.inserted) == (3, 1, [])
+    assert made.calls.quiet == set(made.calls.pending)
+    react(made)  # the call failed: one call for each block
+    assert (made.inserting, len(made.calls.pending), len(made.replay.inserted)) == (3, 3, 2)
+    react(made)
+    assert (made.inserting, made.issued, made.limiter.landed, made.progress.inserts) == (0, 16, 16, 16)
+    assert caplog.messages == ["a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"]

@@ -168,6 +168,56 @@ def test_a_version_goes_to_the_server_and_the_callback():
     assert not made.learning.publishing
 
 
+ON_POLICY = ("algo=ppo", "algo.minibatch_size=8", "orchestrator.sample_load_ratio=null")
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+def test_on_policy_a_train_call_returns_the_next_version(is_due):
+    made, version = Made(*ON_POLICY), (LocalRef(LoadParams(3, 4, 77) if is_due else None), LocalRef("params 3"))
+    made.trainers.answers["train_and_publish"] = made.reports, made.priorities, version
+    made.learning.train(1)
+    assert made.trainers.calls == [("train_and_publish", "parts", LoadParams(2, 0, 20))]
+    assert not made.learning.publishing
+    made.react()
+    assert made.trainers.calls[1:] == []  # no publish call
+    header, params = version[0].value, version[1]
+    assert made.told == [(header, ("shared", params))] * is_due
+    assert made.server.calls == [("call", "push", header, params)] * is_due
+    assert made.learning.params_header == (header or LoadParams(2, 0, 20))
+    assert made.learning.is_idle
+
+
+@pytest.mark.parametrize("overrides", [("mode=sync",), ("orchestrator.sample_load_ratio=2",), ()])
+def test_other_train_calls_return_no_version(overrides):
+    made = Made(*ON_POLICY, *overrides)
+    made.learning.publishing = not overrides  # a publish call is in flight, so the header of the newest is not known
+    made.learning.train(1)
+    assert made.trainers.calls == [("train", "parts")]
+
+
+def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    made = Made()
+    for version in (3, 4, 5):
+        made.published = LocalRef(LoadParams(version, 8, 80)), LocalRef(f"params {version}")
+        made.trainers.answers["publish"] = made.published
+        made.learning.publish()
+        made.react()
+        clock.now += 0.75 * module.PUSH_S
+    pushed = [call[2].version for call in made.server.calls]
+    assert pushed == [3, 5]
+    made.learning.publish()
+    made.react()
+    assert [call[2].version for call in made.server.calls] == [3, 5]
+    made.server.answers["call"] = LocalRef(), LocalRef("theirs")
+    monkeypatch.setattr(made.calls, "expect", lambda *args, **options: None)
+    made.learning.pull()
+    assert [call[1] for call in made.server.calls[2:]] == ["push", "pull"]
+    made.learning.pull()
+    assert [call[1] for call in made.server.calls[4:]] == ["pull"]
+
+
 def test_a_resumed_run_begins_with_its_version():
     made, params = Made(), np.ones(2)
     made.learning.go_on(LoadParams(9, 90, 900), params)

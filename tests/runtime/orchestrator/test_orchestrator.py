@@ -22,7 +22,7 @@ def still(build_graph, monkeypatch):
     graph.manage.poll()
     monkeypatch.setattr(module, "now", lambda: clock.now)
     graph.clock, graph.waits, graph.overdue = clock, [], []
-    graph.calls.react = lambda others, timeout_s, patient: graph.waits.append((others, timeout_s, patient))
+    graph.calls.react = lambda others, timeout_s, patient, skips: graph.waits.append((others, timeout_s, patient))
     graph.pool.kill_overdue = graph.overdue.append
     graph.reports.next, graph.pool.next_deadline = 160.0, lambda: 170.0
     return graph
@@ -113,14 +113,15 @@ def test_pause_and_interrupt(still):
     [(False, True, 0, [4, 2]), (True, False, 0, []), (True, True, 1, [4, 2])],
 )
 def test_no_train_call_is_made_before_a_checkpoint(still, is_due, is_settled, saved, trained):
-    calls, updates = [], iter([4, 2, 0])
+    calls, updates, idles = [], iter([4, 2, 0]), []
     still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
     still._save = lambda: calls.append("saved")
     still.admission.updates, still.learning.train = lambda: next(updates), calls.append
-    still.admission.may_collect, still._idle = lambda: False, lambda: None
+    still.admission.may_collect, still._idle = lambda: False, lambda **options: idles.append(options)
     still.calls.pending["a call"] = None
     still._step_async()
     assert calls == ["saved"] * saved + trained
+    assert idles == [{"skips_quiet": bool(trained)}]  # a checkpoint waits for the inserts, whose answers are quiet
 
 
 def test_workers_that_waited_longest_collect_first(still):
@@ -129,7 +130,7 @@ def test_workers_that_waited_longest_collect_first(still):
     still.pool.idle = lambda: members
     still.collector.arrived.append(SimpleNamespace(member=2))  # its block must be inserted first
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
-    still.admission.may_collect, still._idle = lambda: next(room), lambda: None
+    still.admission.may_collect, still._idle = lambda: next(room), lambda **options: None
     still._dispatch = lambda member: asked.append(member.index)
     still._step_async()
     assert asked == [1, 0]

@@ -18,7 +18,7 @@ from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.runtime.messages import BatchTrainingData, LoadParams
 from drl_cli.runtime.place.handles import LocalHandle, get
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
@@ -83,6 +83,26 @@ def make(context=CPU, **options):
 
 def columns(**more):
     return {"reward": np.arange(6, dtype=np.float32).reshape(2, 3)} | more
+
+
+@pytest.mark.parametrize(
+    ("repeats", "opt_steps", "publishes"),
+    [(0, 0, True), (1, 0, False), (0, 2, False)],  # the batch is served again; the version has all updates
+)
+def test_a_train_call_publishes_the_version_that_is_due(repeats, opt_steps, publishes):
+    _, trainer = make()
+    _, other = make()
+    header, newest = replace(HEADER, repeats=repeats, env_steps=77), LoadParams(4, opt_steps, 50)
+    report, priorities, params_header, params = trainer.train_and_publish(header, columns(), newest)
+    assert replace(report, seconds=0.0, batch_s=0.0) == replace(
+        other.train(header, columns())[0], seconds=0.0, batch_s=0.0
+    )
+    assert (report.opt_steps, priorities) == (2, None)
+    assert params_header == (LoadParams(5, 2, 77) if publishes else None)
+    if publishes:
+        assert np.array_equal(params, other.publish(5, 77)[1])
+    else:
+        assert params is None
 
 
 @pytest.mark.parametrize(

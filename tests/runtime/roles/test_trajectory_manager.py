@@ -35,6 +35,19 @@ def columns(first=0, rows=4):
     return {"id": np.arange(first, first + rows)}
 
 
+def test_several_messages_are_inserted_in_order_and_one_that_is_repeated_is_refused():
+    manager, apart = make(), make()
+    assert manager.insert_all([message((0, 0, 0)), message((1, 0, 0))], columns(0), columns(4)) == 8
+    apart.insert(message((0, 0, 0)), columns(0))
+    apart.insert(message((1, 0, 0)), columns(4))
+    assert np.array_equal(manager.contents()["id"], apart.contents()["id"])
+    assert manager.last_block == apart.last_block
+    with pytest.raises(ValueError, match="block 0 of worker 1 was inserted before"):
+        manager.insert_all([message((1, 0, 0))], columns(8))
+    with pytest.raises(ValueError, match="zip"):
+        manager.insert_all([message((0, 0, 1)), message((1, 0, 1))], columns(8))
+
+
 def test_insert_counts_and_sample_fits_the_message():
     manager = make()
     assert manager.insert(message((0, 0, 0)), columns(0)) == 4
