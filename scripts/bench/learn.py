@@ -1,6 +1,7 @@
 """Train every row of learn.yaml and write docs/results.md.
 
     python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8] [--piece 8] [--peers PEERS_VENV]
+    python scripts/bench/learn.py --draw
 
 Every seed of a row is one run of drl-train. The run ends when an evaluation reaches the row's threshold (stop.return)
 or when the budget is used up. A row without a threshold scores the last evaluation, or with `scored_from` the mean of
@@ -9,6 +10,9 @@ after some minutes, and the next call continues the run from outputs/learn. A ro
 stable-baselines3 with the same settings (sb3_dqn.py) and needs --peers.
 
 conf/auto.json has the results from which algo=auto chooses.
+
+A finished run moves to outputs/learned, without its checkpoints. `--draw` runs drl-compare on these runs and writes the
+pictures that learn.yaml names (`pictures`), one per environment, for environments with runs in outputs/learned.
 
 docs/results.json keeps one record per run, with a fingerprint of the algorithm's code, the config and the package
 versions. A record with another fingerprint than this checkout is shown as old, and `--again` repeats the run.
@@ -40,7 +44,8 @@ from alternate import peer_python
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
 AUTO = ROOT / "conf/auto.json"
-UNFINISHED, PEER = ROOT / "outputs/learn", Path(__file__).with_name("sb3_dqn.py")
+UNFINISHED, FINISHED = ROOT / "outputs/learn", ROOT / "outputs/learned"
+PEER = Path(__file__).with_name("sb3_dqn.py")
 PACKAGES = ("torch", "numpy", "gymnasium")
 GROUPS = (
     *("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "manage", "mode"),
@@ -59,7 +64,7 @@ values of this command.
 
 A run ends when the mean return of an evaluation reaches the threshold, or when the run has made all environment steps
 of its budget. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to
-confirm the mean. The columns are:
+confirm the mean. The picture below a table shows the evaluations of these runs, drawn by drl-compare. The columns are:
 
 - **row**: the name of the row in learn.yaml, the file with the settings, the budget and the seeds.
 - **command**: COMMAND, the words that select the environment and the algorithm, and further words if needed.
@@ -193,8 +198,33 @@ def run(command: list[str]) -> str:
     return done.stdout
 
 
-def page(rows: dict[str, Row], records: Records, prints: dict[str, str], published: dict[str, str]) -> str:
-    """Return the text of docs/results.md: one table per environment, with published results (text) below the table."""
+def keep(folder: Path, name: str, seed: int) -> None:
+    """Move a finished run to outputs/learned without its checkpoints, and replace an earlier run of this seed."""
+    kept = FINISHED / name.replace(" ", "-") / str(seed)
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(folder, kept)
+    for checkpoints in kept.glob("*/*/*/checkpoints"):
+        shutil.rmtree(checkpoints)
+
+
+def draw(pictures: dict[str, str]) -> None:
+    """Draw the picture of each environment that has finished runs."""
+    for env, file in pictures.items():
+        runs = FINISHED / "*/*" / env / "*/*"
+        if any(FINISHED.glob(f"*/*/{env}/*/*/run.json")):
+            words = [f"runs=[{runs}]", f"png={PAGE.parent / file}", "csv=null"]
+            run([sys.executable, "-m", "drl_cli.cli.compare", *words])
+            print(file, flush=True)
+
+
+def page(rows: dict[str, Row], records: Records, prints: dict[str, str], table: dict[str, dict[str, str]]) -> str:
+    """Return the text of docs/results.md: one table per environment.
+
+    `table["published"]` has a text with published results for some environments, and `table["pictures"]` a picture.
+    Both are below the environment's table.
+    """
+    published, pictures = table.get("published", {}), table.get("pictures", {})
     tables: dict[str, list[str]] = {}
     for name, row in rows.items():
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
@@ -203,8 +233,10 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str], publish
             tables.setdefault(row["env"], []).append(line(name, row, made, prints[name]))
     lines = [HEAD.rstrip()]
     for env, made in tables.items():
-        lines += ["", f"## {env.rpartition(':')[2]}", "", COLUMNS, "|---" * 12 + "|", *made]
+        short = env.rpartition(":")[2]
+        lines += ["", f"## {short}", "", COLUMNS, "|---" * 12 + "|", *made]
         lines += ["", f"Published: {published[env]}"] if env in published else []
+        lines += ["", f"![Learning curves on {short}]({pictures[env]})"] if env in pictures else []
     return "\n".join(lines + side_by_side(rows, records, prints)) + "\n"
 
 
@@ -298,8 +330,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
     parser.add_argument("--piece", type=float, default=float("inf"), help="minutes after which a run stops for now")
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers (requirements.txt)")
+    parser.add_argument("--draw", action="store_true", help="draw the pictures from outputs/learned, and run nothing")
     args = parser.parse_args()
     table = yaml.safe_load(TABLE.read_text())
+    if args.draw:
+        draw(table.get("pictures", {}))
+        return
     rows: dict[str, Row] = table["rows"]
     if unknown := set(args.row or ()) - set(rows):
         raise SystemExit(f"no row {', '.join(sorted(unknown))} in {TABLE.name}; it has: {', '.join(rows)}")
@@ -319,7 +355,7 @@ def main() -> None:
         if record is None:
             print(name, seed, "goes on with the next call", flush=True)
             return
-        shutil.rmtree(folder)
+        keep(folder, name, seed)
         record["fingerprint"] = prints[name]
         print(name, seed, record, flush=True)
         if RECORDS.exists():
@@ -328,12 +364,12 @@ def main() -> None:
             records.update(latest)
         records.setdefault(name, {})[str(seed)] = record
         RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
-        PAGE.write_text(page(rows, records, prints, table.get("published", {})))
+        PAGE.write_text(page(rows, records, prints, table))
         AUTO.write_text(auto(rows, records))
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(make, due(wanted, records, prints, args.again)))
-    PAGE.write_text(page(rows, records, prints, table.get("published", {})))
+    PAGE.write_text(page(rows, records, prints, table))
     AUTO.write_text(auto(rows, records))
 
 

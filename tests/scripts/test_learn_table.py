@@ -57,7 +57,7 @@ def test_a_row_shows_passed_seeds_and_old_records():
 def test_the_page_has_a_table_for_each_environment_with_published_results_below():
     other = ROW | {"env": "my.module:Chain-v0"}
     rows, records = {"dqn": ROW, "chain": other, "wide": ROW}, dict.fromkeys(("dqn", "chain", "wide"), RECORDS["dqn"])
-    page = learn.page(rows, records, dict.fromkeys(rows, "a.b.c"), {"CartPole-v1": "others have 500."})
+    page = learn.page(rows, records, dict.fromkeys(rows, "a.b.c"), {"published": {"CartPole-v1": "others have 500."}})
     first, second = page.partition("## CartPole-v1\n")[2].split("## Chain-v0\n")
     assert [line.split(" | ")[0] for line in first.splitlines() if line.startswith("| ")] == [
         "| row",
@@ -67,6 +67,15 @@ def test_the_page_has_a_table_for_each_environment_with_published_results_below(
     assert [line.split(" | ")[0] for line in second.splitlines() if line.startswith("| ")] == ["| row", "| chain"]
     assert "Published: others have 500." in first
     assert "Published" not in second
+
+
+def test_a_picture_is_below_the_table_of_its_environment():
+    rows, pictures = {"dqn": ROW, "chain": ROW | {"env": "Chain-v0"}}, {"Chain-v0": "pictures/chain.png"}
+    records = dict.fromkeys(rows, RECORDS["dqn"])
+    page = learn.page(rows, records, dict.fromkeys(rows, "a.b.c"), {"pictures": pictures})
+    first, second = page.split("## Chain-v0\n")
+    assert "![" not in first
+    assert second.endswith("\n\n![Learning curves on Chain-v0](pictures/chain.png)\n")
 
 
 def test_a_fingerprint_covers_the_algorithm_and_its_imports():
@@ -219,7 +228,8 @@ def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypa
         records.write_text(json.dumps(added))  # meanwhile a row was renamed
         return {"return": 1.0, "env_steps": None, "seconds": 2}
 
-    places = {"PAGE": tmp_path / "page", "AUTO": tmp_path / "auto", "UNFINISHED": tmp_path}
+    places = {"PAGE": tmp_path / "page", "AUTO": tmp_path / "auto", "UNFINISHED": tmp_path / "learn"}
+    places |= {"FINISHED": tmp_path / "learned"}
     for name, value in {"TABLE": table, "RECORDS": records, **places}.items():
         monkeypatch.setattr(learn, name, value)
     monkeypatch.setattr(learn, "fingerprint", lambda row, common: "a.b.c")
@@ -228,6 +238,41 @@ def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypa
     learn.main()
     made = {"5": {"return": 1.0, "env_steps": None, "seconds": 2, "fingerprint": "a.b.c"}}
     assert json.loads(records.read_text()) == added | {"new": made}
+    assert (tmp_path / "learned/new/5").is_dir()
+
+
+def test_a_finished_run_is_kept_without_its_checkpoints_in_place_of_an_earlier_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(learn, "FINISHED", tmp_path / "learned")
+    for time in ("1", "2"):
+        folder = tmp_path / "learn/0"
+        (folder / "CartPole-v1/dqn-single" / time / "checkpoints/100").mkdir(parents=True)
+        (folder / "CartPole-v1/dqn-single" / time / "run.json").touch()
+        learn.keep(folder, "dqn tau", 0)
+        assert not folder.exists()
+    left = [path.relative_to(tmp_path / "learned").as_posix() for path in (tmp_path / "learned").rglob("*")]
+    assert sorted(left)[-2:] == ["dqn-tau/0/CartPole-v1/dqn-single/2", "dqn-tau/0/CartPole-v1/dqn-single/2/run.json"]
+    assert not [path for path in left if path.endswith("checkpoints") or "/1" in path]
+
+
+def test_pictures_are_drawn_for_environments_with_finished_runs(tmp_path, monkeypatch):
+    (tmp_path / "dqn/0/CartPole-v1/dqn-single/1").mkdir(parents=True)
+    (tmp_path / "dqn/0/CartPole-v1/dqn-single/1/run.json").touch()
+    commands = []
+    monkeypatch.setattr(learn, "FINISHED", tmp_path)
+    monkeypatch.setattr(learn, "run", commands.append)
+    learn.draw({"CartPole-v1": "pictures/cartpole.png", "Acrobot-v1": "pictures/acrobot.png"})
+    picture = ROOT / "docs/pictures/cartpole.png"
+    assert [command[3:] for command in commands] == [
+        [f"runs=[{tmp_path}/*/*/CartPole-v1/*/*]", f"png={picture}", "csv=null"]
+    ]
+
+
+def test_each_picture_belongs_to_an_environment_and_exists_and_is_on_the_page():
+    table = yaml.safe_load(learn.TABLE.read_text())
+    pictures, page = table["pictures"], learn.PAGE.read_text()
+    assert pictures.keys() <= {row["env"] for row in table["rows"].values()}
+    assert not [file for file in pictures.values() if not (learn.PAGE.parent / file).is_file()]
+    assert not [file for file in pictures.values() if f"]({file})" not in page]
 
 
 def commands_of_the_page():
