@@ -244,13 +244,16 @@ def auto(rows: dict[str, Row], records: Records) -> str:
     """Return the text of conf/auto.json, from which algo=auto chooses (drl_cli.runs.auto.py).
 
     The results are those of rows with three seeds that name only env, algo and evaluations. With a threshold,
-    every seed has to reach it.
+    every seed has to reach it. A row without a threshold counts only if no row of its environment has one.
     """
     found = []
+    has_threshold = {row["env"] for row in rows.values() if row["threshold"] is not None}
     for name, row in rows.items():
         own = [word for word in flat(row["overrides"]) if not word.startswith(("manage.", "logger.", "checkpoint."))]
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
+        if row["threshold"] is None and row["env"] in has_threshold:
+            continue
         is_passed = row["threshold"] is None or all(
             run["return"] >= row["threshold"] and run["env_steps"] is not None for run in made
         )

@@ -303,6 +303,8 @@ def test_algo_auto_compares_rows_in_which_all_of_three_seeds_passed():
     }
     assert json.loads(learn.auto({"dqn": ROW}, records)) == [line]
     assert json.loads(learn.auto({"dqn": ROW | {"threshold": None}}, records)) == [line | {"threshold": None}]
+    long = {"dqn": ROW, "dqn long": ROW | {"threshold": None}}
+    assert json.loads(learn.auto(long, records | {"dqn long": records["dqn"]})) == [line]
     assert json.loads(learn.auto({"dqn": ROW}, RECORDS)) == []  # one seed failed
     for other in ({"overrides": ["algo.lr=1"]}, {"peer": "sb3"}, {"seeds": [0, 1]}, {"seeds": [0, 1, 2, 3]}):
         assert json.loads(learn.auto({"dqn": ROW | other}, records)) == []

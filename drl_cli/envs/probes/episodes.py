@@ -31,16 +31,18 @@ class Forever(gymnasium.Env[Array, Array]):
 class Chain(gymnasium.Env[Array, np.int64]):
     """A chain of `num` states with its reward at the far end (Osband et al. 2016, arXiv 1602.04621, section 5).
 
-    An episode begins in state 1 and has `num` + 9 steps. In state i, action `right[i]` goes right, and the other action
-    goes left; `right` is random, but equal in all environments. Each step that ends in the last state has reward 1.
-    Each step that ends in state 0 has reward 0.001, which lures learners to the left. Element i of the observation is 1
-    in state i, else 0. The best return is 12, and only going left gives 0.001 * (num + 9).
+    An episode begins in state 1 and has `length` steps, by default `num` + 9. In state i, action `right[i]` goes right,
+    and the other action goes left; `right` is random, but equal in all environments. Each step that ends in the last
+    state has reward 1. Each step that ends in state 0 has reward 0.001, which lures learners to the left. Element i of
+    the observation is 1 in state i, else 0. The best return is `length` - `num` + 3, and only going left gives
+    0.001 * `length`.
     """
 
-    def __init__(self, num: int = 50) -> None:
+    def __init__(self, num: int = 50, length: int | None = None) -> None:
         self.observation_space = Box(0.0, 1.0, (num,), np.float32)
         self.action_space = Discrete(2)
         self.num, self.right = num, np.random.default_rng(0).integers(2, size=num)
+        self.length = num + 9 if length is None else length
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         self.state, self.count = 1, 0
@@ -51,7 +53,7 @@ class Chain(gymnasium.Env[Array, np.int64]):
         self.state = min(max(self.state + step, 0), self.num - 1)
         self.count += 1
         reward = 1.0 if self.state == self.num - 1 else 0.001 if self.state == 0 else 0.0
-        return self._obs(), reward, False, self.count == self.num + 9, {}
+        return self._obs(), reward, False, self.count == self.length, {}
 
     def _obs(self) -> Array:
         obs = np.zeros(self.num, np.float32)
