@@ -138,3 +138,5 @@ def test_chain_has_a_small_reward_near_and_a_large_one_far_away(goes_right, expe
         return right if goes_right else 1 - right
 
     assert play("Chain", choose, 2)[0] == pytest.approx(expected)
+    expected += 91.0 if goes_right else 0.091
+    assert play("Chain", choose, 2, length=150)[0] == pytest.approx(expected)
