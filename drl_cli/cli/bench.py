@@ -61,7 +61,7 @@ def help_of(words: Sequence[str]) -> str:
 
 def answer(words: Sequence[str]) -> int:
     """Check the command line, measure, and print the table."""
-    options, typed = read(words)
+    options, typed, auto_line = read(words)
     command = with_run(typed)
     from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
@@ -71,6 +71,8 @@ def answer(words: Sequence[str]) -> int:
     with users_errors(config.outside_modules):
         spec = preflight(config)
         check_use(config, spec, options)
+        if auto_line is not None:
+            print(auto_line)
         if not config.dry_run:
             measure(config, spec, options, command, typed.overrides)
     return DONE
@@ -114,18 +116,21 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
             write_json(Path(options.json), result | {"tuned": tuned[0].keys if tuned else None})
 
 
-def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
-    """Split the words into options of drl-bench and keys of drl-train. Raise UsageError with the problems of both."""
+def read(args: Sequence[str]) -> tuple[Options, CommandLine, str | None]:
+    """Split the words into options of drl-bench and keys of drl-train, and return the line about `algo=auto`.
+
+    Raise UsageError with the problems of both.
+    """
     own = [arg for arg in args if is_own(arg.partition("=")[0])]
     options, problems, exit_code = Options(), list[str](), USAGE
-    command = CommandLine([], [], None, False)
+    command, auto_line = CommandLine([], [], None, False), None
     try:
         options = parse(own, Options)
     except UsageError as error:
         problems += error.problems
     try:
         command = read_command([arg for arg in args if arg not in own])
-        command, _ = with_auto(command)
+        command, auto_line = with_auto(command)
         check_command(with_run(command))
     except UsageError as error:
         exit_code = USAGE if problems else error.exit_code
@@ -136,7 +141,7 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
         raise UsageError(problems, exit_code)
     if options.json is not None and not Path(options.json).absolute().parent.is_dir():
         raise UsageError(f"json={options.json}: there is no folder {Path(options.json).absolute().parent}")
-    return options, command
+    return options, command, auto_line
 
 
 def is_own(key: str) -> bool:

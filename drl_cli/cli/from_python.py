@@ -32,14 +32,14 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     command = read_command(list(overrides))
     if command.flags:
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
-    command, _ = with_auto(with_config_of(named_run(command), command))
+    command, auto_line = with_auto(with_config_of(named_run(command), command))
     check_command(command)
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):
         raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     try:
-        summary = train_composed(plain, list(overrides), began=began)
+        summary = train_composed(plain, list(overrides), [auto_line] if auto_line is not None else [], began)
     finally:
         for number, handler in handlers.items():  # because an interrupted run leaves the signals ignored
             signal.signal(number, handler)

@@ -61,6 +61,8 @@ def answer(args: list[str]) -> int:
     check_command(command)
     if command.is_sweep and "explain=true" in command.overrides:
         raise UsageError("explain=true explains one run: leave -m and the lists of values out")
+    if auto_line is not None and (command.is_sweep or {"explain=true", "dry_run=true"} & {*command.overrides}):
+        print(auto_line)  # a run shows the line in its header
     if command.is_sweep:
         return run_sweep(command)
     if command.prints:

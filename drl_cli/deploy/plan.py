@@ -88,7 +88,9 @@ def _layers(name: str, layers: nn.Module, arrays: State) -> list[Any]:
 
 
 def _unknown(kind: type[Any]) -> str:
-    return f"{kind.__module__}.{kind.__name__} is made of modules that numpy has not; say format=onnx or format=torch"
+    return (
+        f"{kind.__module__}.{kind.__name__} has modules that format=numpy can't export; say format=onnx or format=torch"
+    )
 
 
 def _array(tensor: torch.Tensor) -> Array:

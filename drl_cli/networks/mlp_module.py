@@ -1,7 +1,8 @@
 """MLP and Network: torch modules for algorithms, with the fast hand-written passes of `FlatMLP`."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
 
+FIRST_ITERATIONS = 15
+"""Power iterations for the initial weights, as in torch's `spectral_norm`."""
+
 
 class MLP(nn.Module):
     """An ensemble of equally shaped multi-layer perceptrons, evaluated in one call: `[B, inputs] -> [N, B, outputs]`.
@@ -20,6 +24,10 @@ class MLP(nn.Module):
     With `ensemble=1`, the result is `[B, outputs]`. All weights are one parameter, `flat`. The options of `network` set
     hidden layers, activation, initial weights and layer norm; other options are the algorithm's choice. The last
     layer's initial weights are multiplied by `last`.
+
+    `norm` divides the weights of hidden layers in every forward pass: with "weight" by the norm of each unit's incoming
+    weights (Salimans and Kingma 2016, arXiv 1602.07868, without a learned length), with "spectral" by their largest
+    singular value (Miyato et al. 2018, arXiv 1802.05957). Each forward pass with gradients makes one power iteration.
 
     Dropout needs random masks, because all trainers have to draw one mask for all rows:
 
@@ -29,7 +37,15 @@ class MLP(nn.Module):
 
     products = Products()  # Params replaces the products by the products that `trainer.products` and `precision` choose
 
-    def __init__(self, inputs: int, outputs: int, network: NetworkConfig, ensemble: int = 1, last: float = 1.0) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        network: NetworkConfig,
+        ensemble: int = 1,
+        last: float = 1.0,
+        norm: Literal["none", "weight", "spectral"] = "none",
+    ) -> None:
         super().__init__()
         self.shapes = mlp_shapes(inputs, network.hidden, outputs, network.layer_norm)
         self.activation, self.ensemble = network.activation, ensemble
@@ -38,11 +54,41 @@ class MLP(nn.Module):
         self._network: FlatMLP | None = None
         with torch.no_grad():
             self.on(self.flat.data).init(network.init, torch.Generator().manual_seed(seed), last)
+        self.norm = norm
+        if norm == "spectral":
+            for i in self._hidden():
+                self.register_buffer(f"left{i}", torch.ones(ensemble, self.shapes[i][0]))
+            with torch.enable_grad():
+                for _ in range(FIRST_ITERATIONS):
+                    self.normalised(self.flat)
 
     def on(self, flat: Tensor, grad: Tensor | None = None) -> FlatMLP:
         """Return the networks with these parameters `[size]`, and with `grad` for their gradient."""
         part = FlatPart(flat, flat if grad is None else grad)
         return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
+
+    def _hidden(self) -> list[int]:
+        """Return the indices of the hidden layers' weights in `shapes`."""
+        return [i for i, shape in enumerate(self.shapes[:-2]) if len(shape) == 2]
+
+    def normalised(self, flat: Tensor) -> Tensor:
+        """Return the parameters with the hidden layers' weights divided as `norm` says. Gradients flow through it."""
+        if self.norm == "none":
+            return flat
+        pieces = list(torch.split(flat.view(self.ensemble, -1), [math.prod(shape) for shape in self.shapes], 1))
+        for i in self._hidden():
+            weight = pieces[i].view(self.ensemble, *self.shapes[i])  # [N, in, out]
+            if self.norm == "weight":
+                pieces[i] = nn.functional.normalize(weight, dim=1).flatten(1)
+                continue
+            with torch.no_grad():
+                left = getattr(self, f"left{i}")
+                right = nn.functional.normalize(torch.einsum("ni,nio->no", left, weight), dim=1)
+                new_left = nn.functional.normalize(torch.einsum("nio,no->ni", weight, right), dim=1)
+            if torch.is_grad_enabled():
+                left.copy_(new_left)
+            pieces[i] = (weight / torch.einsum("ni,nio,no->n", new_left, weight, right)[:, None, None]).flatten(1)
+        return torch.cat(pieces, 1).flatten()
 
     @property
     def dropout_size(self) -> int:
@@ -65,11 +111,11 @@ class MLP(nn.Module):
 
         With `first`, evaluate only the first networks of the ensemble, this many.
         """
-        num = self.ensemble if first is None else first
+        num, flat = self.ensemble if first is None else first, self.normalised(self.flat)
         if torch.compiler.is_compiling():
-            out, _ = self.on(self.flat).first(num).forward(x, masks)
+            out, _ = self.on(flat).first(num).forward(x, masks)
         else:
-            out = _HandWritten.apply(self, num, x, self.flat, *masks)  # type: ignore[no-untyped-call]
+            out = _HandWritten.apply(self, num, x, flat, *masks)  # type: ignore[no-untyped-call]
         return out.squeeze(0) if num == 1 else out
 
 

@@ -12,21 +12,24 @@ from drl_cli.errors import UsageError
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults
 from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_spec, typed_values
-from drl_cli.settings.hydra_grammar import is_sweep, unquoted
+from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 
 FALLBACK = "mrq"
 """The algorithm without a result: its one set of values learns discrete and continuous actions, vectors and images."""
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
+CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers)\b")
+"""Keys that make another task of an environment, so that its recorded results do not count."""
 Result = dict[str, Any]  # see `results`
 
 
 def with_auto(command: CommandLine) -> tuple[CommandLine, str | None]:
     """Replace `algo=auto` by the chosen algorithm, and return a line that says why. Without `auto`, change nothing.
 
-    Raise UsageError if the command line names several environments.
+    If a sweep's list already contains the chosen algorithm, it stays there once. Raise UsageError if the command line
+    names several environments.
     """
     typed = typed_values(command.overrides).get("algo", "")
-    if not AUTO.search(typed):
+    if not AUTO.search(typed) or (is_sweep(typed) and not command.is_sweep):  # the check of the values reports a list
         return command, None
     words = typed_values(command.overrides)
     env = unquoted(words.get("env", defaults()["env"]))
@@ -34,7 +37,8 @@ def with_auto(command: CommandLine) -> tuple[CommandLine, str | None]:
         raise UsageError("algo=auto chooses for one environment of the command line; say env=NAME without a list")
     overrides = [arg for arg in command.overrides if not arg.startswith("algo=")]
     name, reason = choose(env, _budget(words.get("total_env_steps")), tuple(overrides))
-    changed = [AUTO.sub(name, arg) if arg.startswith("algo=") else arg for arg in command.overrides]
+    algo = ",".join(dict.fromkeys(AUTO.sub(name, part) for part in parts(typed)))
+    changed = [f"algo={algo}" if arg.startswith("algo=") else arg for arg in command.overrides]
     return dataclasses.replace(command, overrides=changed), f"algo=auto chose {name}: {reason}"
 
 
@@ -44,7 +48,8 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
     Of the algorithms that reached a threshold with all seeds in time, those count that needed at most half more steps
     than the best one, and the one with the shortest run is chosen. Without a threshold, the largest return decides.
     """
-    recorded = [result for result in results() if result["env"] == env]
+    changes = [arg.lstrip("+~") for arg in overrides if CHANGES.match(arg)]
+    recorded = [result for result in results() if result["env"] == env] if not changes else []
     found = [result for result in recorded if budget is None or result["steps"] <= budget]
     if passed := [result for result in found if result["threshold"] is not None]:
         most = 1.5 * min(result["steps"] for result in passed)
@@ -54,7 +59,8 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
     if found:
         best = max(found, key=lambda one: (one["return"], one["algo"]))
         return best["algo"], f"largest recorded return here, {best['return']:g} after {best['steps']:,} steps"
-    reason = f"no recorded result for {env}" + (f" within {budget:,.0f} steps" if recorded else "")
+    name = f"{env} with {' '.join(changes)}" if changes else env
+    reason = f"no recorded result for {name}" + (f" within {budget:,.0f} steps" if recorded else "")
     spec = typed_spec((*overrides, *([] if any(arg.startswith("env=") for arg in overrides) else [f"env={env}"])))
     if spec is not None and spec.action.kind not in load_algorithm(FALLBACK).ACTIONS:
         name = DEFAULT_ALGORITHMS[spec.action.kind]

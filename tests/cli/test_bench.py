@@ -22,9 +22,10 @@ def problems_of(*args):
 
 
 def test_own_options_are_split_from_keys_of_drl_train():
-    options, command = read(["seed=3", "parts=[end]", "env=Pendulum-v1", "seconds=0.5", "tune=true"])
+    options, command, _ = read(["seed=3", "parts=[end]", "env=Pendulum-v1", "seconds=0.5", "tune=true"])
     assert options == Options(parts=("end",), seconds=0.5, tune=True)
     assert command.overrides == ["seed=3", "env=Pendulum-v1"]
+    assert str(read(["env=CartPole-v1", "algo=auto"])[2]).startswith("algo=auto chose ")
     assert read([])[0] == Options(parts=PARTS, seconds=5.0, tune=False, json=None)
 
 

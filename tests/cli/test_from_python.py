@@ -90,6 +90,16 @@ def test_train_raises_instead_of_exiting(here, tiny, monkeypatch):
     assert drl_cli.train(["env=Pendulum-v1", "dry_run=true"]) == {"exit_code": 0}
 
 
+def test_the_header_says_what_algo_auto_chose(monkeypatch):
+    monkeypatch.setattr(
+        "drl_cli.cli.from_python.train_composed",
+        lambda plain, args, notes, began: {"exit_code": 0, "algo": plain["algo"]["name"], "notes": notes},
+    )
+    summary = drl_cli.train(["env=CartPole-v1", "algo=auto"])
+    assert summary["notes"][0].startswith(f"algo=auto chose {summary['algo']}: ")
+    assert drl_cli.train(["env=CartPole-v1", "algo=dqn"])["notes"] == []
+
+
 def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypatch):
     from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 

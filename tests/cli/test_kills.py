@@ -1,6 +1,7 @@
 """kill -9 of the whole run, repeatedly, and of each role."""
 
 import hashlib
+import json
 import random
 import re
 import signal
@@ -114,6 +115,31 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, ki
     assert weights(run) == weights(once)
     check_checkpoints(run.folder)
     check_curves(run.folder)
+
+
+ROLLOUTS = ("env=CartPole-v1", "manage.eval_episodes=2", "manage.eval_period=2048", "checkpoint.period=2048")
+FALLBACK = (*OFTEN, "env=drl_cli.envs.probes:Counter-v0")  # no recorded result: MR.Q
+
+
+@pytest.mark.parametrize(("args", "mode"), [(ROLLOUTS, "async"), (OFTEN, "sync"), (FALLBACK, "single")])
+@pytest.mark.exhaustive
+def test_a_killed_run_of_algo_auto_resumes_with_the_chosen_algorithm(start, args, mode):
+    run = start(*args, "algo=auto", f"mode={mode}")
+    run.until(lambda: run.saved >= PERIOD)
+    seen = killed(run, 0.1)
+    name = re.search(r"algo=auto chose (\w+): ", run.out)[1]
+    assert (name == "mrq") == (args == FALLBACK)
+    record = json.loads((run.folder / "run.json").read_text())
+    assert (record["algo"], run.folder.parent.name) == (name, f"{name}-{mode}")
+    again, step = resumed(start)
+    assert 0 < step <= seen
+    assert f" {name} {mode} seed 0" in again.out
+    again.until(lambda: run.saved > step and eval_steps(run.folder))
+    again.send(signal.SIGTERM)
+    assert again.wait() == 75, again.err
+    check_checkpoints(run.folder)
+    check_curves(run.folder)
+    assert start("run=latest", "checkpoint=last", "episodes=1", command="eval").wait() == 0
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
 @pytest.mark.parametrize(
     ("kind", "format", "words"),
     [
-        (torch_policies.Chooses, "numpy", "Chooses is made of modules that numpy has not; say format=onnx or"),
+        (torch_policies.Chooses, "numpy", "Chooses has modules that format=numpy can't export; say format=onnx or"),
         (torch_policies.Remembers, "torch", r"Remembers has a memory .* drl_cli.load"),
         *((torch_policies.Own, form, r"Own has its own greedy\(\).* drl_cli.load") for form in ("numpy", "torch")),
     ],

@@ -21,9 +21,9 @@ KINDS = [(activation, False, 1) for activation in ("relu", "tanh", "elu")]
 KINDS += [(activation, True, 2) for activation in ("relu", "tanh", "elu")]
 
 
-def make(activation="tanh", layer_norm=False, ensemble=1):
+def make(activation="tanh", layer_norm=False, ensemble=1, norm="none"):
     torch.manual_seed(3)
-    return MLP(3, 2, NetworkConfig(activation=activation, layer_norm=layer_norm, **SIZES), ensemble)
+    return MLP(3, 2, NetworkConfig(activation=activation, layer_norm=layer_norm, **SIZES), ensemble, norm=norm)
 
 
 def reference(mlp, x, masks=()):
@@ -67,6 +67,85 @@ def test_only_the_first_networks_of_an_ensemble(num):
     torch.testing.assert_close(out, expected if num > 1 else expected[0])
     for ours, theirs in zip(gradients(out, x, mlp), gradients(expected.reshape(out.shape), x, mlp), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def torchs(mlp, kind):
+    """The networks of an MLP with two hidden layers, as nn.Linear layers with torch's own parametrization."""
+    networks = []
+    for flat in mlp.flat.detach().split(len(mlp.flat) // mlp.ensemble):
+        pieces, layers = flat.split([math.prod(shape) for shape in mlp.shapes]), []
+        for i in (0, 2, 4):
+            layer = torch.nn.Linear(*mlp.shapes[i])
+            layer.weight.data, layer.bias.data = pieces[i].view(mlp.shapes[i]).T.clone(), pieces[i + 1].clone()
+            if i < 4 and kind == "weight":
+                torch.nn.utils.parametrizations.weight_norm(layer).parametrizations.weight.original0.data.fill_(1.0)
+            elif i < 4:
+                torch.nn.utils.parametrizations.spectral_norm(layer, n_power_iterations=60)
+            layers += [layer, torch.nn.Tanh()]
+        networks.append(torch.nn.Sequential(*layers[:-1]))
+    return networks
+
+
+def weights_and_biases(network):
+    """The trained parameters of a network of `torchs`, in the order of an MLP."""
+    parts = [(getattr(layer, "parametrizations", None), layer) for layer in network[::2]]
+    weights = [
+        layer.weight if norm is None else getattr(norm.weight, "original1", getattr(norm.weight, "original", None))
+        for norm, layer in parts
+    ]
+    return [each for weight, (_, layer) in zip(weights, parts, strict=True) for each in (weight, layer.bias)]
+
+
+@pytest.mark.parametrize("ensemble", [1, 2])
+@pytest.mark.parametrize("kind", ["weight", "spectral"])
+def test_weight_and_spectral_norm_equal_torchs_parametrizations(kind, ensemble):
+    torch.manual_seed(3)
+    mlp = make(ensemble=ensemble, norm=kind)
+    with torch.no_grad():
+        mlp.flat.add_(0.3 * torch.randn_like(mlp.flat))
+        x, others = torch.randn(7, 3), torchs(mlp, kind)
+    for _ in range(60):
+        mlp(x)  # power iterations until the singular vectors are exact
+    x.requires_grad_()
+    out, expected = mlp(x), torch.stack([other(x) for other in others])
+    torch.testing.assert_close(out, expected if ensemble > 1 else expected[0], rtol=1e-4, atol=1e-5)
+    d_x, d_flat = gradients(out, x, mlp)
+    params = [each for other in others for each in weights_and_biases(other)]
+    scale = torch.linspace(-1, 2, out.numel()).view(out.shape)
+    loss = (expected.reshape(out.shape) * scale).sum() + expected.square().sum()
+    d_expected = torch.autograd.grad(loss, [x, *params])
+    torch.testing.assert_close(d_x, d_expected[0], rtol=1e-3, atol=1e-4)
+    pieces = [d.T if d.ndim == 2 else d for d in d_expected[1:]]
+    torch.testing.assert_close(d_flat, torch.cat([d.flatten() for d in pieces]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["weight", "spectral"])
+def test_a_step_the_target_and_the_policy_of_normalised_weights(kind):
+    """One loss uses a network twice, and frozen. The policy's copy gives the same outputs and does not change."""
+    torch.manual_seed(3)
+    networks = [MLP(3, 2, NetworkConfig(activation="tanh", **SIZES), norm=kind) for _ in range(2)]
+    context, x = Context(CPU), torch.randn(7, 3)
+    params, policy = (Params(context, actor=network) for network in networks)
+    target, optimizer = params.target("actor"), Optimizer(params, {"actor": 0.1}, context)
+
+    def loss(nets, batch, noise):
+        return nets.actor(batch).square().sum() + (nets.actor(2 * batch) * nets.frozen.actor(batch)).sum(), {}
+
+    before = networks[0](x)
+    for _ in range(3):
+        optimizer.step(Gradients(params, loss, context)(x)[0])
+    params.follow(1.0)
+    with torch.no_grad():
+        policy.load_vector(("actor",), params.vector(("actor",)))
+        out, kept = networks[0](x), policy.vector(("actor",))
+        assert not torch.allclose(out, before)
+        for _ in range(3):
+            assert torch.equal(networks[1](x), out)
+        assert torch.equal(target(x), out)
+        assert (policy.vector(("actor",)) == kept).all()
+        first = networks[0].normalised(networks[0].flat)[:15].view(3, 5)
+    length = first.norm(dim=0) if kind == "weight" else torch.linalg.matrix_norm(first, 2)
+    torch.testing.assert_close(length, torch.ones_like(length), rtol=0.05, atol=0.0)
 
 
 def test_a_loss_may_use_the_module_twice():
@@ -137,10 +216,13 @@ def test_bf16_reaches_the_products():
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-@pytest.mark.parametrize(("activation", "layer_norm", "ensemble"), [("relu", False, 2), ("elu", True, 1)])
-def test_one_compiled_graph_has_the_same_gradients(activation, layer_norm, ensemble):
+@pytest.mark.parametrize(
+    ("activation", "layer_norm", "ensemble", "norm"),
+    [("relu", False, 2, "none"), ("elu", True, 1, "weight"), ("tanh", False, 2, "spectral")],
+)
+def test_one_compiled_graph_has_the_same_gradients(activation, layer_norm, ensemble, norm):
     def gradient(compiles):
-        mlp, context = make(activation, layer_norm, ensemble), Context(CPU, compiles=compiles)
+        mlp, context = make(activation, layer_norm, ensemble, norm=norm), Context(CPU, compiles=compiles)
         params = Params(context, critic=mlp)
 
         def loss(nets, batch, noise):

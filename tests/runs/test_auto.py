@@ -46,6 +46,33 @@ def test_auto_is_replaced_by_the_name_of_the_algorithm(known):
     assert sweep.overrides == ["env=A-v0", "algo=c51,dqn", "seed=0,1"]
 
 
+@pytest.mark.parametrize(("typed", "swept"), [("auto,ppo", "ppo"), ("ppo,auto,dqn", "ppo,dqn"), ("auto", "ppo")])
+def test_a_sweep_has_the_chosen_algorithm_once(known, typed, swept):
+    command, line = with_auto(read_command(["-m", "env=A-v0", f"algo={typed}", "total_env_steps=13e3", "seed=0,1"]))
+    assert command.overrides[1] == f"algo={swept}"
+    assert line.startswith("algo=auto chose ppo")
+
+
+def test_a_list_without_a_sweep_stays_for_the_error(known):
+    command = read_command(["env=A-v0", "algo=auto,dqn"])
+    assert with_auto(command) == (command, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("+env.kwargs.continuous=true", "mrq"),
+        ("env.kwargs={g:9}", "mrq"),
+        ("env.wrappers=[my:W]", "mrq"),
+        ("env.max_episode_steps=9", "c51"),
+    ],
+)
+def test_results_do_not_count_for_a_changed_environment(known, change, name):
+    chosen, reason = choose("A-v0", None, (change,))
+    assert chosen == name
+    assert reason.startswith(f"no recorded result for A-v0 with {change.lstrip('+')}" if name == "mrq" else "reached")
+
+
 @pytest.mark.parametrize("algo", ["dqn", "my_auto", "my_pkg.auto", "auto_tuned"])
 def test_other_names_stay(known, algo):
     command = read_command(["env=A-v0", f"algo={algo}"])

@@ -248,6 +248,7 @@ KEYS = [
     ("env=CartPole-v1 algo=rainbow replay=uniform", 2, "which replay.sampler=uniform does not have; say replay=prio"),
     ("env=CartPole-v1 algo=appo replay=prioritized", 2, "algo=appo needs replay.max_staleness, which replay.sampler"),
     ("env=CartPole-v1 algo=impala replay=uniform", 2, "does not have; say replay=fifo-once"),
+    ("env=CartPole-v1 algo=auto,ppo", 2, "algo=auto,ppo: several values are a sweep, which needs -m: drl-train -m"),
     ("algo=mrq replay=uniform replay.beta=1", 2, "replay.beta: only replay=prioritized and replay=sequences have this"),
 ]  # fmt: skip
 VALUES = [
@@ -361,6 +362,9 @@ OWN_YAML = [
 RIGHT = [
     ("", "To begin: drl-train env=CartPole-v1 stop.return=475"),
     ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
+    ("env=CartPole-v1 algo=auto dry_run=true", "algo=auto chose "),
+    ("env=CartPole-v1 algo=auto explain=true", "algo=auto chose "),
+    ("-m env=CartPole-v1 algo=auto seed=0,1 dry_run=true", "algo=auto chose "),
     ("env=CartPole-v1 algo.epsilon_end=0.1 explain=true", "action space  env=CartPole-v1"),
     ("env=LunarLanderContinuous env.kwargs.continuous=false explain=true", "action space  env=LunarLanderContinuous"),
     ("-m env=CartPole-v1,Pendulum-v1 seed=0,1 dry_run=true", "4 jobs; all checks passed"),
