@@ -125,6 +125,7 @@ class EncodedRollouts(Rollouts):
         self.encoder = encoder
         names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
         columns = unjoined(batch)
+        self.ends = self.rows["cut"].nonzero()[:, 0]  # the rows whose next_obs is not the obs of the next row
         self.rows = like(batch, {name: columns[name] for name in names if name in columns})
         if (mask := action_mask(columns["obs"])) is not None:
             self.rows["action_mask"] = mask
@@ -139,8 +140,11 @@ class EncodedRollouts(Rollouts):
             return self.rows["obs"], self.encoder.features(self._next["obs"])
         if self.encoder.memory is None:
             pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
-            views = [self.encoder(take(self.rows, piece), learns=False) for piece in pieces]
-            return torch.cat([view.obs for view in views]), torch.cat([view.next_obs for view in views])
+            obs = torch.cat([self.encoder(take(self.rows, piece), learns=False).obs for piece in pieces])
+            ends = [self.encoder(take(self.rows, piece), learns=False) for piece in torch.split(self.ends, PIECE)]
+            next_obs = obs.roll(-1, 0)
+            next_obs[self.ends] = torch.cat([view.next_obs for view in ends])
+            return obs, next_obs
         view = self.encoder(self._chunks(slice(None)), learns=False)
         rows = self.index[self.mask]
         out = view.obs.new_empty(2, self.num, view.obs.shape[-1])

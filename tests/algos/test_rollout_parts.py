@@ -115,10 +115,11 @@ def test_a_trainer_without_rows_in_a_minibatch_gets_one_row_of_weight_0():
 @pytest.mark.parametrize("look", ["plain", "image", "tree", "memory"])
 def test_features_of_all_rows_without_autograd(look, monkeypatch):
     rollout, batch, algorithm = make(look)
-    grads, features = [], algorithm.encoder.features
+    grads, encoded, features = [], [], algorithm.encoder.features
 
     def noted(obs):
         grads.append(torch.is_grad_enabled())
+        encoded.append(len(obs["camera"] if isinstance(obs, dict) else obs))
         return features(obs)
 
     monkeypatch.setattr(algorithm.encoder, "features", noted)
@@ -128,6 +129,11 @@ def test_features_of_all_rows_without_autograd(look, monkeypatch):
     assert look == "plain" or not any(grads)
     assert not obs.requires_grad
     assert obs.shape == next_obs.shape == (30, algorithm.encoder.size)
+    if look in ("image", "tree"):  # the next observation is the next row's, unless the next row is another episode's
+        cut = batch["cut"].tolist()
+        cut[-1] = True
+        assert 3 <= sum(cut) < 15
+        assert sum(encoded) == 30 + sum(cut)
     if look != "memory":
         with torch.no_grad():
             torch.testing.assert_close(obs, features(batch["obs"]), rtol=1e-5, atol=1e-6)
