@@ -32,7 +32,8 @@ OURS = {
     "CartPole": ("env=CartPole-v1",),
     "LunarLander": ("env=LunarLander",),
     "Breakout": ("env=MinAtar-Breakout", "network=mlp"),
-    "Sleeper": ("env=drl_cli.envs.probes:Sleeper-v0", "worker.num=16"),
+    # 16 rollouts are 8 batches: with a lower bound on the age, workers wait. Sample Factory's bound is 1,000 versions.
+    "Sleeper": ("env=drl_cli.envs.probes:Sleeper-v0", "worker.num=16", "replay.max_staleness=32"),
 }
 SIZES = (
     "algo=appo", "mode=async", "tuned=none", "worker.num=2", "worker.envs=16", "worker.unroll=32",

@@ -15,7 +15,7 @@ from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems, rollout_text
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.resources import check_resources, replay_bytes, with_capacity
-from drl_cli.runtime.factories import make_replay
+from drl_cli.runtime.factories import make_limiter, make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
 from drl_cli.settings.build import build
@@ -137,6 +137,34 @@ def test_an_unroll_is_the_steps_of_each_environment_in_a_block(config):
     assert line.startswith("rollouts: blocks of 8 steps in each of 32 environments; a batch has 2,048 transitions")
     assert "blocks of 64 steps" in rollout_text(config("algo=ppo"))[0]
     assert rollout_text(config()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "allowed", "enough"),
+    [
+        (("worker.unroll=32",), 4, 8),
+        (("worker.unroll=32", "replay.max_staleness=8"), 16, None),
+        (("worker.unroll=32", "replay.max_staleness=7"), 14, 8),
+        (("worker.unroll=32", "worker.num=4"), 4, None),
+        ((), 32, None),
+        (("worker.unroll=8",), 16, None),
+        (("worker.unroll=10",), 12, 3),
+        (("worker.unroll=32", "mode=sync"), 4, None),  # in mode=sync, all workers collect with one version
+    ],
+)
+def test_a_line_tells_that_the_bound_on_the_age_lets_workers_wait(config, overrides, allowed, enough):
+    sizes = ("algo=appo", "mode=async", "worker.num=16", "worker.envs=16", "trainer.batch_size=1024")
+    made = config(*sizes, *overrides)
+    limiter, collecting = make_limiter(made), 0
+    while collecting < 40 and limiter.may_collect(made.rows_per_collect):
+        limiter.issue_collect(made.rows_per_collect)
+        collecting += 1
+    assert collecting == allowed
+    _, *lines = rollout_text(made)
+    assert len(lines) == (enough is not None)
+    for line in lines:
+        assert f"only {allowed} of 16 workers collect at the same time" in line
+        assert f"replay.max_staleness={enough} or" in line
 
 
 @pytest.mark.parametrize(
