@@ -23,8 +23,9 @@ def without_model_warnings(id: str) -> Iterator[None]:
         finally:
             log.disabled = was
         return
-    spec = gymnasium.registry.get(id)
-    mujoco = _import() if spec is not None and "gymnasium.envs.mujoco" in str(spec.entry_point) else None
+    # Gymnasium also makes an id without its version
+    versions = [spec for name, spec in gymnasium.registry.items() if id in (name, name.rpartition("-v")[0])]
+    mujoco = _import() if any("gymnasium.envs.mujoco" in str(spec.entry_point) for spec in versions) else None
     if mujoco is None:
         yield
         return

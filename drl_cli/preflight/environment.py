@@ -8,7 +8,9 @@ from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
+from drl_cli.settings.env_names import is_mujoco
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.headless import has_display
 from drl_cli.utils.outside import raised
 from drl_cli.utils.run_log import tell
 from drl_cli.utils.spelling import did_you_mean
@@ -21,6 +23,9 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
     """Return the environment's spec. Raise UsageError if the environment is missing, fails, or can't be used."""
     from drl_cli.envs.apart import ProcessEnded, spec_apart
 
+    if config.env.kwargs.get("render_mode") == "human" and is_mujoco(config.env.id) and not has_display():
+        advice = "leave it out, and record a video with drl-play run=RUN"
+        raise UsageError(f"env.kwargs.render_mode=human needs a display; {advice}", MISSING)
     try:
         return spec_apart(config.env, trains, config.worker.step_timeout_s)
     except EnvError as error:

@@ -31,6 +31,11 @@ MUJOCO = re.compile(
     r"(?P<task>Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum|Pusher|Reacher"
     r"|Swimmer|Walker2d)-v(?P<version>[1-5])"
 )
+DM_CONTROL = re.compile(
+    r"((dm_control|dmc)[/:])?(?P<domain>acrobot|ball_in_cup|cartpole|cheetah|dog|finger|fish|hopper|humanoid|humanoid_CMU"
+    r"|lqr|manipulator|pendulum|point_mass|quadruped|reacher|stacker|swimmer|walker)[-_/](?P<task>(?!v\d)[a-z0-9_]+)(-v\d+)?"
+)
+"""The ways to write a task of dm_control. Its id is dm_control/DOMAIN-TASK-v0."""
 FAMILIES = ("mujoco", "images")
 """Kinds of environments that share tuned values: `conf/tuned/<algo>-<family>.yaml`."""
 DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
@@ -52,6 +57,11 @@ def check_env(name: str, ours: Sequence[str]) -> None:
         raise UsageError(f"{name} is now {new}; say env={new}")
     if name and exists(name):
         return
+    if (task := DM_CONTROL.fullmatch(name)) is not None:
+        id = f"dm_control/{task['domain']}-{task['task']}-v0"
+        say_package(id, name if name == id else f"{name} is env={id}, which")
+        if exists(id):
+            raise UsageError(f"no environment '{name}'. Did you mean env={id}?")
     say_package(name, name)
     if meant := _as_module(name):
         raise UsageError(f"no environment '{name}'. Did you mean env={meant}?")

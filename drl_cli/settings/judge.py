@@ -65,7 +65,8 @@ def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
 
 def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
     """Return a sentence with the key that the user probably means, or with advice, or ''."""
-    other, advice = synonym(name, keys), note(name)
+    full = f"{group}.{name}" if group else name
+    other, advice = synonym(full, keys), note(full)
     siblings = [_last(key) for key, each in keys.items() if each.group == group]
     if not (other or advice) and (found := nearest(name, siblings)):
         return f" Did you mean {group + '.' if group else ''}{found[0]}?"

@@ -45,7 +45,7 @@ WORDS: Mapping[str, str] = {
     "optimizer.max_norm": "max_grad_norm grad_clip gradient_clip clip_grad clip_norm",
     "optimizer.kwargs.momentum": "momentum",
     "optimizer.kwargs.betas": "betas",
-    "env.max_episode_steps": "episode_length max_episode_length horizon",
+    "env.max_episode_steps": "episode_length max_episode_length horizon env.time_limit env.limit",
     "env.normalize_obs": "normalize norm_obs obs_normalization normalize_observations",
     "env.normalize_reward": "norm_reward reward_normalization",
     "env.kwargs": "env_kwargs env_config env_args",
@@ -61,6 +61,9 @@ NOTES: Mapping[str, str] = {
     "several seeds are a sweep: drl-train -m seed=0,1,2": "seeds n_seeds num_seeds",
     "drl-play run=RUN records a video of a run": "render video capture_video",
     "drl-eval run=RUN evaluates a run": "eval test",
+    "MuJoCo has env.kwargs.frame_skip=N, Atari env.kwargs.frameskip=N; for others, env.wrappers=[my_mod:MyWrapper]": (
+        "action_repeat repeat_action frame_skip frameskip"
+    ),
     "drl-train goes on with a run by resume=RUN": "run",
     "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",
 }
@@ -68,12 +71,14 @@ NOTES: Mapping[str, str] = {
 
 
 def _found(word: str, table: Mapping[str, str]) -> str | None:
-    name = word.rpartition(".")[2].replace("-", "_").lower()
-    return next((answer for answer, words in table.items() if name in words.split()), None)
+    """Return the answer for a word. An entry with a group, such as env.time_limit, goes before one without."""
+    full = word.replace("-", "_").lower()
+    names = (full, full.rpartition(".")[2])
+    return next((answer for name in names for answer, words in table.items() if name in words.split()), None)
 
 
 def synonym(word: str, keys: Container[str]) -> str | None:
-    """Return our key, or `key=value`, for a word of another tool. Ignore the word's group."""
+    """Return our key, or `key=value`, for a word of another tool. The word may have a group."""
     found = _found(word, WORDS) or ""
     key = found.partition("=")[0]
     return found if key in keys or key.startswith(("optimizer.kwargs.", "env.kwargs.")) else None

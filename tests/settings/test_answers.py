@@ -228,6 +228,9 @@ KEYS = [
     ("learning_starts=100", 2, "Did you mean orchestrator.min_inserts?"),
     ("gpu=true", 2, "Did you mean device=cuda?"),
     ("n_seeds=3", 2, "For that: several seeds are a sweep: drl-train -m seed=0,1,2"),
+    ("env.action_repeat=2", 2, "env has no option 'action_repeat'. For that: MuJoCo has env.kwargs.frame_skip=N"),
+    ("env.time_limit=500", 2, "env.time_limit: env has no option 'time_limit'. Did you mean env.max_episode_steps?"),
+    ("time_limit=500", 2, "Did you mean stop.wall_s?"),
     ("render=true", 2, "For that: drl-play run=RUN records a video of a run"),
     ("nosuchthing=1", 2, "nosuchthing: no such option at the top level."),
     ("++foo=3", 2, "foo: no such option at the top level."),
@@ -541,6 +544,25 @@ def test_a_task_of_dm_control_needs_an_extra_and_no_module_name(place, answer, m
     monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
     name = "dm_control/walker-run-v0"
     assert_answer(place, answer(f"env={name}"), 3, f"{name} needs shimmy:  pip install 'drl-cli[dmc]'")
+
+
+@pytest.mark.parametrize("name", ["cheetah-run", "cheetah_run", "dmc/cheetah-run", "dm_control/cheetah-run"])
+def test_a_task_of_dm_control_may_be_written_in_several_ways(place, answer, monkeypatch, name):
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
+    says = f"{name} is env=dm_control/cheetah-run-v0, which needs shimmy:  pip install 'drl-cli[dmc]'"
+    assert_answer(place, answer(f"env={name}"), 3, says)
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: Path(f"{module}.py"))
+    monkeypatch.setattr("drl_cli.envs.make.exists", lambda id: id == "dm_control/cheetah-run-v0")
+    assert_answer(place, answer(f"env={name}"), 2, f"no environment '{name}'. Did you mean env=dm_control/cheetah-run-")
+
+
+def test_rendering_mujoco_in_a_window_needs_a_display(place, answer, monkeypatch):
+    for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("drl_cli.utils.headless.sys.platform", "linux")
+    says = "env.kwargs.render_mode=human needs a display; leave it out, and record a video with drl-play run=RUN"
+    monkeypatch.setattr("drl_cli.preflight.environment.is_mujoco", lambda id: id == "Pendulum-v1")
+    assert_answer(place, answer("env=Pendulum-v1 env.kwargs.render_mode=human"), 3, says)
 
 
 @pytest.mark.parametrize("env", ["LunarLanderContinuous", "Pong-v5"])  # the second one has no other backend

@@ -191,6 +191,7 @@ def test_a_mujoco_task_is_truncated_after_1000_steps(capfd):
     envs = EnvBatch(made, spec, (0,))
     ends = [(step.terminated[0], step.truncated[0]) for step in (envs.step(np.zeros((1, 6))) for _ in range(1001))]
     assert ends == [(False, False)] * 999 + [(False, True), (False, False)]
+    read_spec(config("HalfCheetah"))  # Gymnasium also makes an id without its version
     assert capfd.readouterr().err == ""  # MuJoCo warns about the model of HalfCheetah
 
 
