@@ -273,7 +273,7 @@ def test_later_commands_need_nothing_but_the_run(own_run, copied, composed, tiny
     plain = composed(*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"load_weights='{copied}'")
     config = with_weights(fill(build(plain)))
     preflight(config)
-    options, command = read([f"from_config={copied}", "seconds=1", "algo.lr=1e-4"])
+    options, command, _ = read([f"from_config={copied}", "seconds=1", "algo.lr=1e-4"])
     assert options.seconds == 1
     assert refused(read, [f"from_config={copied}", "algo.lrr=1"])[1] == [
         "algo.lrr: my_algo has no option 'lrr'. Did you mean algo.lr?"
