@@ -11,9 +11,9 @@ from drl_cli.utils.ranges import Count, Positive
 class EnvConfig:
     """The config keys `env.*`.
 
-    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training; `wrappers` apply in
-    training and evaluation. The trainer and the policy apply `normalize_obs` and `normalize_reward`; the rows in replay
-    and the reported returns are not normalized.
+    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training; `wrappers` and
+    `action_repeat` apply in training and evaluation. The trainer and the policy apply `normalize_obs` and
+    `normalize_reward`; the rows in replay and the reported returns are not normalized.
     """
 
     name: str
@@ -27,6 +27,7 @@ class EnvConfig:
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     wrappers: tuple[str, ...] = ()
     reward_clip: Positive | None = None
+    action_repeat: Count = 1
 
     def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: arguments of any type
         """Return the config for evaluations, without the changes for training.

@@ -60,7 +60,7 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     instead. Raise MissingExtra or EnvError with one line of advice, or EnvFault if a wrapper raises.
     """
     if config.backend == "envpool" and not exists(config.id):
-        return wrap(make_alone(config), config.wrappers)
+        return wrap(make_alone(config), config.wrappers, config.action_repeat)
     if package := missing_package(config.id):
         raise MissingExtra(f"{config.id} needs {package.module}:  pip install '{package.install}'")
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
@@ -80,7 +80,7 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
         raise EnvError(f"env: {config.id!r} can't be made: {_instead(config.id) or error}") from error
     except gymnasium.error.Error as error:
         raise EnvError(f"env: {config.id!r} can't be made: {error}") from error
-    return wrap(_without_order_checks(env), config.wrappers)
+    return wrap(_without_order_checks(env), config.wrappers, config.action_repeat)
 
 
 def _found(id: str) -> str | EnvRegistration:
@@ -178,8 +178,9 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         except ImportError as error:
             raise EnvError(f"env: can't import {module!r}: {error}") from error
     task = find_task(config) if trains and config.backend == "envpool" else None
-    if task is not None and config.wrappers:
-        raise EnvError("env.wrappers: EnvPool's environments can't be wrapped; say env.backend=gymnasium")
+    if task is not None and (config.wrappers or config.action_repeat > 1):
+        key = "env.wrappers" if config.wrappers else f"env.action_repeat={config.action_repeat}"
+        raise EnvError(f"{key}: EnvPool's environments can't be wrapped; say env.backend=gymnasium")
     tick("its constructor")
     env = build(config)
     try:

@@ -1,4 +1,4 @@
-"""Apply Gymnasium wrappers by import path, for `env.wrappers`."""
+"""Wrappers: repeat actions for `env.action_repeat`, and apply the user's wrappers for `env.wrappers`."""
 
 import difflib
 import importlib
@@ -11,11 +11,35 @@ from drl_cli.envs.config import EnvError, EnvFault
 from drl_cli.utils.outside import raised
 
 
-def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str]) -> "gymnasium.Env[Any, Any]":
+class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Repeats each action `times` steps, or until the episode ends or a life is lost, and sums the rewards.
+
+    Observation and info are those of the last step.
+    """
+
+    def __init__(self, env: "gymnasium.Env[Any, Any]", times: int) -> None:
+        super().__init__(env)
+        self.times = times
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, total, terminated, truncated, info = self.env.step(action)
+        for _ in range(self.times - 1):
+            if terminated or truncated or info.get("life_lost"):
+                break
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total = float(total) + float(reward)
+        return obs, total, terminated, truncated, info
+
+
+def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str], repeat: int = 1) -> "gymnasium.Env[Any, Any]":
     """Apply wrappers to an environment. Each path is `module:Class`; the first wrapper is the innermost.
+
+    With `repeat` above 1, each action is repeated. All wrappers of `paths` are around the repetition.
 
     Raise EnvError if a wrapper can't be found. Raise EnvFault if a wrapper raises or returns no environment.
     """
+    if repeat > 1:
+        env = ActionRepeat(env, repeat)
     for path in paths:
         wrapper = _find(path)
         try:

@@ -17,7 +17,7 @@ from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 FALLBACK = "mrq"
 """The algorithm without a result: its one set of values learns discrete and continuous actions, vectors and images."""
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
-CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers)\b")
+CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat)\b")
 """Keys that make another task of an environment, so that its recorded results do not count."""
 Result = dict[str, Any]  # see `results`
 

@@ -46,6 +46,7 @@ WORDS: Mapping[str, str] = {
     "optimizer.kwargs.momentum": "momentum",
     "optimizer.kwargs.betas": "betas",
     "env.max_episode_steps": "episode_length max_episode_length horizon env.time_limit env.limit",
+    "env.action_repeat": "action_repeat action_repeats",
     "env.normalize_obs": "normalize norm_obs obs_normalization normalize_observations",
     "env.normalize_reward": "norm_reward reward_normalization",
     "env.kwargs": "env_kwargs env_config env_args",
@@ -61,8 +62,8 @@ NOTES: Mapping[str, str] = {
     "several seeds are a sweep: drl-train -m seed=0,1,2": "seeds n_seeds num_seeds",
     "drl-play run=RUN records a video of a run": "render video capture_video",
     "drl-eval run=RUN evaluates a run": "eval test",
-    "MuJoCo has env.kwargs.frame_skip=N, Atari env.kwargs.frameskip=N; for others, env.wrappers=[my_mod:MyWrapper]": (
-        "action_repeat repeat_action frame_skip frameskip"
+    "env.action_repeat=N repeats each action; MuJoCo has env.kwargs.frame_skip=N, Atari env.kwargs.frameskip=N": (
+        "repeat_action frame_skip frameskip"
     ),
     "drl-train goes on with a run by resume=RUN": "run",
     "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",

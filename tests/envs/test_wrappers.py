@@ -1,6 +1,7 @@
 """Wrappers of the user by import path."""
 
 import re
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -95,12 +96,55 @@ def test_wrappers_that_fail(name, message):
         build(named(name))
 
 
-def test_envpools_environments_can_not_be_wrapped(monkeypatch):
+@pytest.mark.parametrize(("wrappers", "repeat"), [((f"{__name__}:Plus",), 1), ((), 2)])
+def test_envpools_environments_can_not_be_wrapped(monkeypatch, wrappers, repeat):
     import fake_envpool
 
     fake_envpool.install(monkeypatch)
-    with pytest.raises(EnvError, match=r"env.wrappers: EnvPool's environments can't be wrapped; say env.backend"):
-        read_spec(config(f"{__name__}:Plus", backend="envpool", id="FakeCounter-v0"))
+    key = "env.wrappers" if wrappers else "env.action_repeat=2"
+    with pytest.raises(EnvError, match=rf"{key}: EnvPool's environments can't be wrapped; say env.backend"):
+        read_spec(replace(config(*wrappers, backend="envpool", id="FakeCounter-v0"), action_repeat=repeat))
+
+
+class Lives(gymnasium.Wrapper):
+    """A life is lost in the second step of each episode."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {**info, "life_lost": obs[2] == 2}
+
+
+def played(env, steps):
+    """Return the count of steps, the reward and the end of each step. Counter's reward is its count of steps."""
+    env.reset(seed=0)
+    found = [env.step(np.zeros(1, np.float32)) for _ in range(steps)]
+    return [(int(obs[2]), reward, terminated, truncated) for obs, reward, terminated, truncated, _ in found]
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_an_action_is_repeated_until_the_episode_ends(evaluates):
+    made = EnvConfig("test", "drl_cli.envs.probes:Counter-v0", {"base_length": 5}, None, 1.0, "auto", False, False)
+    made = replace(made, action_repeat=2)
+    env = build(made.for_evaluation() if evaluates else made)
+    assert played(env, 3) == [(2, 1 + 2, False, False), (4, 3 + 4, False, False), (5, 5, True, False)]
+    assert read_spec(made).is_limited
+
+
+def test_the_time_limit_counts_steps_of_the_environment():
+    env = build(replace(config(), max_episode_steps=3, action_repeat=2, kwargs={"base_length": 9}))
+    assert played(env, 2) == [(2, 1 + 2, False, False), (3, 3, False, True)]
+
+
+def test_a_repeated_action_ends_when_a_life_is_lost():
+    from drl_cli.envs.wrap import ActionRepeat
+
+    inner = build(replace(config(), max_episode_steps=None, kwargs={"base_length": 9}))
+    assert played(ActionRepeat(Lives(inner), 4), 2) == [(2, 1 + 2, False, False), (6, 3 + 4 + 5 + 6, False, False)]
+
+
+def test_wrappers_see_repeated_actions():
+    env = build(replace(named("Plus"), max_episode_steps=None, action_repeat=3, kwargs={"base_length": 9}))
+    assert played(env, 1) == [(3 + 1, 1 + 2 + 3, False, False)]
 
 
 def test_a_wrapper_that_raises_in_a_step_is_a_fault():

@@ -82,7 +82,8 @@ FILES = {
     "bad/experiment/loop.yaml": "# @package _global_\nalgo:\n  lr: ${algo.nosuch}\n",
     "same/env/hardly.yaml": (
         "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_clip: null\nreward_scale: 1.0\n"
-        "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\nwrappers: []\n"
+        "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\naction_repeat: 1\n"
+        "wrappers: []\n"
     ),
     "same/env/LunarLander.yaml": "defaults: [hardly]\nname: same\n",
     "bad/mode/single.yaml": "# @package _global_\nmodes: single\n",
@@ -228,7 +229,9 @@ KEYS = [
     ("learning_starts=100", 2, "Did you mean orchestrator.min_inserts?"),
     ("gpu=true", 2, "Did you mean device=cuda?"),
     ("n_seeds=3", 2, "For that: several seeds are a sweep: drl-train -m seed=0,1,2"),
-    ("env.action_repeat=2", 2, "env has no option 'action_repeat'. For that: MuJoCo has env.kwargs.frame_skip=N"),
+    ("env.frame_skip=2", 2, "env has no option 'frame_skip'. For that: env.action_repeat=N repeats each action"),
+    ("action_repeat=2", 2, "Did you mean env.action_repeat?"),
+    ("env.action_repeat=0", 2, "env.action_repeat: must be >= 1, got 0"),
     ("env.time_limit=500", 2, "env.time_limit: env has no option 'time_limit'. Did you mean env.max_episode_steps?"),
     ("time_limit=500", 2, "Did you mean stop.wall_s?"),
     ("render=true", 2, "For that: drl-play run=RUN records a video of a run"),
