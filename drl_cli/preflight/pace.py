@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import NO_UPDATE
-from drl_cli.replay.fifo_config import FifoConfig
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems
@@ -75,29 +74,15 @@ def rollout_problems(config: Config) -> Iterator[str]:
 def rollout_text(config: Config) -> list[str]:
     """Return a line with the unroll length and the size of a batch if the algorithm is on-policy, otherwise [].
 
-    A second line warns if some workers always wait because of `replay.max_staleness`.
+    A second line warns if the replay table makes some workers always wait.
     """
     if not config.is_on_policy:
         return []
     envs, steps = config.num_workers * config.worker.envs, config.rows_per_collect // config.worker.envs
     batch = f"a batch has {config.trainer.batch_size:,} transitions"
     text = f"rollouts: blocks of {steps} steps in each of {envs} environments; {batch} (worker.unroll sets the steps)"
-    return [text, *_waiting_workers(config)]
-
-
-def _waiting_workers(config: Config) -> Iterator[str]:
-    """Yield a line if the limiter never lets all workers collect at the same time (`QueueLimiter.may_collect`)."""
-    assert isinstance(config.replay, FifoConfig)
-    rows, size, num = config.rows_per_collect, config.trainer.batch_size, config.num_workers
-    versions = config.versions_per_batch
-    allowed = max(-(-size // rows), config.replay.batches_ahead(versions) * size // rows)
-    if config.mode == "async" and config.orchestrator.limiter != "none" and allowed < num and not config.num_proxies:
-        enough = versions * (-(-num * rows // size) + 1) - 1
-        yield (
-            f"rollouts: only {allowed} of {num} workers collect at the same time, because transitions may not be older "
-            f"than replay.max_staleness={config.replay.max_staleness} versions; replay.max_staleness={enough} or "
-            "shorter blocks (worker.unroll) let all of them collect"
-        )
+    is_limited = config.orchestrator.limiter != "none" and not config.num_proxies
+    return [text, *(config.replay.notes(load_of(config)) if is_limited else ())]
 
 
 def load_of(config: Config) -> Load:

@@ -93,6 +93,10 @@ class ReplayConfig:
         """Yield a line for each option that does not fit the other options or the load."""
         yield from ()
 
+    def notes(self, load: Load) -> Iterator[str]:
+        """Yield a line for each option with which the run works, but slower than its user may expect."""
+        yield from ()
+
     def make_table(
         self,
         schema: Schema,

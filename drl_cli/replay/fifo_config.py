@@ -80,6 +80,18 @@ class FifoConfig(ReplayConfig):
                 f"wait + {load.collected} transitions of one collect of all workers: some would be lost"
             )
 
+    def notes(self, load: Load) -> Iterator[str]:
+        """Yield a line if the limiter never lets all workers collect at the same time (`QueueLimiter.may_collect`)."""
+        size, rows, versions = load.batch_size, load.block_rows, load.versions_per_batch
+        num, allowed = load.collected // rows, max(-(-size // rows), self.batches_ahead(versions) * size // rows)
+        if load.is_async and allowed < num:
+            enough = versions * (-(-num * rows // size) + 1) - 1
+            yield (
+                f"rollouts: only {allowed} of {num} workers collect at the same time, because transitions may not be "
+                f"older than replay.max_staleness={self.max_staleness} versions; replay.max_staleness={enough} or "
+                "shorter blocks (worker.unroll) let all of them collect"
+            )
+
     def make_table(
         self,
         schema: Schema,
