@@ -13,12 +13,11 @@ HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 """Bytes of a TFRecord before its data (length, checksum) and after its data (checksum)."""
 
 
-def truncate_records(folder: Path, env_steps: int, eval_steps: int | None = None) -> None:
+def truncate_records(folder: Path, env_steps: int, eval_steps: int) -> None:
     """Remove all records of a run that are incomplete or have more than `env_steps` environment steps.
 
-    If the resumed run repeats the last evaluation, only evaluations up to `eval_steps` are kept.
+    Only evaluations up to `eval_steps` environment steps are kept.
     """
-    eval_steps = env_steps if eval_steps is None else eval_steps
     for pattern, keep in (
         ("metrics.jsonl", partial(_lines, env_steps=env_steps)),
         ("eval.csv", partial(_rows, env_steps=eval_steps)),

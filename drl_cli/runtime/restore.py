@@ -69,11 +69,15 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
     """Let `last` point to this checkpoint. Remove all records after this checkpoint, and unfinished checkpoints.
 
-    Without a checkpoint, remove all records and checkpoints.
+    Evaluations of later versions than the checkpoint's are removed, too. In mode=async, such a version may be of the
+    same environment step as the checkpoint. Without a checkpoint, remove all records and checkpoints.
     """
-    unfinished = checkpoint and checkpoint.unfinished
-    evaluated = unfinished.env_steps - 1 if unfinished else None
-    truncate_records(run, checkpoint.env_steps if checkpoint else -1, evaluated)
+    env_steps = evaluated = -1
+    if checkpoint is not None:
+        unfinished = checkpoint.unfinished
+        env_steps = checkpoint.env_steps
+        evaluated = unfinished.env_steps - 1 if unfinished else checkpoint.params_header.env_steps
+    truncate_records(run, env_steps, evaluated)
     drop_drafts(run / "checkpoints")
     if checkpoint is not None:
         point(run / "checkpoints", "last", checkpoint.folder)  # the user may have chosen an older checkpoint

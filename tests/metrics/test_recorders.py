@@ -95,7 +95,7 @@ def test_a_continued_file_keeps_its_columns_also_those_of_truncated_rows(scores)
     scores.write(row(10), {"a": 1.0})
     scores.write(row(20), {"b": 2.0})
     scores.close()
-    truncate_records(scores.path.parent, 10)
+    truncate_records(scores.path.parent, 10, 10)
     again = Csv(scores.path, FIXED)
     again.write(row(20), {"c": 4.0, "b": 3.0})
     assert read(again) == [

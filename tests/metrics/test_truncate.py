@@ -40,7 +40,7 @@ def steps(run):
 
 
 def test_later_records_are_removed(run):
-    truncate_records(run, 45)
+    truncate_records(run, 45, 45)
     assert steps(run) == (
         [10, 20, 30, 40],
         [20, 40],
@@ -55,7 +55,7 @@ def test_an_evaluation_that_is_repeated_is_removed_everywhere(run):
 
 def test_earlier_records_stay(run):
     files = {path: path.read_bytes() for path in run.iterdir()}
-    truncate_records(run, 100)
+    truncate_records(run, 100, 100)
     assert {path: path.read_bytes() for path in run.iterdir()} == files
 
 
@@ -63,14 +63,14 @@ def test_earlier_records_stay(run):
 def test_incomplete_records_are_removed(run, cut):
     for path in run.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
-    truncate_records(run, 100)
+    truncate_records(run, 100, 100)
     lines, rows, _ = steps(run)
     assert lines == list(range(10, 91, 10)) or cut == 20
     assert lines == sorted(lines)
     assert rows == sorted(rows)
     for path in run.glob("events*"):
         before = path.read_bytes()
-        truncate_records(run, 100)
+        truncate_records(run, 100, 100)
         assert path.read_bytes() == before
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 100}\n')
@@ -82,11 +82,11 @@ def test_later_videos_are_removed(tmp_path):
     (tmp_path / "videos").mkdir()
     for name in names:
         (tmp_path / "videos" / name).touch()
-    truncate_records(tmp_path, 10)
+    truncate_records(tmp_path, 10, 10)
     assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["best.gif", "eval_000000010.gif"]
 
 
 def test_an_empty_file_stays_empty(tmp_path):
     (tmp_path / "eval.csv").touch()
-    truncate_records(tmp_path, 0)
+    truncate_records(tmp_path, 0, 0)
     assert (tmp_path / "eval.csv").read_bytes() == b""

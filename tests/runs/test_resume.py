@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -134,6 +135,16 @@ def test_the_resumed_checkpoint_becomes_the_last(run):
     older = older_checkpoint(run)
     clean_up(run, open_checkpoint(older))
     assert (run / "checkpoints" / "last").resolve() == older.resolve()
+
+
+def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(run):
+    """In mode=async, the version after the checkpoint's may be of the same step as the checkpoint."""
+    checkpoint = open_checkpoint(older_checkpoint(run))
+    steps, header = checkpoint.env_steps, (run / "eval.csv").read_text().splitlines()[0]
+    rest = "," * header.count(",")
+    (run / "eval.csv").write_text("\n".join([header, f"{steps - 9}{rest}", f"{steps}{rest}", ""]))
+    clean_up(run, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)))
+    assert eval_steps(run) == [steps - 9]
 
 
 def test_a_resumed_run_takes_another_name_without_confirm(run, train):
