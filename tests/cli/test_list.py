@@ -72,7 +72,10 @@ def test_envs_of_conf_and_of_gymnasium_with_tuned_values():
         "runs",
         "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, ppo, redq, sac, td3, tqc, xqc",
     ]
-    assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, appo, dqn, iqn, ppo, pqn, rainbow, vmpo"]
+    assert found["LunarLander"] == [
+        "runs",
+        "conf/env, LunarLander-v3; tuned for apex, appo, dqn, iqn, ppo, pqn, rainbow, vmpo",
+    ]
 
 
 def test_a_missing_package_is_named_with_its_pip_command(monkeypatch):
