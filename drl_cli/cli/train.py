@@ -61,9 +61,9 @@ def answer(args: list[str]) -> int:
     check_command(command)
     if command.is_sweep and "explain=true" in command.overrides:
         raise UsageError("explain=true explains one run: leave -m and the lists of values out")
-    if auto_line is not None and (command.is_sweep or {"explain=true", "dry_run=true"} & {*command.overrides}):
-        print(auto_line)  # a run shows the line in its header
     if command.is_sweep:
+        if auto_line is not None:
+            print(auto_line)
         return run_sweep(command)
     if command.prints:
         overrides = complete_with_family(command.overrides, command.config_file)
@@ -75,6 +75,9 @@ def answer(args: list[str]) -> int:
         with composed(command.overrides, command.config_file) as plain:
             from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
 
+            if auto_line is not None and (plain.get("explain") or plain.get("dry_run")):
+                erase(sys.stdout)
+                print(auto_line)  # a run shows the line in its header
             if plain.get("explain"):
                 erase(sys.stdout)
                 print("\n".join(explanation(build(plain), command.overrides)))

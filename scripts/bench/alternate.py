@@ -124,8 +124,7 @@ def peer_python(venv: Path) -> Path:
     python = venv / "bin" / "python"
     if not python.exists():
         raise SystemExit(
-            f"no {python}: python3 -m venv {venv} && {python} -m pip install -r scripts/bench/requirements.txt "
-            "--extra-index-url https://download.pytorch.org/whl/cpu"
+            f"no {python}: python3 -m venv {venv} && {python} -m pip install -r scripts/bench/requirements.txt"
         )
     return python
 

@@ -11,7 +11,7 @@ onpolicy_peers.py says what each library does. `--before CHECKOUT` also measures
 Sample Factory needs its own virtual environment:
 
     python3 -m venv SF_VENV
-    SF_VENV/bin/pip install torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu
+    SF_VENV/bin/pip install torch==2.13.0  # first, because Sample Factory takes any version
     SF_VENV/bin/pip install sample-factory==2.1.1 gymnasium==0.29.1 numpy==1.26.4 box2d pygame psutil minatar
 """
 

@@ -369,6 +369,7 @@ RIGHT = [
     ("", "To begin: drl-train env=CartPole-v1 stop.return=475"),
     ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
     ("env=CartPole-v1 algo=auto dry_run=true", "algo=auto chose "),
+    ("env=CartPole-v1 algo=auto dry_run=True", "algo=auto chose "),
     ("env=CartPole-v1 algo=auto explain=true", "algo=auto chose "),
     ("-m env=CartPole-v1 algo=auto seed=0,1 dry_run=true", "algo=auto chose "),
     ("env=CartPole-v1 algo.epsilon_end=0.1 explain=true", "action space  env=CartPole-v1"),
