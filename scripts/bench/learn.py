@@ -7,7 +7,7 @@ Every seed of a row is one run of drl-train. The run ends when an evaluation rea
 or when the budget is used up. A row without a threshold scores the last evaluation, or with `scored_from` the mean of
 all evaluations from that step on, because the score of a single evaluation depends on chance. `--piece` stops a run
 after some minutes, and the next call continues the run from outputs/learn. A row with `peer: sb3` runs
-stable-baselines3 with the same settings (sb3_dqn.py) and needs --peers.
+stable-baselines3 with the same settings (sb3.py) and needs --peers.
 
 conf/auto.json has the results from which algo=auto chooses.
 
@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
 AUTO = ROOT / "conf/auto.json"
 UNFINISHED, FINISHED = ROOT / "outputs/learn", ROOT / "outputs/learned"
-PEER = Path(__file__).with_name("sb3_dqn.py")
+PEER = Path(__file__).with_name("sb3.py")
 PACKAGES = ("torch", "numpy", "gymnasium")
 GROUPS = (
     *("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "manage", "mode"),
@@ -113,7 +113,7 @@ def fingerprint(row: Row, common: list[str]) -> str:
     groups = GROUPS
     if (reward := config["reward"]["name"]) != "none":
         ours, groups = [*ours, f"drl_cli.algos.rewards.{reward}"], (*GROUPS, "reward")
-    code = [PEER] if "peer" in row else imported(ours)
+    code = [PEER, PEER.with_name("sb3_models.py")] if "peer" in row else imported(ours)
     packages = [platform.python_version(), *map(importlib.metadata.version, PACKAGES)]
     values = json.dumps({name: config[name] for name in groups}, sort_keys=True)
     return ".".join(digest(part) for part in (b"".join(p.read_bytes() for p in code), values, str(packages)))

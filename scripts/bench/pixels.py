@@ -21,7 +21,7 @@ from alternate import peer_python
 from end_to_end import ALONE
 from runs import QUIET, Line, spread, watch
 
-PEER = Path(__file__).with_name("sb3_dqn.py")
+PEER = Path(__file__).with_name("sb3.py")
 WARM = 500  # updates before
 DQN = ("algo=dqn", "algo.loss=huber")  # theirs has no other loss
 

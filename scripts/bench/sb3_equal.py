@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import yaml
 from minatar.gym import register_envs
-from sb3_dqn import envs, model
+from sb3_models import envs, model
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 

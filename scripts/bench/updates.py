@@ -137,7 +137,7 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
     options = {"policy_kwargs": {"net_arch": list(case.hidden), "activation_fn": torso}, "batch_size": case.batch}
     options |= {"device": "cpu", "seed": 0}
     if case.board:
-        from sb3_dqn import Small
+        from sb3_models import Small
 
         options["policy_kwargs"]["features_extractor_class"] = Small
     if case.algo == "droq":
