@@ -127,9 +127,9 @@ class Algorithm(BaseAlgorithm):
             flat = nets.target.state(map_parts(lambda column: column.flatten(0, 1), batch["next_obs"]))
             next_zs = flat.view(*batch["valid"].shape, -1)  # [B, L, Z]
         encoder_loss, zsa = self.encoder_loss(nets, batch, action, zs, next_zs)
+        (q, scale), zs = nets.value(zsa.detach()), zs.detach()
         with torch.no_grad():
-            target = self.target(nets, batch, next_zs, noise)
-        (q, _), zs = nets.value(zsa.detach()), zs.detach()
+            target = self.target(nets, batch, next_zs, noise) / scale
         critic_loss = torch.nn.functional.smooth_l1_loss(q, target.expand_as(q))
         out = nets.actor(zs)
         obs = map_parts(lambda column: column[:, 0], batch["obs"])
@@ -146,20 +146,21 @@ class Algorithm(BaseAlgorithm):
 
         The model predicts each step's embedding from the predicted embedding of the step before.
         """
-        config, pairs, losses = self.config, [], []
+        config, pairs, outs = self.config, [], []
         for step in range(action.shape[1]):
             pairs.append(nets.pair(zs, action[:, step]))
-            end, zs, logits = nets.model(pairs[-1]).split((1, self.width, config.bins), -1)
-            dynamics = (zs - next_zs[:, step]).square().mean(-1)
-            reward = two_hot_loss(logits, batch["reward"][:, step], self.bins)
-            termination = (end.squeeze(-1) - batch["terminated"][:, step].float()).square()
-            loss = config.dynamics_weight * dynamics + config.reward_weight * reward
-            loss = loss + config.termination_weight * termination
-            losses.append(torch.where(batch["valid"][:, step], loss, 0.0))
-        return torch.stack(losses).sum(0).mean(), pairs[0]
+            outs.append(nets.model(pairs[-1]))
+            zs = outs[-1][:, 1 : 1 + self.width]
+        end, predicted, logits = torch.stack(outs, 1).split((1, self.width, config.bins), -1)
+        dynamics = (predicted - next_zs).square().mean(-1)
+        reward = two_hot_loss(logits, batch["reward"], self.bins)
+        termination = (end.squeeze(-1) - batch["terminated"].float()).square()
+        loss = config.dynamics_weight * dynamics + config.reward_weight * reward
+        loss = loss + config.termination_weight * termination
+        return torch.where(batch["valid"], loss, 0.0).sum(1).mean(), pairs[0]
 
     def target(self, nets: Nets, batch: Batch, next_zs: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
-        """Return the critics' targets `[B]` in units of the reward scale (eq. 20)."""
+        """Return the critics' targets `[B]` before the division by the reward scale (eq. 20)."""
         config, valid, rows = self.config, batch["valid"], torch.arange(len(next_zs), device=next_zs.device)
         reward = torch.where(valid, batch["reward"], 0.0)
         total, discount, last = (
@@ -174,8 +175,7 @@ class Algorithm(BaseAlgorithm):
         else:
             action = torch.nn.functional.one_hot(legal(action, obs).argmax(-1), self.size).float()
         next_q, next_scale = nets.target.value(nets.target.pair(zs, action))
-        _, scale = nets.value(zs)
-        target: Tensor = (total + discount * next_q.amin(0) * next_scale) / scale
+        target: Tensor = total + discount * next_q.amin(0) * next_scale
         return target
 
     def relaxed(self, out: Tensor, obs: Any, noise: Mapping[str, Tensor], half: int) -> Tensor:
@@ -221,7 +221,7 @@ def gumbel_softmax(logits: Tensor, uniform: Tensor, temperature: float) -> Tenso
 
 
 def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
-    """Return the cross-entropy `[B]` of logits `[B, K]` with the two bins `[K]` that enclose a value `[B]`."""
+    """Return the cross-entropy `[...]` of logits `[..., K]` with the two bins `[K]` that enclose a value `[...]`."""
     lower = (torch.bucketize(value.contiguous(), bins, right=True) - 1).clamp(0, len(bins) - 2)
     share = ((value - bins[lower]) / (bins[lower + 1] - bins[lower])).clamp(0.0, 1.0)
     log_probs = logits.log_softmax(-1)

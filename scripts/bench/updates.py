@@ -60,6 +60,7 @@ CASES = {
     "ddpg": Case("ddpg", 256, (256, 256)),
     "tqc": Case("tqc", 256, (256, 256), ours=("algo.critics=2",)),
     "crossq": Case("crossq", 256, (256, 256)),
+    "mrq": Case("mrq", 128, (128, 128), sides=()),
     "droq": Case("droq", 256, (256, 256), peer=(("policy_delay", 20),), sides=("sbx",)),
 }
 """PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes, and

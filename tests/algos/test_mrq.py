@@ -157,10 +157,11 @@ BROKEN = {
     "the encoder learns from the critics": ("nets.value(zsa.detach())", "nets.value(zsa)"),
     "the model starts at each true state": (
         "pairs.append(nets.pair(zs, ",
-        "pairs.append(nets.pair(pairs and next_zs[:, step - 1] or zs, ",
+        "pairs.append(nets.pair(next_zs[:, step - 1] if pairs else zs, ",
     ),
-    "padding counts": ('torch.where(batch["valid"][:, step], loss, 0.0)', "loss"),
-    "a loss for each valid step": (".sum(0).mean()", ".mean()"),
+    "padding counts": ('torch.where(batch["valid"], loss, 0.0)', "loss"),
+    "a loss for each valid step": (".sum(1).mean()", ".mean()"),
+    "the termination taken for an embedding": ("[:, 1 : 1 + self.width]", "[:, : self.width]"),
     "both bins swapped": (
         "(1.0 - share) * chosen[..., 0] + share * chosen[..., 1]",
         "share * chosen[..., 0] + (1.0 - share) * chosen[..., 1]",
