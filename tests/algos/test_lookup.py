@@ -65,8 +65,8 @@ def test_refusal_says_why(monkeypatch):
     )
     assert lookup.refusal("dqn", DISCRETE, "async", "uniform") is None
     line = lookup.refusal("dqn", BOX, "async", "uniform")
-    fits = ("crossq", "d4pg", "ddpg", "impala", "mpo", "mrq", "ppo", "redq", "sac", "td3", "tqc", "vmpo", "xqc")
-    wanted = " or ".join(f"algo={name}" for name in fits)
+    names = "crossq d4pg ddpg impala mpo mrq ppo redq reppo sac td3 tqc vmpo xqc"
+    wanted = " or ".join(f"algo={name}" for name in names.split())
     assert line == f"DQN needs a discrete action space; Car-v0 has Box(2,). For this: {wanted}"
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
     line = lookup.refusal("dqn", several, "async", "uniform")

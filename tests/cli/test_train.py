@@ -40,7 +40,7 @@ PERF = {f"perf/{name}" for name in (
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
 VALUE_BASED = ("c51", "dqn", "iqn", "pqn", "qr_dqn", "sac_discrete")
-CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "sac", "td3", "tqc", "xqc")
+CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc")
 LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in VALUE_BASED}
 LEARNS |= {name: {"box", "discrete"} for name in ("impala", "mrq", "ppo", "vmpo")}
 """The actions that each algorithm learns, in every mode."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from drl_cli.losses.distributional import (
     cross_entropy,
+    hl_gauss,
     midpoints,
     project,
     project_numpy,
@@ -126,3 +127,27 @@ def test_what_the_worst_returns_count_for_a_risk_measure(risk, level, shares):
 def test_shares_and_fractions_of_a_risk_measure_are_inverse_to_each_other(risk, level):
     fraction = midpoints(50)
     np.testing.assert_allclose(risky_share(risky_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5)
+
+
+def normal_mass(low, high, mean, std):
+    return 0.5 * (math.erf((high - mean) / (std * math.sqrt(2))) - math.erf((low - mean) / (std * math.sqrt(2))))
+
+
+@pytest.mark.parametrize(("target", "mean"), [(0.3, 0.3), (-0.9, -0.9), (1.0, 1.0), (7.0, 1.0), (-7.0, -1.0)])
+def test_hl_gauss_is_the_mass_of_a_normal_distribution_in_each_bin(target, mean):
+    masses = [normal_mass(z - 0.5, z + 0.5, mean, 0.75) for z in (-1.0, 0.0, 1.0)]
+    found = hl_gauss(torch.tensor([target, 0.0]), SUPPORT)
+    assert found.shape == (2, 3)
+    assert found[0].tolist() == pytest.approx([mass / sum(masses) for mass in masses], abs=1e-6)
+    narrow = hl_gauss(torch.tensor([target]), SUPPORT, 0.1)[0]
+    masses = [normal_mass(z - 0.5, z + 0.5, mean, 0.1) for z in (-1.0, 0.0, 1.0)]
+    assert narrow.tolist() == pytest.approx([mass / sum(masses) for mass in masses], abs=1e-6)
+
+
+def test_the_mean_of_hl_gauss_is_the_target_inside_the_support():
+    support, target = torch.linspace(-10.0, 10.0, 151), torch.linspace(-9.0, 9.0, 40)
+    torch.testing.assert_close(hl_gauss(target, support) @ support, target, rtol=1e-3, atol=2e-3)
+    ends = hl_gauss(torch.tensor([-1e6, 1e6]), support)
+    assert ends.isfinite().all()
+    assert ends.argmax(1).tolist() == [0, 150]
+    assert hl_gauss(torch.tensor([math.nan]), support).isnan().all()

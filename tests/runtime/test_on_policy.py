@@ -214,9 +214,10 @@ def test_learns_from_rollouts_that_are_a_version_old(run_graph):
         ("CartPole-v1", ("algo=pqn", "algo.epsilon_steps=400")),
         ("CartPole-v1", ("algo=reinforce",)),
         ("Pendulum-v1", ("algo=vmpo", "env.normalize_obs=true")),
+        ("Pendulum-v1", ("algo=reppo", "env.normalize_obs=true")),
         ("Pendulum-v1", ("algo=ppo", "algo.kl_coef=0.5", "algo.squash=true", "algo.value_clip=0.2")),
     ],
-    ids=["pqn", "reinforce", "vmpo", "ppo"],
+    ids=["pqn", "reinforce", "vmpo", "reppo", "ppo"],
 )
 def test_a_resumed_run_equals_an_uninterrupted_run(run_graph, env, words, mode):
     """This includes the dual variables, the weight of the KL penalty, epsilon, and the moments of observations."""

@@ -99,11 +99,13 @@ def squashed(out: Tensor) -> TanhGaussian:
     return TanhGaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))
 
 
-def make_network(network: NetworkConfig, spec: EnvSpec, outputs: int, actions: int = 0, ensemble: int = 1) -> "Network":
+def make_network(
+    network: NetworkConfig, spec: EnvSpec, outputs: int, actions: int = 0, ensemble: int = 1, last: float = 1.0
+) -> "Network":
     """Return a new `drl.Network`."""
     from drl_cli.networks.mlp_module import Network  # imports torch
 
-    return Network(network, spec, outputs, actions, ensemble)
+    return Network(network, spec, outputs, actions, ensemble, last)
 
 
 def check_network(name: str, network: NetworkConfig, dropout: bool = False, batch_norm: bool = False) -> None:

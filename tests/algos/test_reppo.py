@@ -1,0 +1,285 @@
+"""REPPO: targets and gradients against an independent implementation, and broken copies that must fail."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from continuous import changed, gradient
+from references import sequential
+from torch.distributions import Normal, kl_divergence
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.on_policy import reppo
+from drl_cli.algos.rollout import Rollouts
+from drl_cli.errors import UsageError
+from drl_cli.optim.group import Refused
+from drl_cli.testing import Case, check_learning
+
+NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0  # more rows than one encoder pass has
+SMALL = (
+    *("env=Pendulum-v1", f"network.hidden=[8,{WIDTH}]", "network.activation=tanh", "network.layer_norm=false"),
+    *("algo.td_lambda=0.7", f"algo.atoms={ATOMS}", f"algo.v_min={V_MIN}", f"algo.v_max={V_MAX}"),
+    *("algo.minibatch_size=null", "algo.initial_alpha=0.3", "algo.initial_beta=0.4", "algo.kl_bound=0.2"),
+    *("algo.prediction_coef=0.5", "optimizer.max_norm=null", "trainer.on_nonfinite=stop"),
+)
+VALUES = torch.linspace(V_MIN, V_MAX, ATOMS, dtype=torch.float64)
+
+
+def case_of(module, *overrides):
+    """A case whose networks have last layers of full size."""
+    case = Case("reppo", *SMALL, *overrides)
+    case.module = module
+    algorithm = case.algorithm()
+    for name in ("actor", "critic"):
+        algorithm.params[name].flat.normal_(0.0, 0.4, generator=torch.Generator().manual_seed(3))
+    return case, algorithm
+
+
+def networks(params):
+    """Actor and critic in float64. The critic has an encoder, a head and a predictor."""
+    flat, sizes = params["critic"].flat, ((4, 8, WIDTH, WIDTH), (WIDTH, WIDTH, ATOMS), (WIDTH, WIDTH, WIDTH))
+    nums = [sum((a + 1) * b for a, b in pairwise(one)) for one in sizes]
+    pieces = torch.split(flat, nums)
+    critic = [sequential(piece, one, "tanh") for piece, one in zip(pieces, sizes, strict=True)]
+    return sequential(params["actor"].flat, (3, 8, WIDTH, 2), "tanh"), critic
+
+
+def criticised(critic, obs, action):
+    """Return log-probabilities of the values, the embedding and the predicted next embedding."""
+    encoder, head, predictor = critic
+    out = encoder(torch.cat([obs, action], 1))
+    scaled = (out - out.mean(1, keepdim=True)) / (out.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+    embedding = scaled.tanh()
+    return head(embedding).log_softmax(1), embedding, predictor(embedding)
+
+
+def sample(out, noise):
+    """Return squashed actions and their log-probabilities, from the density of a transformed variable."""
+    mean, log_std = out.chunk(2, 1)
+    u = mean + log_std.exp() * noise
+    density = Normal(mean, log_std.exp()).log_prob(u) - torch.log(1 - u.tanh().square())
+    return u.tanh(), density.sum(1)
+
+
+def soft_lambda_returns(reward, discount, next_q, cost, cut, lambda_):
+    """The mixture of all soft n-step returns of each row, weighted by (1 - lambda) lambda^(n - 1)."""
+    targets = []
+    for t in range(len(reward)):
+        end = next(i for i in range(t, len(reward)) if cut[i] or i == len(reward) - 1)
+        total, product, returns = 0.0, 1.0, []
+        for k in range(t, end + 1):
+            total += product * (reward[k] - discount[k] * cost[k])
+            product *= discount[k]
+            returns.append(total + product * next_q[k])
+        shares = [(1 - lambda_) * lambda_**n for n in range(len(returns) - 1)] + [lambda_ ** (len(returns) - 1)]
+        targets.append(sum(share * value for share, value in zip(shares, returns, strict=True)))
+    return torch.tensor(targets)
+
+
+def the_columns_are_right(module):
+    case, algorithm = case_of(module)
+    batch = case.batch(0, NUM)
+    batch["truncated"] |= torch.rand(NUM, generator=torch.Generator().manual_seed(4)) < 0.1
+    batch["cut"] = batch["terminated"] | batch["truncated"]
+    assert (batch["truncated"] & ~batch["terminated"]).sum() > 20 < batch["terminated"].sum()
+    generator = torch.Generator()
+    generator.set_state(algorithm.state()["generator.noise"])
+    noise = torch.randn(NUM, 1, generator=generator).double()
+    actor, critic = networks(algorithm.params)
+    rollouts = Rollouts(batch, algorithm.context.group)
+    algorithm.prepare(rollouts)
+    rows = rollouts.rows
+    assert not any(rows[name].requires_grad for name in ("old", "next_embedding", "target"))
+    with torch.no_grad():
+        action, log_prob = sample(actor(batch["next_obs"].double()), noise)
+        log_probs, embedding, _ = criticised(critic, batch["next_obs"].double(), action)
+        torch.testing.assert_close(rows["old"].double(), actor(batch["obs"].double()), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rows["next_embedding"].double(), embedding, rtol=1e-4, atol=1e-4)
+        columns = (batch["reward"].double(), batch["discount"].double(), log_probs.exp() @ VALUES, 0.3 * log_prob)
+        target = soft_lambda_returns(*(column.tolist() for column in columns), batch["cut"], 0.7)
+    torch.testing.assert_close(rows["target"].double(), target.double(), rtol=1e-4, atol=1e-4)
+
+
+def hl_gauss(target):
+    gap = (V_MAX - V_MIN) / (ATOMS - 1)
+    normal = Normal(target.clamp(V_MIN, V_MAX)[:, None], 0.75 * gap)
+    masses = normal.cdf(VALUES + gap / 2) - normal.cdf(VALUES - gap / 2)
+    return masses / masses.sum(1, keepdim=True)
+
+
+def the_gradients_are_right(module):
+    _, algorithm = case_of(module)
+    rng = torch.Generator().manual_seed(7)
+    rows = {"obs": torch.randn(NUM, 3, generator=rng), "action": 2 * torch.rand(NUM, 1, generator=rng) - 1}
+    rows |= {"old": 0.5 * torch.randn(NUM, 2, generator=rng), "noise": torch.randn(NUM, 1, generator=rng)}
+    rows |= {"target": 4 * torch.randn(NUM, generator=rng), "weight": torch.rand(NUM, generator=rng) + 0.5}
+    rows |= {"terminated": torch.rand(NUM, generator=rng) < 0.3}
+    rows |= {"next_embedding": torch.randn(NUM, WIDTH, generator=rng)}
+    actor, critic = networks(algorithm.params)
+    loss, metrics = algorithm.gradients(rows)
+    rows = {name: column.double() for name, column in rows.items()}
+    weight, obs = rows["weight"], rows["obs"]
+    log_probs, _, predicted = criticised(critic, obs, rows["action"])
+    critic_loss = -(weight * (hl_gauss(rows["target"]) * log_probs).sum(1)).mean()
+    error = (1 - rows["terminated"]) * (predicted - rows["next_embedding"]).square().mean(1)
+    (critic_loss + 0.5 * (weight * error).mean()).backward()
+    wanted = {"critic": gradient(*critic)}
+    out = actor(obs)
+    action, log_prob = sample(out, rows["noise"])
+    q = criticised(critic, obs, action)[0].exp() @ VALUES
+    (mean, log_std), (old_mean, old_log_std) = out.chunk(2, 1), rows["old"].chunk(2, 1)
+    kl = kl_divergence(Normal(old_mean, old_log_std.exp()), Normal(mean, log_std.exp())).sum(1)
+    log_alpha, log_beta = (torch.tensor(math.log(x), dtype=torch.float64, requires_grad=True) for x in (0.3, 0.4))
+    actor_loss = (weight * torch.where(kl < 0.2, 0.3 * log_prob - q, 0.4 * kl)).mean()
+    assert 100 < (kl < 0.2).sum() < NUM - 100
+    actor_loss.backward()
+    wanted["actor"] = gradient(actor)
+    entropy, mean_kl = -(weight * log_prob.detach()).mean(), (weight * kl.detach()).mean()
+    (log_alpha.exp() * (entropy + 0.5)).backward()  # the target entropy is -1/2
+    (-log_beta.exp() * (mean_kl - 0.2)).backward()
+    wanted |= {"log_alpha": log_alpha.grad.view(1), "log_beta": log_beta.grad.view(1)}
+    for name, expected in wanted.items():
+        torch.testing.assert_close(algorithm.params[name].grad.double(), expected, rtol=1e-3, atol=1e-5)
+    found = {"critic_loss": critic_loss, "actor_loss": actor_loss, "entropy": entropy, "kl": mean_kl}
+    found |= {"prediction_loss": (weight * error).mean(), "q_mean": (weight * (log_probs.exp() @ VALUES)).mean()}
+    found |= {"alpha": torch.tensor(0.3), "beta": torch.tensor(0.4), "near": (weight * (kl < 0.2)).mean()}
+    assert {name: float(x) for name, x in metrics.items()} == pytest.approx(
+        {name: float(x.detach()) for name, x in found.items()}, rel=1e-3, abs=1e-4
+    )
+    dual_loss = 0.3 * (entropy + 0.5) - 0.4 * (mean_kl - 0.2)
+    total = critic_loss + 0.5 * (weight * error).mean() + actor_loss + dual_loss
+    assert float(loss) == pytest.approx(float(total.detach()), rel=1e-3)
+
+
+def an_update_is_right(module):
+    """Every epoch has all rows once, with new noise, and the targets and the old policy from before the update."""
+    case, algorithm = case_of(module, "algo.epochs=2", "algo.minibatch_size=250")
+    seen, gradients = [], algorithm.gradients
+
+    def watched(rows):
+        seen.append({name: rows[name].clone() for name in ("action", "noise", "old", "target", "next_embedding")})
+        return gradients(rows)
+
+    watched.parts = gradients.parts
+    algorithm.gradients = watched
+    batch = case.batch(0, NUM)
+    actor, _ = networks(algorithm.params)
+    before = {name: algorithm.params[name].flat.clone() for name in algorithm.params.slices}
+    update = algorithm.learn(batch, Counts())
+    assert (update.steps, len(seen), update.skipped) == (6, 6, 0)
+    assert all((algorithm.params[name].flat != before[name]).any() for name in before)
+    epochs = [{name: torch.cat([rows[name] for rows in part]) for name in seen[0]} for part in (seen[:3], seen[3:])]
+    orders = [epoch["action"][:, 0].argsort() for epoch in epochs]
+    assert not torch.equal(*(epoch["action"] for epoch in epochs))
+    first, second = ({name: c[order] for name, c in epoch.items()} for epoch, order in zip(epochs, orders, strict=True))
+    for name in ("action", "old", "target", "next_embedding"):
+        assert torch.equal(first[name], second[name])
+    assert (first["noise"] - second["noise"]).abs().mean() > 0.5
+    mine = batch["action"][:, 0].argsort()
+    assert torch.equal(first["action"], batch["action"][mine])
+    torch.testing.assert_close(first["old"].double(), actor(batch["obs"].double())[mine].detach(), rtol=1e-3, atol=1e-4)
+
+
+CHECKS = (the_columns_are_right, the_gradients_are_right, an_update_is_right)
+BROKEN = {
+    "no entropy in the target": (' - rows["discount"] * cost', ""),
+    "the entropy not discounted": ('rows["discount"] * cost', "cost"),
+    "the entropy's sign in the target": ('rows["reward"] - rows', 'rows["reward"] + rows'),
+    "one-step targets": ("self.config.td_lambda", "0.0"),
+    "no cut": ('rows["cut"], self', 'torch.zeros_like(rows["cut"]), self'),
+    "truncations do not bootstrap": ("next_q, rows[", 'next_q * ~rows["truncated"], rows['),
+    "values of obs": ('modules["critic"](piece["next_obs"]', 'modules["critic"](piece["obs"]'),
+    "the next action from obs": ('(modules["actor"](piece["next_obs"]))', '(modules["actor"](piece["obs"]))'),
+    "targets with a gradient": ("with torch.no_grad():", "with torch.enable_grad():"),
+    "the same noise in every piece": ("noise[index]", "noise[: len(index)]"),
+    "the divergence's direction": ("old.kl(policy)", "policy.kl(old)"),
+    "the trust region inverted": ("kl < config.kl_bound", "kl > config.kl_bound"),
+    "the divergence added everywhere": (
+        "torch.where(is_near, alpha.detach() * log_prob - q, beta.detach() * kl)",
+        "(alpha.detach() * log_prob - q + beta.detach() * kl)",
+    ),
+    "the multiplier's sign": ("- beta * (mean_kl", "+ beta * (mean_kl"),
+    "the temperature's sign": ("alpha * (entropy", "-alpha * (entropy"),
+    "the temperature learns from the actor's loss": ("alpha.detach() * log", "alpha * log"),
+    "the multiplier learns from the actor's loss": ("beta.detach() * kl", "beta * kl"),
+    "the entropy's sign": ("alpha.detach() * log_prob - q", "-alpha.detach() * log_prob - q"),
+    "Q minimised": ("log_prob - q,", "log_prob + q,"),
+    "the actor trains the critic": ("nets.frozen.critic(", "nets.critic("),
+    "the target entropy of SAC": ("-0.5 * self.size", "-1.0 * self.size"),
+    "predictions after the end": (' * ~rows["terminated"]', ""),
+    "no weight of the prediction": ("config.prediction_coef * ", ""),
+    "the embedding itself": ("logits, _, predicted", "logits, predicted, _"),
+    "a critic without weights": ("(weight * (probs *", "((probs *"),
+    "an actor without weights": ("(weight * torch.where", "(torch.where"),
+    "targets in every epoch": ('rollouts.rows["noise"] = ', 'self.prepare(rollouts); rollouts.rows["noise"] = '),
+    "the same noise in every epoch": (
+        'rollouts.rows["noise"] = self.draw(rollouts)',
+        'rollouts.rows.setdefault("noise", self.draw(rollouts))',
+    ),
+}
+
+
+def passes(check, module):
+    try:
+        check(module)
+    except (AssertionError, RuntimeError):  # torch raises RuntimeError for a gradient in the wrong place
+        return False
+    return True
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_algorithm_passes(check):
+    check(reppo)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    module = changed("reppo", BROKEN[fault])
+    assert not all(passes(check, module) for check in CHECKS)
+
+
+def test_without_minibatches_an_epoch_is_one_step_and_infinite_rewards_are_skipped():
+    case, algorithm = case_of(reppo, "algo.epochs=3")
+    assert algorithm.learn(case.batch(0, 40), Counts()).steps == 3
+    context = case.context(skips=True)
+    algorithm, batch = case.algorithm(context=context), case.batch(0, 40)
+    before = algorithm.params.flat.clone()
+    update = algorithm.learn({**batch, "reward": batch["reward"] + math.inf}, Counts())
+    assert (update.steps, update.skipped) == (0, 3)
+    assert torch.equal(algorithm.params.flat, before)
+
+
+def test_actor_and_critic_are_clipped_apart():
+    _, algorithm = case_of(reppo, "optimizer.max_norm=0.3")
+    assert algorithm.optimizer.limits == {"actor": 0.3, "critic": 0.3}
+
+
+def test_the_first_policy_is_nearly_the_same_everywhere_and_the_first_values_are_the_middle():
+    case = Case("reppo", "env=Pendulum-v1")
+    algorithm, obs = case.algorithm(), torch.from_numpy(case.obs(50))
+    with torch.no_grad():
+        out = algorithm.params.modules["actor"](obs)
+        logits, _, _ = algorithm.params.modules["critic"](obs, torch.zeros(50, 1))
+    assert out.abs().max() < 0.1
+    assert algorithm.mean(logits).abs().max() < 0.5
+    action = case.policy(0, algorithm).act(np.zeros((4000, 3), np.float32))["action"]
+    assert np.arctanh(action).std() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("options", [("algo.atoms=1",), ("algo.v_min=10",)])
+def test_an_empty_support_is_refused(options):
+    with pytest.raises(UsageError, match=r"algo.atoms=.* has to be at least 2, and algo.v_min=.* below"):
+        Case("reppo", *options)
+
+
+def test_dropout_and_memories_are_refused():
+    for option in ("network.dropout=0.1", "network.memory=gru"):
+        with pytest.raises(Refused, match="reppo has no"):
+            Case("reppo", option).algorithm()
+
+
+def test_it_learns():
+    fast = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.minibatch_size=64")
+    check_learning("reppo", *fast, updates=60)
