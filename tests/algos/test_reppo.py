@@ -19,7 +19,13 @@ from drl_cli.testing import Case, check_learning
 
 NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0  # more rows than one encoder pass has
 SMALL = (
-    *("env=Pendulum-v1", f"network.hidden=[8,{WIDTH}]", "network.activation=tanh", "network.layer_norm=false"),
+    *(
+        "env=Pendulum-v1",
+        "tuned=none",
+        f"network.hidden=[8,{WIDTH}]",
+        "network.activation=tanh",
+        "network.layer_norm=false",
+    ),
     *("algo.td_lambda=0.7", f"algo.atoms={ATOMS}", f"algo.v_min={V_MIN}", f"algo.v_max={V_MAX}"),
     *("algo.minibatch_size=null", "algo.initial_alpha=0.3", "algo.initial_beta=0.4", "algo.kl_bound=0.2"),
     *("algo.prediction_coef=0.5", "optimizer.max_norm=null", "trainer.on_nonfinite=stop"),
@@ -257,7 +263,7 @@ def test_actor_and_critic_are_clipped_apart():
 
 
 def test_the_first_policy_is_nearly_the_same_everywhere_and_the_first_values_are_the_middle():
-    case = Case("reppo", "env=Pendulum-v1")
+    case = Case("reppo", "env=Pendulum-v1", "tuned=none")
     algorithm, obs = case.algorithm(), torch.from_numpy(case.obs(50))
     with torch.no_grad():
         out = algorithm.params.modules["actor"](obs)

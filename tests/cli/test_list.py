@@ -70,7 +70,7 @@ def test_envs_of_conf_and_of_gymnasium_with_tuned_values():
     assert {*options("env"), "CartPole-v1", "BipedalWalker-v3"} <= set(found)
     assert found["Pendulum-v1"] == [
         "runs",
-        "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, ppo, redq, sac, td3, tqc, xqc",
+        "classic_control; tuned for crossq, d4pg, ddpg, droq, mpo, ppo, redq, reppo, sac, td3, tqc, xqc",
     ]
     assert found["LunarLander"] == [
         "runs",
