@@ -305,7 +305,7 @@ VALUES = [
     ("env=Pendulum-v1 network.hidden=[256", 2, "is not closed; say network.hidden=[256]"),
     ("device=cuda:x", 2, "device: must be auto, cpu, cuda or cuda:N, got cuda:x"),
     ("logger=wandb", 2, "no logger option 'wandb'. Did you mean logger.wandb=offline?"),
-    ("algo=trpo", 2, "unknown algorithm 'trpo'.   available: "),
+    ("algo=acktr", 2, "unknown algorithm 'acktr'.   available: "),
     ("env=Pendulum-v1 total_env_steps=10", 2, "say total_env_steps=1002 or more"),
     ("env=Pendulum-v1 hpo=tpe", 2, "drl-train -m env=Pendulum-v1 hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'"),
     ("hpo=tpe algo.lr=interval(1,2)", 2, "drl-train -m hpo=tpe 'algo.lr=interval(1,2)'"),
