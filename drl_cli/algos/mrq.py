@@ -52,6 +52,8 @@ class Config(AlgoConfig):
     dynamics_weight: NonNegative = 1.0
     reward_weight: NonNegative = 0.1
     termination_weight: NonNegative = 0.1
+    contrast_weight: NonNegative = 0.0
+    contrast_temperature: Positive = 0.1
     pre_activation_weight: NonNegative = 1e-5
     bins: Count = 65
     value_max_norm: Positive = 20.0
@@ -157,6 +159,9 @@ class Algorithm(BaseAlgorithm):
         termination = (end.squeeze(-1) - batch["terminated"].float()).square()
         loss = config.dynamics_weight * dynamics + config.reward_weight * reward
         loss = loss + config.termination_weight * termination
+        if config.contrast_weight:
+            contrast = info_nce(predicted, next_zs, batch["valid"], config.contrast_temperature)
+            loss = loss + config.contrast_weight * contrast
         return torch.where(batch["valid"], loss, 0.0).sum(1).mean(), pairs[0]
 
     def target(self, nets: Nets, batch: Batch, next_zs: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
@@ -227,6 +232,17 @@ def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
     log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(-1, torch.stack([lower, lower + 1], -1))
     return -((1.0 - share) * chosen[..., 0] + share * chosen[..., 1])
+
+
+def info_nce(predicted: Tensor, goals: Tensor, valid: Tensor, temperature: float) -> Tensor:
+    """Return the InfoNCE loss `[B, L]` of predicted embeddings `[B, L, Z]` (DR.Q, Lyu et al. 2026, arXiv 2605.11711).
+
+    The loss is the cross-entropy of choosing a row's own goal among the goals `[B, L, Z]` of all rows at the same step.
+    The logits are the cosine similarities divided by the temperature. Goals that are not `valid` `[B, L]` are left out.
+    """
+    left, right = (torch.nn.functional.normalize(x.transpose(0, 1), dim=-1) for x in (predicted, goals))  # [L, B, Z]
+    logits = (left @ right.mT / temperature).masked_fill(~valid.T.unsqueeze(1), FORBIDDEN)
+    return -logits.log_softmax(-1).diagonal(dim1=1, dim2=2).T
 
 
 def check_network(config: Any, network: NetworkConfig) -> None:

@@ -17,6 +17,7 @@ from drl_cli.types import ActionSpec, Column, EnvSpec
 ROWS, STEPS, WIDTH, BINS, SCALE, OLD_SCALE = 32, 5, 12, 9, 2.0, 3.0
 DISCRETE = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))
 WEIGHTS = {"dynamics_weight": 0.7, "reward_weight": 0.4, "termination_weight": 0.3, "pre_activation_weight": 0.2}
+WEIGHTS |= {"contrast_weight": 0.6, "contrast_temperature": 0.3}
 NORMAL = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
 UNIFORM = torch.rand(ROWS, 6, generator=torch.Generator().manual_seed(2))
 
@@ -75,6 +76,15 @@ def two_hot(value):
     return probs
 
 
+def contrast(predicted, goals):
+    """The InfoNCE loss `[B]`, one similarity at a time."""
+    losses = []
+    for i, p in enumerate(predicted):
+        similar = torch.stack([p @ g / (p @ p).sqrt() / (g @ g).sqrt() / 0.3 for g in goals])
+        losses.append(similar.exp().sum().log() - similar[i])
+    return torch.stack(losses)
+
+
 def soft(logits, uniform):
     return ((logits - (-uniform.double().log()).log()) / 10).softmax(-1)
 
@@ -96,7 +106,8 @@ def an_update_equals_an_independent_implementation(module, spec):
         probs = torch.stack([two_hot(float(r)) for r in reward[:, t]])
         losses = 0.7 * ((zs - goal) ** 2).mean(1) - 0.4 * (probs * logits.log_softmax(1)).sum(1)
         losses = losses + 0.3 * (end[:, 0] - batch["terminated"][:, t].double()) ** 2
-        encoder_loss = encoder_loss + losses[valid[:, t]].sum() / ROWS
+        rows = valid[:, t]
+        encoder_loss = encoder_loss + (losses[rows] + 0.6 * contrast(zs[rows], goal[rows])).sum() / ROWS
     encoder_loss.backward()
     targets = []
     noise = NORMAL.double() * 0.2 if spec is SPEC else NORMAL.double() * 0.1
@@ -162,6 +173,17 @@ BROKEN = {
     "padding counts": ('torch.where(batch["valid"], loss, 0.0)', "loss"),
     "a loss for each valid step": (".sum(1).mean()", ".mean()"),
     "the termination taken for an embedding": ("[:, 1 : 1 + self.width]", "[:, : self.width]"),
+    "padding among the goals": (".masked_fill(~valid.T.unsqueeze(1), FORBIDDEN)", ""),
+    "padding of the wrong rows": ("valid.T.unsqueeze(1)", "valid.T.unsqueeze(2)"),
+    "goals of other steps": ("diagonal(dim1=1, dim2=2)", "diagonal(dim1=2, dim2=1).flip(0)"),
+    "the prediction chosen for a goal": ("logits.log_softmax(-1)", "logits.log_softmax(-2)"),
+    "similarities without normalisation": (
+        "torch.nn.functional.normalize(x.transpose(0, 1), dim=-1)",
+        "x.transpose(0, 1)",
+    ),
+    "the contrast's temperature": ("right.mT / temperature", "right.mT"),
+    "the contrast's weight": ("config.contrast_weight * contrast", "contrast"),
+    "no contrast": ("if config.contrast_weight:", "if False:"),
     "both bins swapped": (
         "(1.0 - share) * chosen[..., 0] + share * chosen[..., 1]",
         "share * chosen[..., 0] + (1.0 - share) * chosen[..., 1]",
