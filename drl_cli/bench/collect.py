@@ -9,6 +9,7 @@ import numpy as np
 
 from drl_cli.bench.figures import ROUNDS, Rate, timed
 from drl_cli.envs.actions import ActionMap
+from drl_cli.envs.ale_vector import make_vector
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build
@@ -29,7 +30,9 @@ class Collecting:
         self.worker = Worker(config, spec, 0, 0)
         self.actions: list[Array] = []
         seeds = integers(config.seed, "worker", config.worker.envs, 0, 0)
-        self.bare = (BarePool if config.env.backend == "envpool" else BareEnvs)(config.env, seeds)
+        bare: dict[str, type[BareEnvs | BarePool | BareVector]]
+        bare = {"gymnasium": BareEnvs, "envpool": BarePool, "ale": BareVector}
+        self.bare = bare[config.env.backend](config.env, seeds)
         step = self.worker.envs.step
 
         def recorded(actions: Array) -> Any:
@@ -100,6 +103,23 @@ class BarePool:
 
     def close(self) -> None:
         self.pool.close()
+
+
+class BareVector:
+    """ale-py's vector environment. `step` makes one step in each game, and resets those whose episode has ended."""
+
+    def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
+        game: Any = build(config).unwrapped
+        self.to_env, self.vector = ActionMap(game.action_space), make_vector(game, len(seeds))
+        self.vector.reset(seed=np.array(seeds))
+
+    def step(self, actions: Any) -> None:
+        _, _, terminated, truncated, _ = self.vector.step(np.array(actions))
+        if (over := terminated | truncated).any():
+            self.vector.reset(options={"reset_mask": over})
+
+    def close(self) -> None:
+        self.vector.close()
 
 
 def measure(

@@ -24,7 +24,7 @@ class EnvConfig:
     frame_stack: Literal["auto", "none"]
     normalize_obs: bool
     normalize_reward: bool
-    backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    backend: Literal["gymnasium", "envpool", "ale"] = "gymnasium"
     wrappers: tuple[str, ...] = ()
     reward_clip: Positive | None = None
     action_repeat: Count = 1

@@ -15,6 +15,7 @@ from gymnasium.envs.registration import EnvSpec as EnvRegistration
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl_cli.envs.actions import ActionMap, action_spec, unbounded
+from drl_cli.envs.ale_vector import check_game
 from drl_cli.envs.catalog import missing_package, register
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
@@ -56,8 +57,9 @@ class Env:
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     """Make one environment with its wrappers.
 
-    Even with `backend=envpool`, return an EnvPool environment only if Gymnasium lacks the id; workers use EnvPoolBatch
-    instead. Raise MissingExtra or EnvError with one line of advice, or EnvFault if a wrapper raises.
+    Even with `backend=envpool`, return an EnvPool environment only if Gymnasium lacks the id. Workers with another
+    backend use its batch (EnvPoolBatch, AleBatch) instead. Raise MissingExtra or EnvError with one line of advice, or
+    EnvFault if a wrapper raises.
     """
     if config.backend == "envpool" and not exists(config.id):
         return wrap(make_alone(config), config.wrappers, config.action_repeat)
@@ -168,7 +170,7 @@ def registered() -> list[str]:
 def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> EnvSpec:
     """Make the environment once and return its EnvSpec. Raise EnvError if the environment is not supported.
 
-    If `trains` is True and the backend is EnvPool, also check that EnvPool's task has the same spaces.
+    If `trains` is True, also check that the library of `backend` has the environment, with the same spaces.
     """
     if ":" in config.id:
         module = config.id.split(":", 1)[0]
@@ -178,9 +180,12 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         except ImportError as error:
             raise EnvError(f"env: can't import {module!r}: {error}") from error
     task = find_task(config) if trains and config.backend == "envpool" else None
-    if task is not None and (config.wrappers or config.action_repeat > 1):
+    if trains and config.backend == "ale":
+        check_game(config)
+    if trains and config.backend != "gymnasium" and (config.wrappers or config.action_repeat > 1):
         key = "env.wrappers" if config.wrappers else f"env.action_repeat={config.action_repeat}"
-        raise EnvError(f"{key}: EnvPool's environments can't be wrapped; say env.backend=gymnasium")
+        library = "EnvPool" if config.backend == "envpool" else "ale-py"
+        raise EnvError(f"{key}: {library}'s environments can't be wrapped; say env.backend=gymnasium")
     tick("its constructor")
     env = build(config)
     try:

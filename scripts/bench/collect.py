@@ -1,24 +1,35 @@
 """Environment steps/s of one worker, against a loop with only `env.step` and against stable-baselines3's rollouts.
 
     python scripts/bench/collect.py [--peers PEERS_VENV] [--envs 1 8 16 32] [--backend envpool]
+    python scripts/bench/collect.py --backend ale --envs 16 --steps 2560
     python scripts/bench/collect.py --before CHECKOUT      # against another commit, checked out there
 
 LunarLanderContinuous, a policy with two hidden layers of 256, 5-step rows, one thread. The bare loop repeats the
 worker's episodes with the same seeds and actions. stable-baselines3 collects with an equally large SAC into its own
 replay buffer. The numbers are per second of wall time and of processor time; other programs disturb processor time
 less. `--backend envpool` compares the worker with EnvPool, the worker with Gymnasium, and a bare loop over EnvPool.
+`--backend ale` compares the worker with ale-py's vector environment, the worker with drl-cli's own games, and a bare
+loop over the vector environment. The game is Pong, and the policy is the untrained network of `tuned/dqn-Pong.yaml`.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
 
-SIDES = {"gymnasium": ("ours", "bare loop", "sb3"), "envpool": ("ours", "gymnasium", "bare envpool", "sb3")}
+SIDES = {
+    "gymnasium": ("ours", "bare loop"),
+    "envpool": ("ours", "gymnasium", "bare envpool"),
+    "ale": ("ours", "gymnasium", "bare ale"),
+}
+
+
+LANDER = ("env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1")
+PONG = ("env=Pong", "algo=dqn", "seed=1")
 
 
 def timed(steps: int, play: Callable[[], None]) -> Figures:
@@ -27,25 +38,17 @@ def timed(steps: int, play: Callable[[], None]) -> Figures:
     return {"steps/s": steps / (time.perf_counter() - started), "steps/CPU s": steps / (time.process_time() - used)}
 
 
-def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figures]:
+def ours(task: Sequence[str], num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figures]:
     """The worker continues its episodes. The bare loop repeats the episodes of another worker."""
-    import numpy as np
-
-    from drl_cli.algos.sac import Policy
     from drl_cli.bench.collect import Collecting
+    from drl_cli.bench.updates import lone_trainer
     from drl_cli.envs.make import read_spec
-    from drl_cli.networks.mlp import num_params
-    from drl_cli.runtime.messages import LoadParams
+    from drl_cli.runtime.trial import single_trainer
     from drl_cli.settings.compose import compose
 
-    config = compose([
-        "env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1",
-        f"worker.envs={num}", f"env.backend={backend}",
-    ])  # fmt: skip
+    config = single_trainer(compose([*task, f"worker.envs={num}", f"env.backend={backend}"]), threads=1)
     spec = read_spec(config.env)
-    size = num_params(Policy(config.algo, config.network, spec, 0).shapes)
-    params = (np.random.default_rng(0).standard_normal(size) / 16).astype(np.float32)
-    both = Collecting(config, spec, LoadParams(0, 0, 0), params)
+    both = Collecting(config, spec, *lone_trainer(config, spec).publish(0, 0))
     both.by_bare_loop()
 
     def play() -> Figures:
@@ -87,17 +90,19 @@ def main() -> None:
         (num,) = args.envs
         backend = "gymnasium" if args.side == "gymnasium" else args.backend
         is_bare = args.side.startswith("bare")
-        serve(sb3(num, args.steps) if args.side == "sb3" else ours(num, args.steps, backend, is_bare))
+        task = PONG if args.backend == "ale" else LANDER
+        serve(sb3(num, args.steps) if args.side == "sb3" else ours(task, num, args.steps, backend, is_bare))
         return
-    *own, peer = SIDES[args.backend]
+    if args.peers and args.backend == "ale":
+        parser.error("--backend ale has no comparison with stable-baselines3")
     for num in args.envs:
         options = ["--envs", num, "--steps", args.steps, "--backend", args.backend, "--side"]
-        commands = {side: [sys.executable, __file__, *options, side] for side in own}
+        commands = {side: [sys.executable, __file__, *options, side] for side in SIDES[args.backend]}
         if args.before:
             script = (args.before / "scripts/bench/collect.py").resolve()
             commands["before"] = ["env", f"PYTHONPATH={script.parents[2]}", sys.executable, script, *options, "ours"]
         if args.peers:
-            commands[peer] = [peer_python(args.peers), __file__, *options, peer]
+            commands["sb3"] = [peer_python(args.peers), __file__, *options, "sb3"]
         print(f"\n{num} environments\n\n{table(alternate(commands, args.rounds))}", flush=True)
 
 

@@ -43,6 +43,20 @@ def test_collect_is_measured_with_the_number_of_environments_asked_for():
     assert all(rate.per_s > 0 and rate.per_cpu_s > 0 for rate in (*ours, *bare))
 
 
+def test_the_bare_loop_plays_the_games_of_ale_py_with_the_workers_actions():
+    pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+    game = ("env=Pong", "algo=dqn", "env.backend=ale", "network.channels=0.125", "network.hidden=[8]", "worker.envs=2")
+    both = Collecting(*parts(*game, "env.kwargs.protocol=machado", "+env.kwargs.max_frames=40", "worker.block_rows=30"))
+    both.by_bare_loop()
+    both.by_worker(1)
+    both.by_bare_loop()
+    none = {"reset_mask": np.zeros(2, np.bool_)}
+    seen = [pool.reset(options=none) for pool in (both.bare.vector, both.worker.envs.pool)]
+    np.testing.assert_array_equal(seen[0][0], seen[1][0])
+    assert seen[0][1]["frame_number"].min() > 40
+    both.close()
+
+
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])
 def test_a_table_is_filled_with_real_rows_and_served_from(sampler):
     config, *rest = parts("env=Pendulum-v1", f"replay={sampler}", "replay.capacity=600", "trainer.batch_size=16")

@@ -106,6 +106,14 @@ def test_envpools_environments_can_not_be_wrapped(monkeypatch, wrappers, repeat)
         read_spec(replace(config(*wrappers, backend="envpool", id="FakeCounter-v0"), action_repeat=repeat))
 
 
+@pytest.mark.parametrize(("wrappers", "repeat"), [((f"{__name__}:Plus",), 1), ((), 2)])
+def test_games_of_ale_pys_vector_environment_can_not_be_wrapped(wrappers, repeat):
+    pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+    key = "env.wrappers" if wrappers else "env.action_repeat=2"
+    with pytest.raises(EnvError, match=rf"{key}: ale-py's environments can't be wrapped; say env.backend"):
+        read_spec(replace(config(*wrappers, backend="ale", id="ALE/Pong-v5"), action_repeat=repeat))
+
+
 class Lives(gymnasium.Wrapper):
     """A life is lost in the second step of each episode."""
 

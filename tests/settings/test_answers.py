@@ -11,6 +11,7 @@ import shlex
 import signal
 import statistics
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -574,6 +575,21 @@ def test_without_envpool_the_extra_is_named(place, answer, monkeypatch, env):
     monkeypatch.setitem(sys.modules, "envpool", None)  # its import raises ImportError
     says = "env.backend=envpool needs EnvPool:  pip install 'drl-cli[envpool]'"
     assert_answer(place, answer(f"env={env} env.backend=envpool"), 3, says)
+
+
+def test_without_ale_py_the_extra_is_named(place, answer, monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("drl_cli.envs.ale_vector.metadata.version", missing)
+    says = "env.backend=ale needs ale-py:  pip install 'drl-cli[atari]'"
+    assert_answer(place, answer("env=Pong algo=dqn env.backend=ale"), 3, says)
+
+
+def test_a_game_that_ale_py_lacks_is_refused(place, answer):
+    pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+    says = "env: env.backend=ale has only Atari games, such as env=Pong or env=ALE/Seaquest-v5, not 'LunarLander-v3'"
+    assert_answer(place, answer("env.backend=ale"), 2, f"{says}; say env.backend=gymnasium")
 
 
 def test_the_versions_are_named(answer):

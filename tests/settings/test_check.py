@@ -126,7 +126,7 @@ def test_ids_that_gymnasium_does_not_have_wait_for_envpool():
     (problem,) = problems_of("env=Pong-v5", "env.backend=gymnasium")
     assert problem.startswith("no environment 'Pong-v5'.")
     (problem,) = problems_of("env.backend=envpol")
-    assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool. Did you mean envpool?"
+    assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool, ale. Did you mean envpool?"
 
 
 def test_keys_of_mappings_that_take_any_need_no_plus():

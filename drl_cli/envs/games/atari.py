@@ -73,17 +73,19 @@ class Atari(gymnasium.Env[Array, Any]):
         check_choice("protocol", protocol, tuple(PROTOCOLS))
         plain = PROTOCOLS[protocol]
         self.noop_max = plain.noop_max if noop_max is None else noop_max
-        sticky = plain.sticky if sticky is None else sticky
-        check_number("sticky", sticky, Range(0, 1), is_whole=False)
+        self.sticky = plain.sticky if sticky is None else sticky
+        check_number("sticky", self.sticky, Range(0, 1), is_whole=False)
         check_number("noop_max", self.noop_max, Range(0))
         for name, value in {"frameskip": frameskip, "stack": stack, "max_frames": max_frames}.items():
             check_number(name, value, Range(1))
         self.episodic_life = plain.episodic_life if episodic_life is None else episodic_life
-        self.frameskip, self.mode, self.difficulty, self.render_mode = frameskip, mode, difficulty, render_mode
+        self.full_action_set = plain.full_action_set if full_action_set is None else full_action_set
+        self.game, self.frameskip, self.max_frames = game, frameskip, max_frames
+        self.mode, self.difficulty, self.render_mode = mode, difficulty, render_mode
         self._rom = roms.get_rom_path(game)
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self._ale = ALEInterface()
-        self._ale.setFloat("repeat_action_probability", sticky)
+        self._ale.setFloat("repeat_action_probability", self.sticky)
         self._ale.setInt("max_num_frames_per_episode", max_frames)
         self._ale.loadROM(self._rom)
         if mode is not None:
@@ -91,8 +93,7 @@ class Atari(gymnasium.Env[Array, Any]):
         if difficulty is not None:
             check_choice("difficulty", difficulty, self._ale.getAvailableDifficulties())
         self._seed(None)
-        is_full = plain.full_action_set if full_action_set is None else full_action_set
-        self._actions = self._ale.getLegalActionSet() if is_full else self._ale.getMinimalActionSet()
+        self._actions = self._ale.getLegalActionSet() if self.full_action_set else self._ale.getMinimalActionSet()
         self._last_two = np.zeros((2, *self._ale.getScreenDims()), np.uint8)
         self._resize = AreaResize(self._ale.getScreenDims(), SIZE)
         self._frames = np.zeros((stack, SIZE, SIZE), np.uint8)

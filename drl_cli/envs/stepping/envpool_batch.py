@@ -2,52 +2,40 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from drl_cli.envs.actions import ActionMap
-from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, info_of, make_pool
 from drl_cli.envs.faults import is_surely_finite, not_finite
 from drl_cli.envs.stepping.episode_info import numbers
-from drl_cli.envs.stepping.step import EnvsBase, Step
-from drl_cli.types import Array, Column, EnvSpec, Episode, State
-from drl_cli.utils.seeding import integers
+from drl_cli.envs.stepping.pooled import PooledEnvs
+from drl_cli.envs.stepping.step import Step
+from drl_cli.types import Array, EnvSpec, Episode
 
 log = logging.getLogger(__name__)
 
 
-class EnvPoolBatch(EnvsBase):
+class EnvPoolBatch(PooledEnvs):
     """Steps E environments and resets them when an episode ends; `obs` `[E, ...]` is the next observation to act on.
 
     By default, EnvPool resets an environment in the step after the last step of its episode. This class resets such
     environments at once, by their ids, so that every step of the pool is a step of every environment. An environment
     that returns NaN or infinity begins a new episode. EnvFault is raised if more than `max_rebuilds` such new episodes
     are needed in all environments together, or if the pool raises an error.
-
-    `calls` is not used, because a signal can't interrupt the pool. A worker whose pool hangs is replaced.
     """
 
-    obs: Array
+    library = "EnvPool"
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
-        super().__init__(seeds, max_rebuilds)
+        super().__init__(spec, seeds, max_rebuilds)
         self.task = find_task(config)
         self.to_env = ActionMap(self.task.action_space)
-        assert isinstance(spec.obs, Column)  # `check_spaces` refuses all other spaces
-        self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
-        self._is_float = spec.obs.dtype == "float32"
-        self._returns, self._lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
-        self._renewed, self._is_loaded = 0, False
+        self._is_float = self.obs.dtype == np.float32
         self._begin(self.seeds)
 
-    def step(self, actions: Array) -> Step:
-        """Step every environment and return new arrays. Replace `self.obs` by a new array."""
-        if self._is_loaded:  # the first step after `load_state` is not `valid` in any environment
-            none, zeros = np.zeros(len(self.seeds), np.bool_), np.zeros(len(self.seeds), np.float32)
-            self._is_loaded, self.begun = False, list(range(len(self.seeds)))
-            return Step(zeros, self.obs.copy(), none, none.copy(), none.copy())
+    def _step(self, actions: Array) -> Step:
         given = np.asarray(self.to_env(actions))
         next_obs, reward, terminated, truncated, info = self._call("step", given)
         self._returns += reward
@@ -73,31 +61,6 @@ class EnvPoolBatch(EnvsBase):
         if self.begun:
             self._reset(self.begun)
         return step
-
-    def state(self) -> State:
-        """Return a state that `EnvBatch` can load, too. It omits running episodes, which EnvPool can't save."""
-        size = len(self.seeds)
-        return self._shared_state() | {
-            "returns": np.zeros(size),
-            "lengths": np.zeros(size, np.int64),
-            "renewed": np.full(size, self._renewed),
-            "missed": np.array([], np.int64),
-        }
-
-    def load_state(self, state: State) -> list[str]:
-        """Begin new episodes in all environments, with seeds not used before. Return a line that reports this.
-
-        The next step is not `valid` in any environment. Raise ValueError if the state has another number of
-        environments.
-        """
-        self._load_shared_state(state)
-        self._renewed = int(state["renewed"].max()) + 1
-        self._begin([integers(seed, "env", 1, self._renewed)[0] for seed in self.seeds])
-        self._is_loaded = True
-        return [f"envs 0 to {len(self.seeds) - 1}: EnvPool can't continue episodes; they begin others"]
-
-    def close(self) -> None:
-        self.pool.close()
 
     def _begin(self, seeds: Sequence[int]) -> None:
         self.pool = make_pool(self.task, seeds)
@@ -128,9 +91,3 @@ class EnvPoolBatch(EnvsBase):
         log.info("env %d: %s", i, fault)
         line = f"env {i}: {fault}"
         self.faults.append(f"{line}; new episode {self._count_rebuild(line, None)}")
-
-    def _call(self, method: str, *args: Array) -> Any:  # Any: EnvPool has no types
-        try:
-            return getattr(self.pool, method)(*args)
-        except Exception as error:
-            raise EnvFault(f"EnvPool's {method} raised {type(error).__name__}: {error}") from error

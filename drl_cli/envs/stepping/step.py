@@ -1,4 +1,4 @@
-"""A step of several environments, and the base class of `EnvBatch` and `EnvPoolBatch`."""
+"""A step of several environments, and the base class of all batches of environments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import endless
 from drl_cli.envs.hang import hang_limit
+from drl_cli.envs.stepping.ale_batch import AleBatch
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
@@ -43,9 +44,10 @@ class Worker:
         seed_globals(globals_seed)
         self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
-        batch: type[EnvBatch | EnvPoolBatch] = EnvPoolBatch if config.env.backend == "envpool" else EnvBatch
+        batches: dict[str, type[EnvBatch | EnvPoolBatch | AleBatch]]
+        batches = {"gymnasium": EnvBatch, "envpool": EnvPoolBatch, "ale": AleBatch}
         try:
-            self.envs = batch(config.env, spec, seeds, config.worker.max_restarts)
+            self.envs = batches[config.env.backend](config.env, spec, seeds, config.worker.max_restarts)
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:

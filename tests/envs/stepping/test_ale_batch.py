@@ -1,0 +1,277 @@
+"""AleBatch plays the same episodes as `Atari`, byte by byte, with one vector environment of ale-py."""
+
+import re
+
+import numpy as np
+import pytest
+from graphs import TINY, make_config
+
+from drl_cli.envs import ale_vector
+from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
+from drl_cli.envs.make import build, read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.roles.worker import Worker
+
+pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+
+from drl_cli.envs.stepping.ale_batch import AleBatch
+
+COLUMNS = ("next_obs", "reward", "terminated", "truncated", "valid")
+
+
+def config(game="Breakout", max_episode_steps=None, **kwargs):
+    return EnvConfig(game, f"ALE/{game}-v5", kwargs, max_episode_steps, 1.0, "auto", False, False, "ale")
+
+
+class Forced:
+    """A random generator that returns the given numbers of no-op frames."""
+
+    def __init__(self, numbers):
+        self.numbers = list(numbers)
+
+    def integers(self, low, high):
+        assert low <= self.numbers[0] < high
+        return self.numbers.pop(0)
+
+
+def both(made, size=2):
+    """Return AleBatch and EnvBatch with equally seeded consoles."""
+    spec = read_spec(made)
+    consoles = {seed: int(np.int32(np.random.SeedSequence(seed).generate_state(2)[1])) for seed in range(40)}
+    seeds = [seed for seed, console in consoles.items() if console >= 0][:size]  # ale-py takes no negative seeds
+    return AleBatch(made, spec, [consoles[seed] for seed in seeds]), EnvBatch(made, spec, seeds)
+
+
+def play_equally(batch, single, steps):
+    """Take random steps in both, assert that all results are equal, and return the steps."""
+    rng, played = np.random.default_rng(0), []
+    np.testing.assert_array_equal(batch.obs, single.obs)
+    for _ in range(steps):
+        actions = rng.integers(single.spec.action.size, size=len(batch.seeds))
+        before = batch.obs.copy()
+        one, other = batch.step(actions), single.step(actions)
+        for name in COLUMNS:
+            value, expected = getattr(one, name), getattr(other, name)
+            assert (value.dtype, value.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_array_equal(value, expected, err_msg=name)
+        assert sorted(batch.begun) == sorted(single.begun)
+        np.testing.assert_array_equal(batch.obs, single.obs)
+        played.append((before, one))
+    ours, theirs = batch.take_episodes(), single.take_episodes()
+    assert [(e.env, e.ret, e.length) for e in ours] == [(e.env, e.ret, e.length) for e in theirs]
+    return played, ours
+
+
+@pytest.mark.parametrize(
+    ("made", "steps", "num_episodes", "lives"),
+    [
+        (config(protocol="machado"), 250, 2, 0),
+        (config(noop_max=0), 250, 2, 8),
+        (config("Seaquest", noop_max=0, sticky=0.1, full_action_set=True, stack=3, frameskip=5), 200, 0, 2),
+        (config("Seaquest", noop_max=0, episodic_life=False, stack=1, frameskip=9), 250, 1, 0),
+        (config("Pong", noop_max=0, max_frames=400), 220, 4, 0),
+        (config(noop_max=0, max_frames=120), 70, 4, 1),
+        (config("Breakout", 17, noop_max=0), 60, 6, 0),
+    ],
+)
+def test_transitions_equal_those_of_single_environments(made, steps, num_episodes, lives):
+    played, episodes = play_equally(*both(made), steps)
+    assert len(episodes) >= num_episodes
+    ends = sum(int((step.terminated | step.truncated).sum()) for _, step in played)
+    lost = ends - len(episodes)
+    assert lost >= lives > 0 or lost == lives == 0
+
+
+def test_truncation_at_the_loss_of_a_life_keeps_both_marks():
+    """A step that loses a life and is the last one of `max_episode_steps` is terminated and truncated."""
+    made = config(noop_max=0)
+    played, _ = play_equally(*both(made, 1), 40)
+    (first, *_) = [t for t, (_, step) in enumerate(played) if step.terminated[0]]
+    short = config("Breakout", first + 1, noop_max=0)
+    played, _ = play_equally(*both(short, 1), first + 1)
+    assert (bool(played[-1][1].terminated[0]), bool(played[-1][1].truncated[0])) == (True, True)
+
+
+def noops_of(made, episodes, seeds):
+    """Return the numbers of no-op frames at the beginning of each environment's episodes."""
+    batch = AleBatch(made, read_spec(made), seeds)
+    begun = [[] for _ in seeds]
+    reset = batch.pool.reset
+
+    def recorded(**kwargs):
+        obs, info = reset(**kwargs)
+        for i in kwargs["options"]["reset_mask"].nonzero()[0]:
+            begun[i].append(int(info["episode_frame_number"][i]))
+        return obs, info
+
+    batch.pool.reset = recorded
+    while min(map(len, begun)) < episodes:
+        batch._reset(np.ones(len(seeds), np.bool_))
+    return begun
+
+
+def test_episodes_begin_with_1_to_noop_max_noop_frames():
+    """The vector environment also begins episodes without no-op frames. AleBatch repeats the reset of such episodes."""
+    made = config(noop_max=2)
+    batch = AleBatch(made, read_spec(made), [1, 2, 3, 4])
+    kept = []
+    for _ in range(40):
+        batch._reset(np.ones(4, np.bool_))
+        _, info = batch.pool.reset(options={"reset_mask": np.zeros(4, np.bool_)})
+        kept += info["episode_frame_number"].tolist()
+    assert set(kept) == {1, 2}
+    assert 50 < kept.count(1) < 110
+    assert any(0 in begun for begun in noops_of(made, 20, [1, 2]))
+
+
+def test_the_number_of_noop_frames_is_the_only_other_random_choice():
+    """With the no-op frames that the vector environment chose, `Atari` plays the same first episode."""
+    made = config(noop_max=30)
+    spec = read_spec(made)
+    for console in range(1, 60):  # a seed whose first reset has no-op frames, so that the console was not reset twice
+        batch = AleBatch(made, spec, [console])
+        _, info = batch.pool.reset(options={"reset_mask": np.zeros(1, np.bool_)})
+        if info["frame_number"][0] == info["episode_frame_number"][0]:
+            break
+    single = EnvBatch(made, spec, [0])
+    game = single.envs[0].raw.unwrapped
+    game._ale.setInt("random_seed", console)
+    game._ale.loadROM(game._rom)
+    game._np_random = Forced([int(info["episode_frame_number"][0])])
+    single._reset(0)
+    play_equally(batch, single, 40)
+
+
+def test_returned_arrays_do_not_change():
+    made = config("Pong", 5)
+    batch = AleBatch(made, read_spec(made), [1, 2])
+    kept, rng = [], np.random.default_rng(0)
+    for _ in range(12):
+        obs = batch.obs
+        step = batch.step(rng.integers(6, size=2))
+        kept.append([(array, array.copy()) for array in (obs, *vars(step).values())])
+    for arrays in kept:
+        for array, copy in arrays:
+            np.testing.assert_array_equal(array, copy)
+
+
+def test_equal_seeds_give_equal_episodes():
+    made = config("Pong")
+    spec = read_spec(made)
+    first, same, other = (AleBatch(made, spec, seeds) for seeds in ([1, 2], [1, 2], [3, 4]))
+    for _ in range(5):
+        for each in (first, same, other):
+            each.step(np.array([2, 3]))
+    np.testing.assert_array_equal(first.obs, same.obs)
+    assert not np.array_equal(first.obs[0], other.obs[0])
+    assert not np.array_equal(first.obs[0], first.obs[1])
+
+
+def test_a_resume_begins_episodes_with_new_seeds():
+    made = config("Pong")
+    spec = read_spec(made)
+    batch, plain = AleBatch(made, spec, [1, 2]), EnvBatch(made, spec, [1, 2])
+    for each in (batch, plain):
+        for _ in range(5):
+            each.step(np.array([2, 3]))
+    seen = [AleBatch(made, spec, [1, 2]).obs]
+    for state in (batch.state(), plain.state()):  # also after env.backend=gymnasium
+        second = AleBatch(made, spec, [8, 9])
+        assert second.load_state(state) == ["envs 0 to 1: ale-py can't continue episodes; they begin others"]
+        assert second.seeds == [1, 2]
+        step = second.step(np.array([0, 0]))
+        assert not (step.valid | step.terminated | step.truncated).any()
+        assert second.begun == [0, 1]
+        assert not any(np.array_equal(second.obs, obs) for obs in seen)
+        assert second.step(np.array([0, 0])).valid.all()
+    third = EnvBatch(made, spec, [8, 9])  # and env.backend=gymnasium after env.backend=ale
+    assert all("begins another" in line for line in third.load_state(batch.state()))
+    assert third.step(np.array([0, 0])).valid.tolist() == [False, False]
+    with pytest.raises(ValueError, match="the saved worker has 2 environments, this one has 1"):
+        AleBatch(made, spec, [1]).load_state(batch.state())
+
+
+def test_an_error_of_the_vector_environment_is_a_fault(monkeypatch):
+    batch = AleBatch(config("Pong"), read_spec(config("Pong")), [1])
+
+    def broken(actions):
+        raise RuntimeError("the console is gone")
+
+    monkeypatch.setattr(batch.pool, "step", broken)
+    with pytest.raises(EnvFault, match=r"^ale-py's step raised RuntimeError: the console is gone$"):
+        batch.step(np.array([0]))
+    batch.close()
+
+
+def test_a_vector_environment_has_one_thread(monkeypatch):
+    given = {}
+    monkeypatch.setattr(ale_vector, "_vector_env", lambda: lambda game, size, **kwargs: given.update(kwargs, size=size))
+    ale_vector.make_vector(build(config("Pong")).unwrapped, 3)
+    assert (given["num_threads"], given["size"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("made", "answer"),
+    [
+        (
+            EnvConfig("test", "CartPole-v1", {}, None, 1.0, "auto", False, False, "ale"),
+            "env: env.backend=ale has only Atari games, such as env=Pong or env=ALE/Seaquest-v5, not 'CartPole-v1'; "
+            "say env.backend=gymnasium",
+        ),
+        (
+            config("Pong", mode=0),
+            "env.kwargs.mode: ale-py's vector environment can't set the mode; say env.backend=gymnasium",
+        ),
+        (
+            config("Pong", difficulty=0),
+            "env.kwargs.difficulty: ale-py's vector environment can't set the difficulty; say env.backend=gymnasium",
+        ),
+        (config("Pong", sticky=2), "env.kwargs.sticky: must be >= 0 and <= 1, got 2"),
+    ],
+)
+def test_what_the_vector_environment_lacks_is_refused(made, answer):
+    with pytest.raises(EnvError, match=f"^{re.escape(answer)}$"):
+        read_spec(made)
+
+
+def test_evaluations_may_use_what_the_vector_environment_lacks():
+    assert read_spec(config("Pong", difficulty=0), trains=False).id == "ALE/Pong-v5"
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [
+        ("0.12.0", "env.backend=ale needs ale-py 0.12.1, not 0.12.0:  pip install 'ale-py>=0.12.1'"),
+        (None, "env.backend=ale needs ale-py:  pip install 'drl-cli[atari]'"),
+    ],
+)
+def test_a_missing_or_old_package_is_named(monkeypatch, version, answer):
+    def installed(name):
+        if version is None:
+            raise ale_vector.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(ale_vector.metadata, "version", installed)
+    with pytest.raises(MissingExtra, match=f"^{re.escape(answer)}$"):
+        read_spec(config("Pong"))
+
+
+def test_rows_of_a_worker_equal_those_of_single_environments():
+    """Two workers whose consoles have equal seeds fill replay with the same bytes."""
+    network = ("network.channels=0.125", "network.hidden=[8]", "worker.exploration=[{epsilon: 1.0}]")
+    sizes = ("worker.num=1", "worker.envs=2", "worker.block_rows=40", "algo.n_step=3")
+    made = make_config(*TINY, "env=Pong", "algo=dqn", "env.backend=ale", *network, *sizes)
+    spec = read_spec(made.env)
+    worker, plain = Worker(made, spec, 0, 0), Worker(made, spec, 0, 0)
+    assert isinstance(worker.envs, AleBatch)
+    worker.envs, plain.envs = both(config("Pong", 30, noop_max=0))
+    header = LoadParams(0, 0, 0, random_actions=True)
+    for each in (worker, plain):
+        each.policy.load = lambda vector: None
+    for _ in range(3):
+        (_, rows), (_, expected) = (each.collect(header, np.zeros(1, np.float32)) for each in (worker, plain))
+        assert rows.keys() == expected.keys()
+        for name, column in expected.items():
+            np.testing.assert_array_equal(rows[name], column, err_msg=name)
+    assert len(rows["reward"]) > 20
