@@ -13,6 +13,7 @@ from drl_cli.envs.ale_vector import make_vector
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build
+from drl_cli.envs.stepping.ale_batch import AleBatch
 from drl_cli.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
@@ -30,9 +31,11 @@ class Collecting:
         self.worker = Worker(config, spec, 0, 0)
         self.actions: list[Array] = []
         seeds = integers(config.seed, "worker", config.worker.envs, 0, 0)
-        bare: dict[str, type[BareEnvs | BarePool | BareVector]]
-        bare = {"gymnasium": BareEnvs, "envpool": BarePool, "ale": BareVector}
-        self.bare = bare[config.env.backend](config.env, seeds)
+        self.bare: BareEnvs | BarePool | BareVector
+        if isinstance(self.worker.envs, AleBatch):
+            self.bare = BareVector(config.env, seeds, self.worker.envs.num_threads)
+        else:
+            self.bare = (BarePool if config.env.backend == "envpool" else BareEnvs)(config.env, seeds)
         step = self.worker.envs.step
 
         def recorded(actions: Array) -> Any:
@@ -108,9 +111,9 @@ class BarePool:
 class BareVector:
     """ale-py's vector environment. `step` makes one step in each game, and resets those whose episode has ended."""
 
-    def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
+    def __init__(self, config: EnvConfig, seeds: Sequence[int], num_threads: int) -> None:
         game: Any = build(config).unwrapped
-        self.to_env, self.vector = ActionMap(game.action_space), make_vector(game, len(seeds))
+        self.to_env, self.vector = ActionMap(game.action_space), make_vector(game, len(seeds), num_threads)
         self.vector.reset(seed=np.array(seeds))
 
     def step(self, actions: Any) -> None:

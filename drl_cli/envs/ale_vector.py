@@ -12,8 +12,6 @@ from drl_cli.envs.games.names import games
 OLDEST = "0.12.1"
 """Oldest version of ale-py that can be used. A reset of some of the environments blocks for ever in version 0.12.0."""
 
-INT32_MAX = 2**31 - 1
-
 
 def check_game(config: EnvConfig) -> None:
     """Raise MissingExtra or EnvError, with one line of advice, if ale-py's vector environment can't play the config."""
@@ -29,11 +27,11 @@ def check_game(config: EnvConfig) -> None:
             )
 
 
-def make_vector(game: Atari, size: int) -> Any:  # Any: ale-py's class is generic in types that it does not name
+def make_vector(game: Atari, size: int, num_threads: int = 1) -> Any:  # Any: ale-py has no precise types
     """Return a vector environment with `size` environments that play as `game` does.
 
-    The vector environment has one thread, because each worker is a process. The caller must do three things, because
-    the vector environment differs from `Atari`:
+    The results do not depend on `num_threads`. The caller must do three things, because the vector environment differs
+    from `Atari`:
 
     - reset an environment again if its episode began without no-op frames and `game.noop_max` is above 0. The vector
       environment plays 0 to `noop_max` no-op frames, `Atari` plays 1 to `noop_max`.
@@ -43,8 +41,8 @@ def make_vector(game: Atari, size: int) -> Any:  # Any: ale-py's class is generi
     return _vector_env()(
         game.game,
         size,
-        num_threads=1,
-        max_num_frames_per_episode=min(game.max_frames, INT32_MAX),
+        num_threads=num_threads,
+        max_num_frames_per_episode=game.max_frames,
         repeat_action_probability=game.sticky,
         full_action_space=game.full_action_set,
         img_height=SIZE,

@@ -27,13 +27,16 @@ class AleBatch(PooledEnvs):
 
     library = "ale-py"
 
-    def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
+    def __init__(
+        self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0, num_threads: int = 1
+    ) -> None:
         super().__init__(spec, seeds, max_rebuilds)
         game = build(config).unwrapped
         assert isinstance(game, Atari)  # `check_game` refuses all other environments
         self.game, self.max_episode_steps = game, config.max_episode_steps
         self.to_env = ActionMap(game.action_space)
-        self.pool = make_vector(game, len(seeds))
+        self.num_threads = num_threads
+        self.pool = make_vector(game, len(seeds), num_threads)
         self._lives = np.zeros(len(seeds), np.int32)
         self._begin(self.seeds)
 

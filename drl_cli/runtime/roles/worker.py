@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, Column, Columns, EnvSpec, PreviousStep, Schema, State
+from drl_cli.utils.cores import num_cores
 from drl_cli.utils.outside import raised
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
@@ -44,10 +46,8 @@ class Worker:
         seed_globals(globals_seed)
         self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
-        batches: dict[str, type[EnvBatch | EnvPoolBatch | AleBatch]]
-        batches = {"gymnasium": EnvBatch, "envpool": EnvPoolBatch, "ale": AleBatch}
         try:
-            self.envs = batches[config.env.backend](config.env, spec, seeds, config.worker.max_restarts)
+            self.envs = make_envs(config, spec, seeds)
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:
@@ -175,6 +175,19 @@ class Worker:
 
     def close(self) -> None:
         self.envs.close()
+
+
+def make_envs(config: Config, spec: EnvSpec, seeds: Sequence[int]) -> EnvBatch | EnvPoolBatch | AleBatch:
+    """Create the worker's environments with the library of `env.backend`.
+
+    In mode=single, ale-py steps its games with one thread per processor, because the other processors are idle. In the
+    other modes, the other workers and the trainer use them.
+    """
+    if config.env.backend == "ale":
+        num_threads = min(num_cores(), len(seeds)) if config.mode == "single" else 1
+        return AleBatch(config.env, spec, seeds, config.worker.max_restarts, num_threads)
+    batch: type[EnvBatch | EnvPoolBatch] = EnvPoolBatch if config.env.backend == "envpool" else EnvBatch
+    return batch(config.env, spec, seeds, config.worker.max_restarts)
 
 
 def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int) -> Builder:

@@ -8,7 +8,7 @@ from graphs import TINY, make_config
 
 from drl_cli.envs import ale_vector
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, MissingExtra
-from drl_cli.envs.make import build, read_spec
+from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
@@ -73,6 +73,7 @@ def play_equally(batch, single, steps):
         (config("Pong", noop_max=0, max_frames=400), 220, 4, 0),
         (config(noop_max=0, max_frames=120), 70, 4, 1),
         (config("Breakout", 17, noop_max=0), 60, 6, 0),
+        (config("Pong", 25, noop_max=0, max_frames=60), 35, 4, 0),
     ],
 )
 def test_transitions_equal_those_of_single_environments(made, steps, num_episodes, lives):
@@ -204,11 +205,50 @@ def test_an_error_of_the_vector_environment_is_a_fault(monkeypatch):
     batch.close()
 
 
-def test_a_vector_environment_has_one_thread(monkeypatch):
+def test_only_a_loss_of_lives_during_a_game_counts(monkeypatch):
+    """Some games have 0 lives for a while before they end. The lives of the next game count from its reset on."""
+    made = config(noop_max=0)
+    batch, lives, overs = AleBatch(made, read_spec(made), [1]), [0, 0, 4, 4, 0, 4], [0, 0, 0, 0, 1, 0]
+    step = batch.pool.step
+
+    def told(actions):
+        obs, reward, _, truncated, info = step(actions)
+        return obs, reward, np.array([overs.pop(0) > 0]), truncated, {**info, "lives": np.array([lives.pop(0)])}
+
+    monkeypatch.setattr(batch.pool, "step", told)
+    marks = [bool(batch.step(np.array([0])).terminated[0]) for _ in range(6)]
+    assert marks == [False, False, False, False, True, True]
+    assert [episode.length for episode in batch.take_episodes()] == [5]
+
+
+def test_threads_do_not_change_the_results():
+    made = config("Pong", 7)
+    spec, rng = read_spec(made), np.random.default_rng(0)
+    one, three = (AleBatch(made, spec, [1, 2, 3, 4, 5], num_threads=n) for n in (1, 3))
+    for _ in range(20):
+        actions = rng.integers(6, size=5)
+        steps = one.step(actions), three.step(actions)
+        for name in COLUMNS:
+            np.testing.assert_array_equal(*(getattr(step, name) for step in steps))
+        np.testing.assert_array_equal(one.obs, three.obs)
+
+
+@pytest.mark.parametrize(("mode", "num_envs", "threads"), [("single", 2, 2), ("single", 8, 3), ("sync", 8, 1)])
+def test_threads_of_a_worker(monkeypatch, mode, num_envs, threads):
     given = {}
-    monkeypatch.setattr(ale_vector, "_vector_env", lambda: lambda game, size, **kwargs: given.update(kwargs, size=size))
-    ale_vector.make_vector(build(config("Pong")).unwrapped, 3)
-    assert (given["num_threads"], given["size"]) == (1, 3)
+    vector_env = ale_vector._vector_env()
+
+    def made(game, size, **kwargs):
+        given.update(kwargs, size=size)
+        return vector_env(game, size, **kwargs)
+
+    monkeypatch.setattr(ale_vector, "_vector_env", lambda: made)
+    monkeypatch.setattr("drl_cli.runtime.roles.worker.num_cores", lambda: 3)
+    game = ("env=Pong", "algo=dqn", "env.backend=ale", "network.channels=0.125", "network.hidden=[8]")
+    asked = make_config(*TINY, *game, f"mode={mode}", "worker.num=1", f"worker.envs={num_envs}", "worker.block_rows=40")
+    worker = Worker(asked, read_spec(asked.env), 0, 0)
+    assert (given["size"], given["num_threads"], worker.envs.num_threads) == (num_envs, threads, threads)
+    assert worker.envs.max_rebuilds == asked.worker.max_restarts
 
 
 @pytest.mark.parametrize(
