@@ -44,7 +44,7 @@ def test_collect_is_measured_with_the_number_of_environments_asked_for():
 
 
 def test_the_bare_loop_plays_the_games_of_ale_py_with_the_workers_actions():
-    pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+    pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
     game = ("env=Pong", "algo=dqn", "env.backend=ale", "network.channels=0.125", "network.hidden=[8]", "worker.envs=2")
     both = Collecting(*parts(*game, "env.kwargs.protocol=machado", "+env.kwargs.max_frames=40", "worker.block_rows=30"))
     both.by_bare_loop()

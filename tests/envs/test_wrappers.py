@@ -108,7 +108,7 @@ def test_envpools_environments_can_not_be_wrapped(monkeypatch, wrappers, repeat)
 
 @pytest.mark.parametrize(("wrappers", "repeat"), [((f"{__name__}:Plus",), 1), ((), 2)])
 def test_games_of_ale_pys_vector_environment_can_not_be_wrapped(wrappers, repeat):
-    pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+    pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
     key = "env.wrappers" if wrappers else "env.action_repeat=2"
     with pytest.raises(EnvError, match=rf"{key}: ale-py's environments can't be wrapped; say env.backend"):
         read_spec(replace(config(*wrappers, backend="ale", id="ALE/Pong-v5"), action_repeat=repeat))

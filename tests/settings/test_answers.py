@@ -587,7 +587,7 @@ def test_without_ale_py_the_extra_is_named(place, answer, monkeypatch):
 
 
 def test_a_game_that_ale_py_lacks_is_refused(place, answer):
-    pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+    pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
     says = "env: env.backend=ale has only Atari games, such as env=Pong or env=ALE/Seaquest-v5, not 'LunarLander-v3'"
     assert_answer(place, answer("env.backend=ale"), 2, f"{says}; say env.backend=gymnasium")
 

@@ -13,7 +13,7 @@ from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
 
-pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
 
 from drl_cli.envs.stepping.ale_batch import AleBatch
 
