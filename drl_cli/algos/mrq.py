@@ -153,10 +153,11 @@ class Algorithm(BaseAlgorithm):
             pairs.append(nets.pair(zs, action[:, step]))
             outs.append(nets.model(pairs[-1]))
             zs = outs[-1][:, 1 : 1 + self.width]
-        end, predicted, logits = torch.stack(outs, 1).split((1, self.width, config.bins), -1)
+        stacked = torch.stack(outs, 1)
+        end, predicted, logits = stacked[..., 0], stacked[..., 1 : 1 + self.width], stacked[..., 1 + self.width :]
         dynamics = (predicted - next_zs).square().mean(-1)
         reward = two_hot_loss(logits, batch["reward"], self.bins)
-        termination = (end.squeeze(-1) - batch["terminated"].float()).square()
+        termination = (end - batch["terminated"].float()).square()
         loss = config.dynamics_weight * dynamics + config.reward_weight * reward
         loss = loss + config.termination_weight * termination
         if config.contrast_weight:
