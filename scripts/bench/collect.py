@@ -26,8 +26,6 @@ SIDES = {
     "envpool": ("ours", "gymnasium", "bare envpool"),
     "ale": ("ours", "gymnasium", "bare ale"),
 }
-
-
 LANDER = ("env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1")
 PONG = ("env=Pong", "algo=dqn", "seed=1")
 

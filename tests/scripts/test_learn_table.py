@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -95,6 +96,13 @@ def test_each_row_is_a_valid_command_with_a_tuned_set_that_exists():
                 raise
         named = {one.partition("=")[2] for one in given if one.startswith("tuned=")}
         assert named <= set(options("tuned"))
+
+
+def test_no_row_is_in_the_table_twice():
+    """A yaml file may have a key twice; only the last one counts."""
+    _, _, lines = learn.TABLE.read_text().partition("\nrows:\n")
+    names = re.findall(r"^  ([^ #][^:]*):", lines, re.MULTILINE)
+    assert sorted(names) == sorted(yaml.safe_load(learn.TABLE.read_text())["rows"])
 
 
 def test_each_value_algorithm_has_rows_in_single_and_async():
