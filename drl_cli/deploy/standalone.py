@@ -295,7 +295,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
-    """Return the value of an input, taken from the observation or the mask."""
+    """Return the value of the input `part`, taken from the observation or from the legal-action mask."""
     if part["name"] == "action_mask" and not part["path"]:
         if action_mask is None:
             raise ValueError(

@@ -106,5 +106,5 @@ def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
 
 
 def estimate(*strata: Array) -> Estimate:
-    """Return the interquartile mean over all runs. Each stratum holds scores `[runs]` and is resampled separately."""
+    """Return the interquartile mean over all runs. A stratum has the scores `[runs]` that are resampled together."""
     return Estimate(float(iqm(np.concatenate(strata))), *map(float, interval(strata, iqm)))
