@@ -91,7 +91,7 @@ def answer(args: list[str]) -> int:
 
 
 def search_words(args: Sequence[str]) -> str:
-    """Return the words of a search: these words, and a space for `algo.lr` if none of them has a space."""
+    """Return the words of a search: these words, and a search space for `algo.lr` if no key has a search space."""
     if any("interval(" in arg or "choice(" in arg for arg in args):
         return shlex.join(args)
     kept = [arg for arg in args if not arg.startswith("algo.lr=")]
