@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
+from drl_cli.envs import apart
 from drl_cli.errors import MISSING, RESOURCES, USAGE, UsageError
 from drl_cli.preflight import resources
 from drl_cli.preflight.algorithm import memory_problems
-from drl_cli.preflight.environment import environment_spec
+from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.settings.build import build
 
@@ -106,3 +107,30 @@ def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_p
 def test_the_combinations_of_memory_and_replay(composed, overrides, line):
     lines = list(memory_problems(build(composed("tuned=none", "env=Pendulum-v1", *overrides))))
     assert [each[: len(line or "")] for each in lines] == ([] if line is None else [line])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num", "seconds"),
+    [((), 1, 0.3), (("dry_run=true",), 2, 5.0), (("dry_run=true", "worker.envs=1"), 1, 5.0)],
+)
+def test_a_dry_run_tries_the_environment_for_longer(composed, monkeypatch, spec, overrides, num, seconds):
+    tried = []
+    monkeypatch.setattr(apart, "try_apart", lambda config, spec, **limits: (tried.append(limits), [])[1])
+    config = build(composed("tuned=none", "env=Pendulum-v1", "worker.step_timeout_s=9", *overrides))
+    try_environment(config, spec)
+    assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9}]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_answered"),
+    [
+        (TypeError("f() got an unexpected keyword argument 'gg'"), True),
+        (ValueError("f() got an unexpected keyword argument 'gg'"), False),
+        (TypeError("f() got an unexpected keyword argument 'other'"), False),
+        (TypeError("f() takes no arguments"), False),
+    ],
+)
+def test_only_a_wrong_argument_of_the_user_is_answered_with_the_arguments(base, error, is_answered):
+    config = dataclasses.replace(base, env=dataclasses.replace(base.env, kwargs={"gg": 1.0}))
+    line = "env.kwargs.gg: Pendulum-v1 has no argument 'gg'. Did you mean g?   arguments: "
+    assert str(argument_line(config, error)).startswith(line) == is_answered
