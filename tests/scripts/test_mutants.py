@@ -27,7 +27,12 @@ def mutants(script, tmp_path, source):
     ("source", "expected"),
     [
         ("x = a < b", ["x = a <= b", "x = a >= b"]),
+        ("x = a > b", ["x = a >= b", "x = a <= b"]),
         ("x = a is not b", ["x = a is b"]),
+        ("x = a is b", ["x = a is not b"]),
+        ("x = a in b", ["x = a not in b"]),
+        ("x = a == b", ["x = a != b"]),
+        ("x = a - b", ["x = a + b"]),
         ("x = a and b", ["x = a or b"]),
         ("x = a // b", ["x = a * b"]),
         ("x = True", ["x = False"]),
