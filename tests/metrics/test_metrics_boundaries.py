@@ -1,11 +1,14 @@
 """Values at the boundaries of statuses, films and panels."""
 
 import dataclasses
+import io
 
 import numpy as np
 import pytest
+from PIL import Image
 from test_panel import BARS, STATUS, row
 
+from drl_cli.metrics.advice import bottleneck, has_free_cores
 from drl_cli.metrics.film import Film, size_of
 from drl_cli.metrics.status import Status
 
@@ -35,3 +38,42 @@ def test_the_newest_24_evaluations_are_bars():
 def test_eight_losses_are_shown(num):
     losses = dataclasses.replace(STATUS, losses={f"loss{i}": 1.0 for i in range(num)})
     assert row(losses, "losses").endswith("loss7 1" if num == 8 else "loss7 1   and 1 more")
+
+
+def test_a_step_of_a_slow_film_has_its_exact_duration():
+    film = Film(0.1)
+    for number in range(2):
+        film.step(lambda number=number: np.full((9, 9, 3), number, np.uint8))
+    with Image.open(io.BytesIO(film.gif())) as image:
+        assert image.info["duration"] == 10_000
+
+
+@pytest.mark.parametrize(("cores", "is_slowed"), [(6.9, True), (7.0, False)])
+def test_a_run_with_seven_of_ten_busy_processors_is_not_slowed_by_other_programs(cores, is_slowed):
+    status = Status(
+        state="running", cpus=10, cpu_percent=99.0, roles={"worker": {"cores": cores}},
+        worker_time={"waiting": 0.0}, trainer_time={"waiting": 0.0},
+    )  # fmt: skip
+    assert bottleneck(status).startswith("other programs") == is_slowed
+
+
+@pytest.mark.parametrize(("batch", "waits"), [(0.5, False), (0.51, True)])
+def test_a_trainer_waits_for_batches_if_they_take_longer_than_updates(batch, waits):
+    trainer = {"batch": batch, "update": 0.5, "waiting": 0.0}
+    status = Status(state="running", worker_time={"waiting": 0.9}, trainer_time=trainer)
+    assert ("It waits for its batches" in bottleneck(status)) == waits
+
+
+@pytest.mark.parametrize(
+    ("cpus", "load", "cores", "has_free"),
+    [
+        (20, 84.9, 16.9, True),
+        (20, 85.0, 16.9, False),
+        (20, 84.9, 17.0, False),
+        (1, 10.0, 0.1, False),
+        (2, None, 0.1, False),
+    ],
+)
+def test_processors_are_free_below_85_percent(cpus, load, cores, has_free):
+    status = Status(state="running", cpus=cpus, cpu_percent=load, roles={"worker": {"cores": cores}})
+    assert has_free_cores(status) == has_free
