@@ -17,10 +17,10 @@ def test_a_run_of_one_step_is_complete_after_this_step():
     assert Status(env_steps=1, total_env_steps=1).share == 1.0
 
 
-@pytest.mark.parametrize(("done", "left"), [(40, 6), (100, 0), (130, 0)])
+@pytest.mark.parametrize(("done", "left"), [(40, 120), (100, 0), (130, 0)])
 def test_no_time_is_left_once_everything_awaited_is_there(done, left):
-    status = Status(awaits="warm-up", done=done, needed=100, done_per_s=10.0)
-    assert status.awaited == f"warm-up {done}/100, 10 steps/s, about {left} s left"
+    status = Status(awaits="warm-up", done=done, needed=100, done_per_s=0.5)
+    assert status.awaited == f"warm-up {done}/100, 0.5 steps/s, about {left} s left"
 
 
 def test_a_film_is_240_pixels_wide_at_most():
@@ -77,3 +77,7 @@ def test_a_trainer_waits_for_batches_if_they_take_longer_than_updates(batch, wai
 def test_processors_are_free_below_85_percent(cpus, load, cores, has_free):
     status = Status(state="running", cpus=cpus, cpu_percent=load, roles={"worker": {"cores": cores}})
     assert has_free_cores(status) == has_free
+
+
+def test_a_status_without_a_number_of_processors_has_none_free():
+    assert not has_free_cores(Status.of({"state": "running", "cpu_percent": 10.0}))
