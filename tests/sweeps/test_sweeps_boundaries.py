@@ -9,8 +9,9 @@ from hpos import hpo
 
 from drl_cli.settings.space import Interval
 from drl_cli.sweeps import population as population_module
+from drl_cli.sweeps import search
 from drl_cli.sweeps.population import Population, train
-from drl_cli.sweeps.study import Study
+from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
 
@@ -78,3 +79,21 @@ def test_first_values_and_later_rounds_have_different_random_streams(tmp_path):
     assert len({turn.values["a"] for turn in turns}) == 2
     later = [space["a"].draw(np.random.default_rng([3, rounds])) for rounds in range(1, 5)]
     assert not {turn.values["a"] for turn in turns} & set(later)
+
+
+def test_the_next_command_evaluates_a_run_of_the_best_trial(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(search, "draw_search", lambda *args: None)
+    sweep = Sweep(tmp_path, [])
+    sweep.make_folder(str(tmp_path))
+    config = hpo("random", trials=3, evaluations=1, fresh_seeds=0)
+    trials = Trials(sweep, Study(sweep.folder, {"algo.lr": Interval(0.1, 1)}, ["env=A"], config, 0), 100)
+    for mean in (1.0, 9.0, 5.0):
+        (job,) = trials.next_jobs()
+        run = tmp_path / f"run{job.number}"
+        run.mkdir()
+        (run / "eval.csv").write_text(f"mean,wall_s,env_steps\n{mean},1,107\n")
+        (run / "summary.json").write_text('{"exit_code": 0}')
+        job.run, job.exit_code, job.is_running = run, 0, False
+        trials.changed(job)
+    search.finish_search(trials)
+    assert f"drl-eval run={tmp_path / 'run2'} episodes=100" in capsys.readouterr().out
