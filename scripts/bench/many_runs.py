@@ -5,7 +5,7 @@
     /usr/bin/time -v drl-list runs output_dir=/tmp/many limit=2000
     /usr/bin/time -v drl-compare runs=[/tmp/many] png=null csv=null
 
-The runs have 20 evaluations, five seeds, and `--lrs` learning rates.
+The runs have 20 evaluations, `--lrs` learning rates, and as many seeds as there are runs of a learning rate.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     record, summary = (json.loads((args.run / name).read_text()) for name in ("run.json", "summary.json"))
     head = (args.run / "eval.csv").read_text().splitlines()[0].split(",")
     for i in range(args.num):
-        seed, lr = i % 5, 1e-4 * (1 + i // 5 % args.lrs)
+        seed, lr = i // args.lrs, round(1e-4 * (1 + i % args.lrs), 4)
         run_id = f"20260101-{i // 3600:02}{i // 60 % 60:02}{i % 60:02}-{i:06}-s{seed}"
         folder = args.output.joinpath(*args.run.resolve().parts[-3:-1], run_id)
         folder.mkdir(parents=True)
