@@ -40,8 +40,9 @@ def print_jobs(sweep: Sweep) -> None:
 
 
 def _print_seeds(sweep: Sweep) -> None:
-    """Print a table with the mean and the sample standard deviation over the seeds of equal jobs, if seeds are swept.
+    """Print a table with the mean and the sample standard deviation over the seeds of equal jobs.
 
+    Without jobs that differ only in their seed, print nothing.
     A job without an evaluation is left out. The highest mean of the best returns comes first.
     """
     keys = [key for key in sweep.differing_keys if key != "seed"]
@@ -51,7 +52,7 @@ def _print_seeds(sweep: Sweep) -> None:
         if results["best_return"] is not None and results["final_return"] is not None:
             values = tuple(job.differs.get(key, NONE) for key in keys)
             groups[values].append((results["best_return"], results["final_return"]))
-    if "seed" not in sweep.differing_keys or max(map(len, groups.values()), default=0) < 2:
+    if max(map(len, groups.values()), default=0) < 2:
         return
     rows = list[Row]()
     for values, returns in sorted(groups.items(), key=lambda group: fmean(best for best, _ in group[1]), reverse=True):

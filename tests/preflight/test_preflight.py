@@ -421,3 +421,4 @@ def test_the_start_names_the_reward_module(options, lines):
     found = reward_text(make_config("env=CartPole-v1", "algo=ppo", *options))
     assert len(found) == len(lines)
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
+    assert "null" not in "".join(found)
