@@ -8,7 +8,7 @@ from drl_cli.types import State
 from drl_cli.utils.outside import raised, raised_by
 
 DONE, BUG, USAGE, MISSING, USER_CODE, DIVERGED, LOST, RESOURCES, CHECKPOINT, BELOW, SWEEP = range(11)
-TERMINATED, INTERRUPTED = 75, 130
+TERMINATED, HUNG_UP, INTERRUPTED = 75, 129, 130
 
 EXIT_CODES = {
     DONE: "done",
@@ -23,6 +23,7 @@ EXIT_CODES = {
     BELOW: "a mean return below `min_return`",
     SWEEP: "failed jobs in a sweep",
     TERMINATED: "SIGTERM",
+    HUNG_UP: "SIGHUP: the terminal was closed",
     INTERRUPTED: "Ctrl-C",
 }
 """The meaning of every exit code. `drl-train --help` and the README list this table."""
@@ -31,6 +32,7 @@ RUN_STATUS: dict[int, Literal["done", "diverged", "interrupted"]] = {
     DONE: "done",
     DIVERGED: "diverged",
     TERMINATED: "interrupted",
+    HUNG_UP: "interrupted",
     INTERRUPTED: "interrupted",
 }
 """The status of a run by exit code. With any other exit code, the run has failed."""

@@ -12,7 +12,7 @@ from dataclasses import field
 from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
-from drl_cli.errors import DONE, INTERRUPTED, TERMINATED, USER_CODE, ReportedError
+from drl_cli.errors import DONE, HUNG_UP, INTERRUPTED, TERMINATED, USER_CODE, ReportedError
 from drl_cli.settings.options import parse, usage
 
 T = TypeVar("T")
@@ -60,6 +60,8 @@ def run_words(
         faulthandler.enable(all_threads=False)  # a crash of the user's code prints its traceback
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, lambda *_: sys.exit(HUNG_UP))
     exit_code = DONE
     try:
         if {"--help", "-h"} & set(words) or (needs_words and not words):

@@ -11,6 +11,7 @@ from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError
 from drl_cli.runs.auto import with_auto
 from drl_cli.runs.resume import named_run, with_config_of
+from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import mapping
@@ -37,7 +38,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):
         raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    handlers = {number: signal.getsignal(number) for number in (*SIGNAL_CODES, signal.SIGUSR1)}
     try:
         summary = train_composed(plain, list(overrides), [auto_line] if auto_line is not None else [], began)
     finally:

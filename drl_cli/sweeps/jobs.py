@@ -1,5 +1,6 @@
 """Check all jobs of a sweep before the first job starts, lock the sweep's folder, and run the jobs."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, start_here
+from drl_cli.sweeps.ranking import print_jobs
 from drl_cli.sweeps.slots import check_cluster, job_slots
 from drl_cli.sweeps.study import Trials
 from drl_cli.sweeps.sweep import Sweep
@@ -119,5 +121,11 @@ def run_jobs(
 
     try:
         Launcher(sweep, slots.processors, slots.start, changed, tick).run(jobs, more)
+    except SystemExit:  # a signal; all jobs have ended
+        view.close()
+        print_jobs(sweep)
+        print(f"{sum(job.is_done for job in sweep.jobs)} of {len(sweep.jobs)} jobs done")
+        print(f"next: drl-train -m resume={shlex.quote(str(sweep.folder))}", file=sys.stderr)
+        raise
     finally:
         view.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from drl_cli.runs.run import RUN_LOCK
-from drl_cli.runtime.place.signals import SIGNAL_CODES
+from drl_cli.runtime.place.signals import SIGNAL_CODES, ending_signals, leave_terminal
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.files import is_locked
@@ -37,7 +37,7 @@ class Process(Protocol):
         """Return the exit code (negative if a signal ended the process), or None while the process runs."""
 
     def send_signal(self, number: int) -> None:
-        """Send SIGINT or SIGTERM. End the process at once if it still waits for resources."""
+        """Send SIGINT, SIGTERM or SIGHUP. End the process at once if it still waits for resources."""
 
     def kill(self) -> None:
         """End the process at once."""
@@ -75,8 +75,8 @@ class Launcher:
     """Run one job at a time in each slot. A slot is a set of processors; an empty set stands for all processors.
 
     `changed` is called with each job that starts or ends. `tick` is called several times a second and returns the jobs
-    to stop. The launcher passes SIGINT and SIGTERM on. At the first signal, jobs save a checkpoint and end. At the
-    second, jobs end at once.
+    to stop. The launcher passes SIGINT, SIGTERM and SIGHUP on. At the first signal, jobs save a checkpoint and end. At
+    the second, jobs end at once.
     """
 
     def __init__(
@@ -162,9 +162,12 @@ class Launcher:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         def receive(number: int, frame: object) -> None:
-            self.received.append(signal.Signals(number))
+            if number == signal.SIGHUP:
+                leave_terminal()
+            if number != signal.SIGHUP or not self.received:  # the shell and the kernel send one each
+                self.received.append(signal.Signals(number))
 
-        before = {number: signal.signal(number, receive) for number in SIGNAL_CODES}
+        before = {number: signal.signal(number, receive) for number in ending_signals()}
         try:
             yield
         finally:

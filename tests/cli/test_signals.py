@@ -1,9 +1,14 @@
 """Signals in every phase of a run and in every mode: the checkpoint, the exit code, and no process left."""
 
+import json
 import os
+import pty
 import re
 import shutil
 import signal
+import sys
+import threading
+import time
 from contextlib import suppress
 
 import psutil
@@ -16,7 +21,7 @@ from drl_cli.settings.conf import conf_dir
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 EXHAUSTIVE = pytest.mark.exhaustive
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 75}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGHUP: 129}
 SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.0005")
 
 
@@ -73,6 +78,15 @@ def check_end(run, number):
         pytest.param("evaluating", "sync", signal.SIGINT, True, marks=EXHAUSTIVE),
         pytest.param("saving", "async", signal.SIGINT, False, marks=EXHAUSTIVE),
         pytest.param("saving", "sync", signal.SIGTERM, False, marks=EXHAUSTIVE),
+        ("training", "sync", signal.SIGHUP, True),
+        *(
+            pytest.param(phase, mode, signal.SIGHUP, True, marks=EXHAUSTIVE)
+            for phase in ("starting", "warming up", "training", "evaluating", "saving")
+            for mode in ("single", "sync", "async")
+            if (phase, mode) != ("training", "sync")
+        ),
+        pytest.param("starting Ray", "async", signal.SIGHUP, True, marks=EXHAUSTIVE),
+        pytest.param("starting roles", "async", signal.SIGHUP, True, marks=EXHAUSTIVE),
     ],
 )
 def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):
@@ -92,6 +106,55 @@ def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):
     assert f" {checkpoint.env_steps:,} env steps" in run.out
     assert (checkpoint.params_header.opt_steps == 0) == (phase == "warming up")
     assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
+
+
+def test_a_closed_terminal_ends_a_run_with_a_checkpoint(tmp_path):
+    """The kernel sends SIGHUP, and everything that the run then prints fails."""
+    program, terminal = pty.fork()
+    if program == 0:
+        os.chdir(tmp_path)
+        os.environ |= {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+        os.execv(sys.executable, [sys.executable, "-m", "drl_cli.cli.train", *SMALL, "mode=async"])
+    reader = threading.Thread(target=drain, args=(terminal,), daemon=True)
+    reader.start()
+    deadline = time.monotonic() + 60
+    while not [line for file in tmp_path.glob("outputs/*/*/*/checkpoints/step_*") if (line := steps_of(file)) >= 400]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = psutil.Process(program).children(recursive=True)
+    os.close(terminal)
+    _, status = os.waitpid(program, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    (folder,) = tmp_path.glob("outputs/*/*/*")
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    assert json.loads((folder / "summary.json").read_text())["exit_code"] == 129
+    assert open_checkpoint(folder / "checkpoints" / "last").env_steps >= 400
+    assert "resume=" in (folder / "train.log").read_text()
+    assert psutil.wait_procs(left, 10)[1] == []
+
+
+def drain(terminal):
+    with suppress(OSError):  # closed
+        while os.read(terminal, 65_536):
+            pass
+
+
+def steps_of(checkpoint):
+    return int(checkpoint.name.split("_")[1].split("-")[0])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["single", "async"])
+def test_a_run_under_nohup_goes_on(start, mode):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run inherits it, as from nohup
+    try:
+        run = start(*SMALL, f"mode={mode}", "total_env_steps=2000")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run.until(lambda: run.saved >= 400)
+    run.send(signal.SIGHUP, group=True)
+    assert run.wait() == 0, run.err
+    assert run.status == "done"
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=EXHAUSTIVE), signal.SIGTERM])

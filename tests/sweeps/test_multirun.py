@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -224,13 +225,17 @@ def test_a_killed_sweep_loses_no_job_and_runs_none_twice(start, drl, here, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("number", "group", "code"), [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 75)])
+@pytest.mark.parametrize(
+    ("number", "group", "code"), [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 75), (signal.SIGHUP, True, 129)]
+)
 def test_a_signal_ends_all_jobs_softly_and_the_sweep_is_resumed(start, drl, here, number, group, code):
     sweep = start("-m", *JOB, "seed=0,1,2", "total_env_steps=3000", cwd=here)
     sweep.until(lambda: any(here.glob("outputs/*/*/*/checkpoints/last")))
     sweep.send(number, group)
     assert sweep.wait() == code
     assert "Traceback" not in sweep.err
+    assert re.search(r"\d of 3 jobs done\n", sweep.out)
+    assert re.search(r"next: drl-train -m resume=\S+multirun", sweep.err)
     states = {row["status"] for row in rows(here)}
     assert "waiting" in states
     assert states <= {"interrupted", "waiting", "done"}

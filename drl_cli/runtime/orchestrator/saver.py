@@ -1,6 +1,7 @@
 """Saver: collects the states of all roles for a checkpoint, and has manage write the checkpoint."""
 
 import logging
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,13 @@ from drl_cli.runtime.files.checkpoint import free_folder, make_draft
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
+from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
+
+
+FIRST_S = 45.0
+"""A first checkpoint with progress is saved after this time, so that no kill can cost more than a minute of work."""
 
 
 class Saver:
@@ -28,13 +34,15 @@ class Saver:
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
         self.next = 0  # env steps at the next checkpoint; the first checkpoint is saved before training
+        self.first_at = math.inf  # when to save whatever `checkpoint.period` says
         self.busy = False
         self.problem: Exception | None = None  # why the last save failed
         self.warned: set[str] = set()
 
     def is_due(self, env_steps: int) -> bool:
         """Return whether a periodic checkpoint is due. The last checkpoint of a run is always saved."""
-        return self.next <= env_steps < self.config.total_env_steps and not self.busy
+        is_due = self.next <= env_steps or now() >= self.first_at
+        return is_due and env_steps < self.config.total_env_steps and not self.busy
 
     def go_on(self, env_steps: int) -> None:
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
@@ -53,6 +61,7 @@ class Saver:
         so later calls do not change the saved state.
         """
         assert not self.busy
+        self.first_at = now() + FIRST_S if self.saved is None and self.first_at == math.inf else math.inf
         self.go_on(counters["counts"]["env_steps"])
         if counters["counts"] == self.saved:
             return

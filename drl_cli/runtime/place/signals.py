@@ -1,18 +1,22 @@
-"""Signals: the first SIGINT or SIGTERM ends a run with a checkpoint, the second ends it at once. SIGUSR1 pauses it."""
+"""Signals that end a run with a checkpoint: SIGINT, SIGTERM, and SIGHUP, which a closed terminal sends.
+
+A second SIGINT or SIGTERM ends the run at once. SIGUSR1 pauses the run.
+"""
 
 import logging
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-from drl_cli.errors import DONE, INTERRUPTED, TERMINATED
+from drl_cli.errors import DONE, HUNG_UP, INTERRUPTED, TERMINATED
 
 log = logging.getLogger(__name__)
 
-SIGNAL_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+SIGNAL_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
 
 
 class Interrupted(BaseException):
@@ -23,8 +27,26 @@ PATIENCE_S = 10.0
 """Maximum time [s] for an update after the first signal. After this time, a second signal is sent."""
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a run. Under `nohup`, SIGHUP is ignored, and stays ignored."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in SIGNAL_CODES if not (number == signal.SIGHUP and is_ignored)]
+
+
+def leave_terminal() -> None:
+    """Let the standard streams of a closed terminal read and write nothing, because every write would fail."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        with suppress(OSError):
+            status = os.fstat(stream)
+            is_device = stat.S_ISCHR(status.st_mode) and status.st_rdev != os.fstat(null).st_rdev
+            if is_device and not os.isatty(stream):  # a closed terminal does not answer as a terminal
+                os.dup2(null, stream)
+    os.close(null)
+
+
 class Signals:
-    """Calls `soft` at the first SIGINT or SIGTERM and `toggle` at SIGUSR1, if these functions are set.
+    """Calls `soft` at the first signal that ends a run and `toggle` at SIGUSR1, if these functions are set.
 
     `soft` ends the run with a checkpoint, and `toggle` pauses or continues the run. `is_updating` returns whether a
     train call is in flight. While `is_closing` is True, signals are ignored.
@@ -40,8 +62,8 @@ class Signals:
 
     def install(self) -> None:
         """Install the handlers. Repeat this after Ray's start, because Ray installs handlers that print a stack."""
-        signal.signal(signal.SIGINT, self.on_end)
-        signal.signal(signal.SIGTERM, self.on_end)
+        for number in ending_signals():
+            signal.signal(number, self.on_end)
         signal.signal(signal.SIGUSR1, self.on_pause)
 
     @property
@@ -50,7 +72,9 @@ class Signals:
         return SIGNAL_CODES[signal.Signals(self.received[0])] if self.received else DONE
 
     def on_end(self, number: int, frame: FrameType | None) -> None:
-        if self.is_closing:
+        if number == signal.SIGHUP:
+            leave_terminal()
+        if self.is_closing or (number == signal.SIGHUP and self.received):  # the shell and the kernel send one each
             return
         self.received.append(number)
         if self.soft is None or len(self.received) > 1:
@@ -76,7 +100,7 @@ class Signals:
 def catch() -> Iterator[Signals]:
     """Handle signals in the `with` block. Afterwards, restore the handlers or, if a signal came, ignore signals."""
     signals = Signals()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.getsignal(number) for number in (*ending_signals(), signal.SIGUSR1)}
     signals.install()
     try:
         yield signals

@@ -2,13 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from drl_cli.runtime.place.signals import PATIENCE_S, Interrupted, Signals, catch
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +22,7 @@ def handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 129)])
 def test_the_first_signal_is_soft_and_the_second_ends_at_once(number, code):
     asked = []
     with catch() as signals:
@@ -39,6 +41,47 @@ def test_a_signal_before_anything_can_be_saved_ends_at_once():
     with pytest.raises(Interrupted), catch() as signals:
         signal.raise_signal(signal.SIGTERM)
     assert (signals.received, signals.has_raised) == ([signal.SIGTERM], True)
+
+
+def test_further_signals_of_a_closed_terminal_change_nothing():
+    asked = []
+    with catch() as signals:
+        signals.soft = lambda: asked.append("soft")
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+            signal.raise_signal(number)
+        assert (asked, signals.received, signals.has_raised) == (["soft"], [signal.SIGTERM], False)
+        assert signals.exit_code == 75
+
+
+def test_under_nohup_the_signal_of_a_closed_terminal_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with catch() as signals:
+        signals.install()
+        signal.raise_signal(signal.SIGHUP)
+        assert signals.received == []
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_streams_of_a_closed_terminal_go_nowhere_and_others_stay(tmp_path):
+    code = """
+import os, pty, sys
+from drl_cli.runtime.place.signals import leave_terminal
+master, slave = pty.openpty()
+os.dup2(slave, 1); os.close(slave)
+leave_terminal()
+assert os.isatty(1)
+os.close(master)
+try:
+    os.write(1, b"lost")
+    raise SystemExit("the terminal is open")
+except OSError:
+    pass
+leave_terminal()
+os.write(1, b"nothing")
+print("kept", file=sys.stderr)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (answer.returncode, answer.stderr) == (0, "kept\n")
 
 
 def test_signals_while_closing_are_ignored():
