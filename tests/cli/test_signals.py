@@ -47,6 +47,10 @@ PHASES = {
         (*SLOW_EVALUATION, "manage.eval_period=400"),  # mode=sync waits for the result at step 500
         lambda run: run.saved >= 400 and "eval  return" not in run.out,
     ),
+    "evaluating again": (  # one evaluation follows the other
+        (*SLOW_EVALUATION, "manage.eval_period=100"),
+        lambda run: run.saved >= 400 and "eval  return" in run.out,
+    ),
     "saving": (
         ("checkpoint.period=1",),
         lambda run: run.saved >= 400 and any(run.cwd.glob("outputs/*/*/*/checkpoints/.step*")),
@@ -81,7 +85,7 @@ def check_end(run, number):
         ("training", "sync", signal.SIGHUP, True),
         *(
             pytest.param(phase, mode, signal.SIGHUP, True, marks=EXHAUSTIVE)
-            for phase in ("starting", "warming up", "training", "evaluating", "saving")
+            for phase in ("starting", "warming up", "training", "evaluating again", "saving")
             for mode in ("single", "sync", "async")
             if (phase, mode) != ("training", "sync")
         ),
