@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 EXHAUSTIVE = pytest.mark.exhaustive
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGHUP: 129}
-SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.0005")
+SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=20000", "+env.kwargs.step_s=0.0005")
 
 
 def begun(run, name):
