@@ -15,6 +15,7 @@ import psutil
 import pytest
 from processes import SMALL
 
+from drl_cli.metrics.status import Status
 from drl_cli.runtime.restore import open_checkpoint
 from drl_cli.settings.conf import conf_dir
 
@@ -34,6 +35,12 @@ def begun(run, name):
     return False
 
 
+def env_steps(run):
+    """Environment steps in the last status. In mode=single, the next checkpoint waits for the evaluation."""
+    status = Status.read(run.folder)
+    return status.env_steps if status else 0
+
+
 PHASES = {
     "starting": ((), lambda run: "->" in run.out),
     "starting Ray": ((), lambda run: begun(run, "gcs_server")),
@@ -45,7 +52,7 @@ PHASES = {
     "training": ((), lambda run: run.saved >= 400),
     "evaluating": (
         (*SLOW_EVALUATION, "manage.eval_period=400"),  # mode=sync waits for the result at step 500
-        lambda run: run.saved >= 400 and "eval  return" not in run.out,
+        lambda run: run.saved >= 0 and env_steps(run) >= 416 and "eval  return" not in run.out,
     ),
     "saving": (
         ("checkpoint.period=1",),
