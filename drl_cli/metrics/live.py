@@ -1,5 +1,6 @@
 """Live: a panel at the bottom of the terminal. Other lines appear above the panel."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -26,9 +27,11 @@ class Live(Display):
             get_renderable=lambda: panel(self.status, time.time()),
             redirect_stderr=sys.stderr.isatty(),  # if stderr is a file, warnings must go to this file
         )
+        self.width = self.console.width  # at the last panel
         self.live.start()
 
     def line(self, text: str) -> None:
+        self._fit()
         self.console.print(text, markup=False, highlight=False)
 
     def awaits(self, status: Status) -> None:
@@ -42,11 +45,22 @@ class Live(Display):
 
     def tick(self, status: Status) -> None:
         self.status = status
+        self._fit()
         self.live.refresh()
+
+    def _fit(self) -> None:
+        """If the terminal is narrower than at the last panel, erase all rows over which it has wrapped the panel."""
+        width, before = self.console.width, self.width
+        self.width = width
+        if height := self.live._live_render.last_render_height if width < before else 0:
+            rows = min(height * math.ceil(before / width), self.console.height)
+            self.console.file.write("\r" + f"\x1b[{rows - 1}A" * (rows > 1) + "\x1b[J")  # up, erase the rest
+            self.live._live_render._shape = None  # nothing is left to erase
 
     def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
         self.line(text)
 
     def close(self) -> None:
+        self._fit()
         self.live.transient = not self.status.title  # remove the panel of a run that did not start
         self.live.stop()

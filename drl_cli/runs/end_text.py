@@ -43,9 +43,12 @@ def saved_text(summary: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _speed(summary: Mapping[str, Any]) -> str:
-    """Return the mean speed since the first environment step, or '' if there was none."""
+    """Return the mean speed over the time in training, which has no start and no evaluation, or '' if it is unknown."""
     rates = [summary.get(name) for name in ("env_steps_per_s", "opt_steps_per_s")]
-    return f" ({number(rates[0])} env/s, {number(rates[1])} updates/s)" if rates[0] else ""
+    if not rates[0]:
+        return ""
+    seconds = number(summary.get("training_s"), ",.1f")
+    return f" ({number(rates[0])} env/s, {number(rates[1])} updates/s in {seconds} s of training)"
 
 
 def relative_path(folder: Path) -> str:

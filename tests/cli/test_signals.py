@@ -15,6 +15,7 @@ import psutil
 import pytest
 from processes import SMALL
 
+from drl_cli.metrics.status import Status
 from drl_cli.runtime.restore import open_checkpoint
 from drl_cli.settings.conf import conf_dir
 
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 EXHAUSTIVE = pytest.mark.exhaustive
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGHUP: 129}
-SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.0005")
+SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=20000", "+env.kwargs.step_s=0.0005")
 
 
 def begun(run, name):
@@ -32,6 +33,12 @@ def begun(run, name):
             if process.name() == name:
                 return True
     return False
+
+
+def env_steps(run):
+    """Environment steps in the last status. In mode=single, the next checkpoint waits for the evaluation."""
+    status = Status.read(run.folder)
+    return status.env_steps if status else 0
 
 
 PHASES = {
@@ -45,7 +52,7 @@ PHASES = {
     "training": ((), lambda run: run.saved >= 400),
     "evaluating": (
         (*SLOW_EVALUATION, "manage.eval_period=400"),  # mode=sync waits for the result at step 500
-        lambda run: run.saved >= 400 and "eval  return" not in run.out,
+        lambda run: run.saved >= 0 and env_steps(run) >= 416 and "eval  return" not in run.out,
     ),
     "evaluating again": (  # one evaluation follows the other
         (*SLOW_EVALUATION, "manage.eval_period=100"),

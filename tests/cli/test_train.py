@@ -31,7 +31,7 @@ SUMMARY = {
     "time_to_return_env_steps", "final_return", "best_return", "best_step", "eval_episodes", "env_steps_per_s",
     "opt_steps_per_s", "policy_lag_mean", "policy_lag_max", "worker_wait_frac", "trainer_wait_frac",
     "worker_restarts", "env_restarts", "evals_skipped", "peak_rss_mb", "processes", "messages",
-    "checkpoint_best", "checkpoint_last",
+    "checkpoint_best", "checkpoint_last", "training_s",
 }  # fmt: skip
 EVAL_HEADER = "env_steps,opt_steps,version,wall_s,mean,std,min,max,median,episodes,length_mean"
 PERF = {f"perf/{name}" for name in (

@@ -33,6 +33,7 @@ def test_the_last_saved_step_is_named_if_later_steps_are_lost(tmp_path, saved, l
 def test_the_mean_speed_is_in_the_first_line(tmp_path):
     summary = {"status": "done", "env_steps": 5000, "opt_steps": 900, "wall_s": 12.3}
     assert end_text(summary, tmp_path).splitlines()[0].endswith("5,000 env steps, 900 updates, 12 s")
-    line = end_text({**summary, "env_steps_per_s": 1234.5, "opt_steps_per_s": 98.7}, tmp_path).splitlines()[0]
-    assert line.endswith("12 s (1,234 env/s, 99 updates/s)")
+    rates = {"env_steps_per_s": 1234.5, "opt_steps_per_s": 98.7, "training_s": 4.05}
+    line = end_text({**summary, **rates}, tmp_path).splitlines()[0]
+    assert line.endswith("12 s (1,234 env/s, 99 updates/s in 4.0 s of training)")
     assert "env/s" not in end_text({**summary, "env_steps_per_s": 0.0, "opt_steps_per_s": 0.0}, tmp_path)

@@ -11,6 +11,7 @@ from graphs import COUNTER, at, weights
 from outside import my_writer
 
 from drl_cli.errors import AlgorithmRefused, CheckpointError
+from drl_cli.runtime.orchestrator import saver
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.restore import open_checkpoint
 
@@ -87,6 +88,18 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
     rest = run_graph(*args, run=part.folder)
     assert weights(rest) == weights(whole)
     assert rest.progress.opt_steps == whole.progress.opt_steps
+
+
+@pytest.mark.parametrize("algo", [("env=Pendulum-v1",), ("env=CartPole-v1", "algo=ppo", *ROLLOUTS)])
+def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, monkeypatch, algo):
+    drafts, make_draft = [], saver.make_draft
+    monkeypatch.setattr(saver, "make_draft", lambda *args: drafts.append(args) or make_draft(*args))
+    whole = run_graph(*algo, "mode=single", "checkpoint.period=100000")
+    num = len(drafts)
+    monkeypatch.setattr(saver, "FIRST_S", 0.0)
+    more = run_graph(*algo, "mode=single", "checkpoint.period=100000")
+    assert len(drafts) - num > num
+    assert weights(more) == weights(whole)
 
 
 @pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=pytest.mark.slow)])

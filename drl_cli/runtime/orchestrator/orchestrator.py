@@ -193,7 +193,9 @@ class Orchestrator:
     def _decide(self) -> None:
         """Wait for the evaluation that may end the run. After a signal, do not wait: a resumed run repeats it."""
         if self.reports.undecided is not None:
+            began = now()
             self._until(lambda: self.interrupted or not self.manage.is_evaluating)
+            self.progress.waited_for_evaluation(now() - began)
             if not self.interrupted:
                 self.reports.undecided = None
 

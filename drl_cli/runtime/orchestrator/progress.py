@@ -75,7 +75,8 @@ class Progress:
         self._worker_steps: Counter[int] = Counter()  # steps of each worker since the last report
         self._began = now()
         self._last_report = (self._began, self.counts())
-        self._before = (0, 0)  # env_steps and opt_steps before this process
+        self._before = (0, 0)  # env_steps and opt_steps whose time is not in training_s()
+        self.training_before_s = self.evaluation_s = 0.0
         # (env_steps since the warm-up, inserts) when this process resumed without a saved replay; otherwise zeros
         self._before_empty = (0.0, 0)
 
@@ -177,6 +178,7 @@ class Progress:
             **self.counts(),
             **{name: getattr(self, name) for name in SAVED},
             "wall_s": self.wall_s(),
+            "training_s": self.training_s(),
             "messages": self._messages(),
             "scores": list(self.scores),
             **{name: report and dataclasses.asdict(report) for name, report in reports.items()},
@@ -191,7 +193,10 @@ class Progress:
         for name in REPORTS:
             setattr(self, name, state[name] and EvalReport.of(state[name]))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
-        self._before = (self.env_steps, self.opt_steps)
+        if "training_s" in state:
+            self.training_before_s = state["training_s"]
+        else:  # a checkpoint of an older version
+            self._before = (self.env_steps, self.opt_steps)
         self._last_report = (now(), self.counts())
         if not has_replay:
             paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
@@ -210,6 +215,18 @@ class Progress:
 
     def elapsed_s(self) -> float:
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
+
+    def waited_for_evaluation(self, seconds: float) -> None:
+        """Leave out of the training time that the run has waited so long [s] for an evaluation."""
+        if self.collect_started is not None and self.ended is None:
+            self.evaluation_s += seconds
+
+    def training_s(self) -> float:
+        """Return the time [s] in training, over all parts of a resumed run: without starts and waits for evaluations.
+
+        This time begins with the first environment step and includes the warm-up.
+        """
+        return self.training_before_s + max(0.0, self.elapsed_s() - self.evaluation_s)
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
         """Return the fractions of time that the workers and the trainer (since its first update) spent waiting."""
@@ -267,7 +284,7 @@ class Progress:
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
         self._system()
-        elapsed = self.elapsed_s() or float("inf")  # 0 if the first call for steps has not ended: no speed is known
+        elapsed = self.training_s() or float("inf")  # 0 if the first call for steps has not ended: no speed is known
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {
@@ -275,6 +292,7 @@ class Progress:
             "episodes": self.num_episodes,
             "updates_per_env_step": self.updates_per_env_step(),
             "wall_s": self.wall_s(),
+            "training_s": self.training_s(),
             "time_to_return_s": reached.wall_s if reached else None,
             "time_to_return_env_steps": reached.params_header.env_steps if reached else None,
             "final_return": last.mean if last else None,

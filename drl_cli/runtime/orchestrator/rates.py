@@ -47,6 +47,16 @@ class RecentRates:
             "trainer_time": self._trainer_time(change) if known and change.update_s > 0 else {},
         }
 
+    def training_env_steps_per_s(self) -> float | None:
+        """Return the environment steps per second since the first update, None before the second report with updates.
+
+        The warm-up is left out: workers are much faster without updates.
+        """
+        totals = [each for each in self._totals if each.update_s > 0]
+        if not totals or (seconds := totals[-1].moment - totals[0].moment) <= 0:
+            return None
+        return (totals[-1].env_steps - totals[0].env_steps) / seconds
+
     def _worker_time(self, change: Totals) -> dict[str, float]:
         waiting = min(1.0, change.worker_wait_s / (change.moment * self.members))
         environment, policy = ((1 - waiting) * part / change.work_s for part in (change.env_s, change.policy_s))

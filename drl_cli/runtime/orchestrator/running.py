@@ -5,6 +5,7 @@ from typing import Any
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.status_fields import awaited
 from drl_cli.utils.clock import now
 
 SLOW_S = 5.0
@@ -27,15 +28,19 @@ class RunningCollects:
         fields: dict[str, Any] = {"env_steps": self.progress.env_steps + steps}
         seconds, gained = moment - self._first[0], steps - self._first[1]
         is_first = self.progress.collect_started is None
+        missing = self.progress.missing_inserts()
+        if not self.config.is_on_policy and not is_first:  # as new as env_steps, unlike the last report
+            awaits, done, needed = awaited(self.config, self.progress)
+            done = None if done is None or needed is None else min(needed, done + steps)
+            fields |= {"awaits": awaits, "done": done, "needed": needed}
         if gained == 0 or not (is_first or seconds > SLOW_S):
             return fields
-        missing = self.progress.missing_inserts()
         if self.config.is_on_policy:
             rollout = self.config.rows_per_collect * self.config.num_workers
             fields |= {"awaits": "rollout", "done": steps, "needed": rollout}
         elif missing > 0:
             needed = self.config.min_inserts
-            fields |= {"awaits": "warm-up", "done": needed - missing + steps, "needed": needed}
+            fields |= {"awaits": "warm-up", "done": min(needed, needed - missing + steps), "needed": needed}
         else:
             return fields
         return fields | {"done_per_s": gained / seconds}

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 FIRST_S = 45.0
-"""A first checkpoint with progress is saved after this time, so that no kill can cost more than a minute of work."""
+"""Until a checkpoint with updates is saved, the time [s] between checkpoints: a kill costs at most a minute of work."""
 
 
 class Saver:
@@ -61,7 +61,8 @@ class Saver:
         so later calls do not change the saved state.
         """
         assert not self.busy
-        self.first_at = now() + FIRST_S if self.saved is None and self.first_at == math.inf else math.inf
+        is_before_progress = self.saved is None or params_header.opt_steps == 0
+        self.first_at = now() + FIRST_S if is_before_progress else math.inf
         self.go_on(counters["counts"]["env_steps"])
         if counters["counts"] == self.saved:
             return

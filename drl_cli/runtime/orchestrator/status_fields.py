@@ -35,6 +35,8 @@ def status_fields(
     awaits, done, needed = awaited(config, progress)
     returns, lengths = zip(*progress.latest, strict=True) if progress.latest else ((), ())
     best, speeds = progress.best, rates.fields()
+    has_updates = config.num_updates > 0  # a run that only collects has none
+    env_steps_per_s = rates.training_env_steps_per_s() if has_updates else speeds["env_steps_per_s"]
     trained = {tag.removeprefix("train/"): value for tag, value in scalars.items() if tag.startswith("train/")}
     losses = {name: value for name, value in trained.items() if name != "skipped_updates" and math.isfinite(value)}
     fields = {
@@ -42,7 +44,7 @@ def status_fields(
         "awaits": awaits,
         "done": done,
         "needed": needed,
-        "left_s": left_s(config, progress, speeds["env_steps_per_s"]),
+        "left_s": left_s(config, progress, env_steps_per_s),
         "env_steps": progress.env_steps,
         "opt_steps": progress.opt_steps,
         "episodes": progress.num_episodes,

@@ -213,6 +213,7 @@ def test_a_resumed_run_continues_the_counts(clock, has_replay, paid):
     first.trained(trained(9, 10, skipped=1))
     evaluated(first, 90, -5.0)
     first.trace.add(2, 7)
+    clock.now = 104.0
     second.load_state(json.loads(json.dumps(first.state())), has_replay)
     assert second.state() == first.state() | {
         "wall_s": first.wall_s() + second.process_s(),
@@ -220,10 +221,9 @@ def test_a_resumed_run_continues_the_counts(clock, has_replay, paid):
     }
     clock.now = 110.0
     second.collected(header(80))
-    assert second.report(0.0)["perf/env_steps_per_s"] == 8.0
-    assert second.summary(0.0, 0)["env_steps_per_s"] == 0.0  # no time has passed: no speed is known
+    assert second.report(0.0)["perf/env_steps_per_s"] == 80 / 6  # since the resume
     clock.now = 120.0
-    assert second.summary(0.0, 0)["env_steps_per_s"] == 8.0
+    assert (second.training_s(), second.summary(0.0, 0)["env_steps_per_s"]) == (4.0 + 10.0, 180 / 14)
     assert second.updates_per_env_step() == 9 / paid
 
 
@@ -251,3 +251,29 @@ def test_messages_are_written_to_the_trace_file(clock, tmp_path):
     (line,) = (tmp_path / "trace.jsonl").read_text().splitlines()
     assert json.loads(line) == {"wall_s": 5.0, "route": 7, "count": 1, "env_steps": 8, "member": 1, "version": 4}
     assert make().trace_file is None
+
+
+def test_the_rates_of_a_summary_leave_out_the_start_and_waits_for_evaluations(clock):
+    progress = make()
+    progress.waited_for_evaluation(50.0)  # before the first step
+    clock.now = 110.0
+    progress.collected(header(40, collect_s=2.0))
+    assert progress.training_s() == 2.0
+    assert make().summary(0.0, 0)["env_steps_per_s"] == 0.0  # no time has passed: no speed is known
+    progress.waited_for_evaluation(8.0)
+    clock.now = 126.0
+    progress.end()
+    progress.waited_for_evaluation(5.0)  # the last evaluation
+    summary = progress.summary(0.0, 0)
+    assert (summary["training_s"], summary["env_steps_per_s"]) == (10.0, 4.0)
+
+
+def test_a_checkpoint_without_its_training_time_has_the_rates_of_the_rest(clock):
+    first, rest = make(), make()
+    first.collected(header(100))
+    state = json.loads(json.dumps(first.state()))
+    del state["training_s"]
+    rest.load_state(state, has_replay=True)
+    rest.collected(header(80))
+    clock.now = 110.0
+    assert rest.summary(0.0, 0)["env_steps_per_s"] == 8.0

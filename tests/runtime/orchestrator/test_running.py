@@ -15,9 +15,11 @@ def shown(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(running, "now", lambda: clock.now)
 
-    def make(*overrides, collected=None, missing=0):
+    def make(*overrides, collected=None, missing=0, trained=None):
         pool = SimpleNamespace()
-        progress = SimpleNamespace(env_steps=1000, collect_started=collected, missing_inserts=lambda: missing)
+        progress = SimpleNamespace(
+            env_steps=1000, collect_started=collected, missing_inserts=lambda: missing, train_started=trained
+        )
         collects = RunningCollects(make_config(*TINY, *overrides), pool, progress)
 
         def at(moment, steps):
@@ -53,3 +55,18 @@ def test_a_warm_up_counts_running_steps(shown):
     warm = shown(COUNTER, missing=-1)
     warm(0.0, 10)
     assert warm(1.0, 40) == {"env_steps": 1040}
+
+
+def test_a_warm_up_is_as_new_as_the_steps(shown):
+    """The last report may be old: its count of the warm-up would contradict the steps beside it."""
+    at = shown(COUNTER, "orchestrator.min_inserts=500", collected=5.0, missing=300)
+    assert at(0.0, 0) == {"env_steps": 1000, "awaits": "warm-up", "done": 200, "needed": 500}
+    assert at(1.0, 40) == {"env_steps": 1040, "awaits": "warm-up", "done": 240, "needed": 500}
+    assert at(2.0, 340) == {"env_steps": 1340, "awaits": "warm-up", "done": 500, "needed": 500}
+    over = {"done": None, "needed": None}
+    assert shown(COUNTER, collected=5.0, missing=-9)(0.0, 0) == {
+        "env_steps": 1000,
+        "awaits": "the first update",
+        **over,
+    }
+    assert shown(COUNTER, collected=5.0, missing=-9, trained=6.0)(0.0, 0) == {"env_steps": 1000, "awaits": "", **over}

@@ -112,6 +112,44 @@ def test_states_that_a_run_does_not_restore_are_not_saved(tmp_path, overrides):
     assert sums == ({} if overrides[0].startswith("checkpoint") else {"a": "1"})
 
 
+def test_a_first_checkpoint_with_updates_is_due_within_a_minute(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+
+    def due_after(seconds):
+        clock.now += seconds
+        return made.saver.is_due(20)
+
+    def save(env_steps, opt_steps):
+        made.saver.begin(LoadParams(3, opt_steps, env_steps), "params", {"counts": {"env_steps": env_steps}})
+        while made.calls.pending:
+            made.calls.react((), 0.0, ())
+        made.manage.answer("folder")
+
+    save(0, 0)
+    assert (due_after(10.0), due_after(48.0)) == (False, True)
+    assert not made.saver.is_due(512)  # the end of the run saves
+    save(20, 0)  # still the warm-up
+    assert (due_after(10.0), due_after(48.0)) == (False, True)
+    save(40, 5)
+    assert not due_after(1e6)
+
+
+def test_the_first_checkpoint_of_a_resumed_run_is_due_within_a_minute(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+    made.begin(200)
+    made.manage.answer("folder")
+    clock.now += 58.0
+    assert made.saver.is_due(220)
+    made.begin(220)
+    made.manage.answer("folder")
+    clock.now += 1e6
+    assert not made.saver.is_due(240)
+
+
 def test_a_checkpoint_is_due_every_period_but_not_at_the_end(tmp_path):
     made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
     due = lambda: [steps for steps in range(0, 640, 20) if made.saver.is_due(steps)]  # noqa: E731

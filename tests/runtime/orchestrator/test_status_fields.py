@@ -99,7 +99,14 @@ def test_shares_of_time_follow_from_blocks_and_train_reports(clock):
     fields = status_fields(config, progress, rates, SCALARS)
     assert fields["worker_time"] == pytest.approx({"environment": 0.25, "policy": 0.125, "rows": 0.125, "waiting": 0.5})
     assert fields["trainer_time"] == pytest.approx({"batch": 0.1, "update": 0.3, "waiting": 0.6})  # 5 s before, 1 after
-    assert (fields["env_steps_per_s"], fields["left_s"]) == (10.0, 100.0)
+    assert (fields["env_steps_per_s"], fields["left_s"]) == (10.0, None)
+    clock.now = 120.0
+    collect(progress, 50)
+    rates.add(progress.totals(10.0))
+    fields = status_fields(config, progress, rates, SCALARS)
+    assert (fields["env_steps_per_s"], fields["left_s"]) == (7.5, 950 / 5.0)  # 5 per second since the first update
+    config = make("total_env_steps=1100", "orchestrator.min_inserts=1100", "load_weights=x")[0]
+    assert status_fields(config, progress, rates, SCALARS)["left_s"] == 950 / 7.5  # without updates
 
 
 def rates_of(*totals, members=2):
