@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from drl_cli.chains import recording
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.optim.modules import load_tensors
@@ -142,6 +143,8 @@ class Algorithm(ABC):
     """
 
     policy_parts: tuple[str, ...]
+    is_one_step = True
+    """Whether `update` makes one gradient step, so that it can be compiled as a whole."""
     params: Params
     optimizer: Optimizer
 
@@ -162,6 +165,8 @@ class Algorithm(ABC):
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         """Set the scheduled learning rates and call `update`; if `update` raises NotFinite, undo the update."""
+        if recording():  # the trainer has set the rates, and a chain undoes an update that is not finite
+            return self.update(batch, counts)
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import FunctionType, MethodType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from drl_cli.chains.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
 _NUMBERS = count()
@@ -103,7 +106,8 @@ class ProcessGroup:
 class Context:
     """What an algorithm uses for learning, besides its options: device, group of trainers, matrix products, optimizer.
 
-    If `skips`, updates whose loss or gradient is not finite are skipped. If `compiles`, torch.compile is used. The
+    If `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
+    if it is None and `compiles`, torch.compile compiles the loss and the gradient. The
     first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
     `reward` names a reward module, and has its options.
     """
@@ -113,6 +117,7 @@ class Context:
     skips: bool = False
     products: Products = field(default_factory=Products)
     compiles: bool = False
+    chain: When | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
     burn_in: int = 0
@@ -145,6 +150,29 @@ class Context:
                 if not type(error).__module__.startswith("torch._dynamo"):
                     raise
                 raise Refused(f"trainer.compile=true: {_graph_break(error)}") from error
+
+        return cast(Function, call)
+
+    def chained(self, step: Function, owner: Any, skipped: Callable[[], Any] = dict) -> Function:  # Any: any type
+        """Return a gradient step `step(columns)` of `owner` that is compiled as a whole, if and when `chain` says.
+
+        The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place. See
+        `drl_cli.chains.chain.Chain`.
+        """
+        if self.chain is None:
+            return step
+        from drl_cli.chains.chain import Chain
+
+        def update(columns: Any, counts: Any) -> tuple[Any, Tensor | None]:
+            return step(columns), owner.optimizer.norm
+
+        chain = Chain(update, owner, self.chain, lambda: (skipped(), None))
+
+        def call(columns: Any) -> Any:  # Any: tensors by name, but perhaps stacks of images or parts of observations
+            if not (type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())):
+                return step(columns)
+            result, owner.optimizer.norm = chain(columns)
+            return result
 
         return cast(Function, call)
 

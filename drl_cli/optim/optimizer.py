@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from drl_cli.chains import recording
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
@@ -88,14 +89,23 @@ class Optimizer:
         names = tuple(parts) or self._all
         is_all = names == self._all
         grads = [self.params.grad] if is_all else [grad for name in names if len(grad := self.params[name].grad)]
+        tape = recording()
+        factor: float | Tensor = self.factor
+        if tape is not None:
+            if not self.rule.is_plain:
+                tape.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
+            elif not self.config.is_constant:
+                factor = tape.scalar(lambda counts: self.factor)
         if self.context.skips:
             grads[0][0] += 0.0 * sum(losses)  # a loss that is not finite makes the averaged gradient NaN
         for grad in grads:
             self.context.group.mean_(grad)
-        if self.context.skips and not all(grad.isfinite().all() for grad in grads):
+        if self.context.skips and tape is not None:
+            tape.require(torch.stack([grad.isfinite().all() for grad in grads]).all())
+        elif self.context.skips and not all(grad.isfinite().all() for grad in grads):
             raise NotFinite
         self._clip(names, grads)
-        self.rule.step(names, self.factor)
+        self.rule.step(names, factor)
         self.params.changed(names)
 
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:

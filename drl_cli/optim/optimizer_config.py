@@ -67,6 +67,11 @@ class OptimizerConfig:
         return self.end + (1.0 - self.end) * left
 
     @property
+    def is_constant(self) -> bool:
+        """Whether the learning rates never change."""
+        return self.schedule == "constant" and not self.warmup_steps
+
+    @property
     def kind(self) -> Any:  # Any: a class derived from torch.optim.Optimizer
         """The torch class of this optimizer: a class of torch.optim, or the user's class `my_mod:Class`."""
         return import_object(self.name) if ":" in self.name else getattr(torch.optim, OPTIMIZERS[self.name])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from drl_cli.chains import recording, untaped
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer_config import OptimizerConfig, Part, takes
 from drl_cli.optim.params import Params
@@ -14,9 +15,14 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class Rule(Protocol):
-    """Changes parameters by their gradients. Learning rates are multiplied by `factor`."""
+    """Changes parameters by their gradients. Learning rates are multiplied by `factor`.
 
-    def step(self, names: Sequence[str], factor: float) -> None: ...
+    If `is_plain`, a step that a tape records consists of plain operations, and `factor` may be a tensor.
+    """
+
+    @property
+    def is_plain(self) -> bool: ...
+    def step(self, names: Sequence[str], factor: float | Tensor) -> None: ...
     def state(self) -> dict[str, Tensor]: ...
     def load_state(self, state: Mapping[str, Tensor]) -> None: ...
 
@@ -61,19 +67,48 @@ class FusedAdam:
         # By parts, for each set of options: the kernel's five lists of tensors, in which every part has one view.
         self._views: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
 
-    def step(self, names: Sequence[str], factor: float) -> None:
+    is_plain = True
+
+    def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         if (views := self._views.get(names)) is None:
             views = self._views[names] = self._views_of(names)
         if len(names) == len(self.parts):
             self.count += 1
         else:
             self.count[[list(self.parts).index(name) for name in names]] += 1
+        if recording():
+            for part, tensors in views:
+                for own in zip(*tensors, strict=True):
+                    self._plain_step(part, factor, *own)
+            return
         fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
         for part, (flat, grad, mean, square, count) in views:
             beta1, beta2 = part.betas or (0.9, 0.999)
             decay = part.weight_decay
             options = {"lr": part.lr * factor, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.options}
             fused(flat, grad, mean, square, [], count, **options)
+
+    def _plain_step(
+        self,
+        part: Part,
+        factor: float | Tensor,
+        flat: Tensor,
+        grad: Tensor,
+        mean: Tensor,
+        square: Tensor,
+        count: Tensor,
+    ) -> None:
+        """Make the fused kernel's step with plain operations, which can be compiled together with the gradient."""
+        (beta1, beta2), lr = part.betas or (0.9, 0.999), part.lr * factor
+        if part.weight_decay and self.config.name == "adam":
+            grad = grad + part.weight_decay * flat
+        decay = 1.0 - lr * part.weight_decay if part.weight_decay and self.config.name == "adamw" else 1.0
+        mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
+        square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
+        steps = count.double()  # 1 - 0.999 has four digits in float32
+        size = (lr / (1.0 - beta1**steps)).float()
+        root = (1.0 - beta2**steps).sqrt().float()
+        flat.copy_(decay * flat - size * mean / (square.sqrt() / root + self.options["eps"]))
 
     def _views_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
         by_options: dict[Part, list[str]] = {}
@@ -106,7 +141,9 @@ class OneForEachPart:
         self.parts = parts
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
 
-    def step(self, names: Sequence[str], factor: float) -> None:
+    is_plain = False
+
+    def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         for name in names:
             if name in self.optimizers:
                 self.optimizers[name].param_groups[0]["lr"] = self.parts[name].lr * factor
@@ -125,6 +162,18 @@ class TorchOptim(OneForEachPart):
                 part.flat.grad = part.grad
                 self.flat[name] = part.flat
                 self.optimizers[name] = self.kind([part.flat], **arguments(name, options, self.kind, config))
+        self.is_plain = config.name in _PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
+
+    def step(self, names: Sequence[str], factor: float | Tensor) -> None:
+        if recording() is None or not self.is_plain:
+            super().step(names, factor)
+            return
+        plain_step = _PLAIN[self.name]
+        for name in names:
+            if name in self.optimizers:
+                optimizer, flat = self.optimizers[name], self.flat[name]
+                grad = flat.grad if flat.grad is not None else torch.zeros_like(flat)
+                plain_step(optimizer.param_groups[0], optimizer.state[flat], flat, grad, self.parts[name].lr * factor)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save; a part has none before its first step."""
@@ -229,3 +278,65 @@ def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor
     """Return the tensors that a torch optimizer keeps for one of its parameters."""
     memory = optimizer.state.get(value, {})
     return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}
+
+
+def _sgd(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
+    """Make a step of torch.optim.SGD without dampening, with plain operations."""
+    if group["weight_decay"]:
+        grad = grad + group["weight_decay"] * flat
+    if momentum := group["momentum"]:
+        buffer = _zeros(memory, "momentum_buffer", flat)
+        buffer.copy_(momentum * buffer + grad)
+        grad = grad + momentum * buffer if group["nesterov"] else buffer
+    flat.copy_(flat - lr * grad)
+
+
+def _rmsprop(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
+    """Make a step of torch.optim.RMSprop with plain operations."""
+    if group["weight_decay"]:
+        grad = grad + group["weight_decay"] * flat
+    alpha = group["alpha"]
+    _zeros(memory, "step", flat[:0]).add_(1.0)
+    square = _zeros(memory, "square_avg", flat)
+    square.copy_(alpha * square + (1.0 - alpha) * grad * grad)
+    variance: Tensor = square
+    if group["centered"]:
+        mean = _zeros(memory, "grad_avg", flat)
+        mean.copy_(alpha * mean + (1.0 - alpha) * grad)
+        variance = square - mean * mean
+    change = grad / (variance.sqrt() + group["eps"])
+    if group["momentum"]:
+        buffer = _zeros(memory, "momentum_buffer", flat)
+        buffer.copy_(group["momentum"] * buffer + change)
+        change = buffer
+    flat.copy_(flat - lr * change)
+
+
+def _radam(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
+    """Make a step of torch.optim.RAdam (Liu et al. 2019, arXiv 1908.03265) with plain operations."""
+    if group["weight_decay"]:
+        grad = grad + group["weight_decay"] * flat
+    beta1, beta2 = group["betas"]
+    step = _zeros(memory, "step", flat[:0]).add_(1.0).double()
+    mean, square = _zeros(memory, "exp_avg", flat), _zeros(memory, "exp_avg_sq", flat)
+    mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
+    square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
+    most, seen = 2.0 / (1.0 - beta2) - 1.0, 1.0 - beta2**step
+    length = most - 2.0 * step * beta2**step / seen
+    safe = length.clamp_min(5.0)
+    rectified = ((safe - 4.0) * (safe - 2.0) * most / ((most - 4.0) * (most - 2.0) * safe)).sqrt()
+    adaptive = (rectified * seen.sqrt()).float() / (square.sqrt() + group["eps"])
+    size = (lr / (1.0 - beta1**step)).float()
+    flat.copy_(flat - size * mean * torch.where(length > 5.0, adaptive, 1.0))
+
+
+def _zeros(memory: dict[str, Any], name: str, like: Tensor) -> Tensor:
+    """Return an optimizer's tensor, which is 0 before the first step; an empty `like` stands for a single number."""
+    if memory.get(name) is None:
+        with untaped():
+            memory[name] = torch.zeros_like(like) if len(like) else torch.zeros(())
+    kept: Tensor = memory[name]
+    return kept
+
+
+_PLAIN = {"sgd": _sgd, "rmsprop": _rmsprop, "radam": _radam}

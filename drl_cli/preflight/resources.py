@@ -125,7 +125,7 @@ def check_hardware(config: Config) -> None:
             raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     # on a cluster the trainer may run on another machine
-    if config.trainer.compile and config.ray.address is None and shutil.which(compiler) is None:
+    if config.trainer.compile is True and config.ray.address is None and shutil.which(compiler) is None:
         line = f"trainer.compile=true needs a C++ compiler: there is no {compiler}. Install one, or name it by CXX=..."
         raise UsageError(line, MISSING)
     try:

@@ -223,6 +223,14 @@ class Config:
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - self.min_inserts)))
 
     @property
+    def planned_updates(self) -> int:
+        """The number of gradient steps of a whole run, about."""
+        if not self.is_on_policy:
+            return self.num_updates
+        epochs, size = getattr(self.algo, "epochs", 1), getattr(self.algo, "minibatch_size", None)
+        return self.total_env_steps * self.replay.servings * epochs // (size or self.trainer.batch_size)
+
+    @property
     def is_repeatable(self) -> bool:
         """Whether equal seeds must give equal weights. If so, no choice may depend on measured times."""
         return self.mode != "async" or self.debug.in_process

@@ -172,7 +172,7 @@ class TrainReport:
     `skipped` counts updates that were left out because they were not finite. `num_batches` batches were drawn in
     `sample_s` seconds. `waiting` and `repeats` are the state of a queue, as in `Sampled`. `replay` are the table's
     metrics. The call took `seconds`, of which `batch_s` was spent on preparing the batches. `uses` includes the process
-    of the replay shard.
+    of the replay shard. `notes` are texts for the user, with their level of `logging`.
     """
 
     opt_steps: int
@@ -187,6 +187,7 @@ class TrainReport:
     repeats: int = 0
     batch_s: float = 0.0
     uses: tuple[ProcessUse, ...] = ()
+    notes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

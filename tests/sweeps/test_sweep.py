@@ -164,8 +164,10 @@ def test_the_ranking_begins_with_the_best_job_and_names_the_next_commands(sweep,
     sweep.jobs[2].overrides.append("algo.lr=1")
     sweep.update_labels()
     assert multirun.finish_sweep(ended(sweep)) == 0
-    head, *rows, done, evaluate, compare = capsys.readouterr().out.splitlines()
+    head, *rows, seeds_head, of_seeds, done, evaluate, compare = capsys.readouterr().out.splitlines()
     assert head.split() == ["rank", "best", "final", "seed", "algo.lr", "steps", "status", "job", "run"]
+    assert seeds_head.split()[:5] == ["rank", "best", "mean", "±", "std"]
+    assert of_seeds.split()[:2] == ["1", "121.8"]  # the mean of 250.5 and -7
     assert [row.split() for row in rows] == [
         ["1", "250.5", "-9.0", "1", "-", "1,200", "done", "2", "run2"],
         ["2", "-7.0", "-9.0", "0", "-", "1,200", "done", "1", "run1"],

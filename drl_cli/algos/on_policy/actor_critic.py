@@ -39,6 +39,7 @@ class ActorCritic(NetworkAlgorithm):
     A subclass defines `policy_gradients`, and may replace the advantages or do something before or after each epoch.
     """
 
+    is_one_step = False
     config: Any  # a Config derived from ActorCriticConfig
     lrs: Mapping[str, float] = {}
     """The learning rates of parts that do not have the learning rate `lr`."""
@@ -66,6 +67,7 @@ class ActorCritic(NetworkAlgorithm):
             self.params.generator(PART, self.seed + 4, on_cpu=True)
         self.log_std, self.d_log_std = self.params["log_std"].flat, self.params["log_std"].grad
         self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
+        self.step_of = self.context.chained(self._step, self)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rollout, explained = self._rollout(batch)
@@ -74,7 +76,7 @@ class ActorCritic(NetworkAlgorithm):
         skipped = 0
         for _ in range(self.config.epochs):
             self.before_epoch(rollout)
-            steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
+            steps = [self.step_of(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
             epoch = [step for step in steps if step]
             metrics += epoch
             skipped += len(steps) - len(epoch)

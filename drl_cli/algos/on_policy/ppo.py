@@ -43,12 +43,14 @@ class Algorithm(ActorCritic):
     """Learns actor and critic in a trainer."""
 
     config: Config
-    entropy_coef: Any  # a number, or a tensor that `update` sets
+    entropy_coef: Any  # a number, or a tensor that `update` fills
     fixed = ("kl_weight",)
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
         self.entropy_coef = config.entropy_coef
+        if config.entropy_end is not None:
+            self.entropy_coef = torch.tensor(config.entropy_coef, device=self.context.device)
         if config.kl_coef:
             self.params["kl_weight"].flat.fill_(config.kl_coef)
 
@@ -59,7 +61,7 @@ class Algorithm(ActorCritic):
         config = self.config
         if config.entropy_end is not None:
             now = linear(counts.env_steps, config.entropy_coef, config.entropy_end, self.context.total_env_steps)
-            self.entropy_coef = torch.tensor(now, device=self.context.device)
+            self.entropy_coef.fill_(now)  # in place, because a compiled step reads it
         return super().update(batch, counts)
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:

@@ -64,10 +64,13 @@ class Policy(NetworkPolicy):
 class Algorithm(NetworkAlgorithm):
     """Learns Q values in a trainer."""
 
+    is_one_step = False
+
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config = config
         self.q = self.build({"q": self.head(spec.action.size)}, ("q",), config.lr)["q"]
         self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
+        self.step_of = self.context.chained(self._step, self)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
@@ -75,7 +78,7 @@ class Algorithm(NetworkAlgorithm):
         rollout.rows["target"] = self.targets(batch, rollout)
         size = config.minibatch_size or rollout.num * self.context.group.size
         epochs = (rows for _ in range(config.epochs) for rows in rollout.minibatches(self.shuffle, size))
-        steps = [self._step(minibatch) for minibatch in epochs]
+        steps = [self.step_of(minibatch) for minibatch in epochs]
         done = [step for step in steps if step]
         means = {name: torch.stack([step[name] for step in done]).mean() for name in done[0]} if done else {}
         return Update(means, steps=len(done), skipped=len(steps) - len(done))

@@ -61,6 +61,7 @@ class Algorithm(BaseAlgorithm):
     """Learns actor, critic and both dual variables in a trainer."""
 
     policy_parts = ("actor",)
+    is_one_step = False
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         from drl_cli.networks.predictive import PredictiveCritic  # imports torch
@@ -81,6 +82,7 @@ class Algorithm(BaseAlgorithm):
         lrs = {"actor": part, "critic": part, **duals}
         self.optimizer = Optimizer(self.params, lrs, context)
         self.gradients = Gradients(self.params, self.loss, context)
+        self.step_of = context.chained(self.step, self)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rollouts = Rollouts(batch, self.context.group)
@@ -91,14 +93,21 @@ class Algorithm(BaseAlgorithm):
         for _ in range(self.config.epochs):
             rollouts.rows["noise"] = self.draw(rollouts)
             for minibatch in rollouts.minibatches(self.shuffle, size):
-                loss, metrics = self.gradients(minibatch)
-                try:
-                    self.optimizer.step(loss, parts=self.gradients.parts)
+                if metrics := self.step_of(minibatch):
                     found.append(metrics)
-                except NotFinite:
+                else:
                     skipped += 1
         means = {name: torch.stack([metrics[name] for metrics in found]).mean() for name in found[0]} if found else {}
         return Update(means, steps=len(found), skipped=skipped)
+
+    def step(self, minibatch: Any) -> Mapping[str, Tensor]:
+        """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""
+        loss, metrics = self.gradients(minibatch)
+        try:
+            self.optimizer.step(loss, parts=self.gradients.parts)
+        except NotFinite:
+            return {}
+        return metrics
 
     def draw(self, rollouts: Rollouts) -> Tensor:
         """Return normal noise for one action in every row, `[N, A]`."""

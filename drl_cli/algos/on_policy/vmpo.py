@@ -41,6 +41,7 @@ class Algorithm(ActorCritic):
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.lrs = dict.fromkeys(("temperature", "alpha"), config.dual_lr)
         super().setup(config, spec)
+        self.d_temperature = torch.zeros_like(self.params["temperature"].flat)
         starts = {"temperature": config.temperature_start, "alpha": config.alpha_start}
         for name, start in starts.items():  # the dual variables are the softplus of these values
             self.params[name].flat.copy_(torch.tensor(start).expm1().log())
@@ -69,7 +70,7 @@ class Algorithm(ActorCritic):
         # d/dt of t (epsilon + log mean exp(A / t)), and of t's softplus
         log_mean = log_sum - torch.tensor(float(len(best))).log()
         slope = self.config.epsilon_temperature + log_mean - (scaled.softmax(0) * scaled).sum()
-        self.d_temperature = slope * value.sigmoid()
+        self.d_temperature.copy_(slope * value.sigmoid())  # in place, because a compiled step reads it
 
     def policy_gradients(self, out: Tensor, rows: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Return metrics, and d loss/d out of the weighted likelihood and trust regions. Write the duals' gradients."""

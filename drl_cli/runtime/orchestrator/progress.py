@@ -20,6 +20,7 @@ from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts
 from drl_cli.runtime.orchestrator.rates import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
+from drl_cli.utils.run_log import tell
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,8 @@ class Progress:
         self.update_s += report.seconds - report.batch_s
         if self._skipped_warned == 0:
             self._warn_of_skipped()
+        for level, note in report.notes:
+            (log.warning if level >= logging.WARNING else tell)(f"update {self.opt_steps}: {note}")
         if report.num_batches:
             self._means.add({"perf/sample_ms": 1000 * report.sample_s / report.num_batches}, report.num_batches)
         if report.num_updates == 0:

@@ -23,7 +23,7 @@ def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
         "mode": config.mode,
         "is_on_policy": config.is_on_policy,
         "workers": config.num_workers,
-        "compiles": config.trainer.compile,
+        "compiles": config.trainer.compile is not False,
         "cpus": num_cores(),
     }
 

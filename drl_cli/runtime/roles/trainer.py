@@ -4,12 +4,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts, Update
 from drl_cli.algos.stacks import FrameBatch, Stacks
+from drl_cli.chains.chain import Chain
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
 from drl_cli.optim.group import Context, PeerLost, Refused
 from drl_cli.replay.frames import UNIQUE, Stacking
@@ -42,6 +43,10 @@ class Trainer:
         self.device, self.group, self.products = context.device, context.group, context.products
         self.algorithm = build(context)
         self.normalizer, self.stackings = normalizer, stackings
+        self.when = context.chain
+        self.chain: Chain | None = None
+        if self.when is not None and self.algorithm.is_one_step and not stackings:
+            self.chain = Chain(self._for_chain, self.algorithm, self.when, lambda: (_Made(skipped=1, steps=0), None))
         self.opt_steps = self.calls = 0
         self.use = OwnUse()
 
@@ -74,10 +79,11 @@ class Trainer:
             batches = self.normalizer(batches)
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
         batch_s = time.perf_counter() - started
-        updates, opt_steps = list[Update](), self.opt_steps
+        updates, opt_steps = list[_Made](), self.opt_steps
+        self.algorithm.optimizer.schedule(header.env_steps)
         for batch in rows:
-            columns_of_update = self._with_stacks(dict(zip(batches, batch, strict=True)), frames)
-            update = self._learn(columns_of_update, Counts(opt_steps, header.env_steps))
+            counts = Counts(opt_steps, header.env_steps)
+            update = self._update(dict(zip(batches, batch, strict=True)), frames, counts)
             updates.append(update)
             opt_steps += update.steps
         means = self._means(updates, columns)
@@ -103,6 +109,7 @@ class Trainer:
             sample_s=header.seconds,
             batch_s=batch_s,
             uses=(*header.uses, *self.use.take()),
+            notes=() if self.when is None else self.when.take_notes(),
         )
         return report, priorities
 
@@ -150,6 +157,8 @@ class Trainer:
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
         torch.set_rng_state(torch.tensor(state["torch"]))
+        if self.when is not None:
+            self.when.reset()
         if self.normalizer is not None:
             self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])
@@ -161,6 +170,18 @@ class Trainer:
                 columns[name] = Stacks(frames[path], columns[name], stacking)
         batch = gathered(columns)
         return FrameBatch(batch) if self.stackings else batch
+
+    def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "_Made":
+        if self.chain is None:
+            return _Made.of(self._learn(self._with_stacks(columns, frames), counts))
+        fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
+        return _Made(*fields)
+
+    def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[_Made, torch.Tensor | None]":
+        """Make an update. Return everything that it computes: the norm of the gradient, too."""
+        made = _Made.of(self._learn(gathered(dict(columns)), counts))
+        values = torch.stack([*made.values]) if made.names else torch.zeros(0)
+        return made._replace(values=values), self.algorithm.optimizer.norm
 
     def _learn(self, batch: Batch, counts: Counts) -> Update:
         try:
@@ -191,22 +212,47 @@ class Trainer:
                 "A buffer must not depend on the rows of one trainer"
             )
 
-    def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
+    def _means(self, updates: "Sequence[_Made]", columns: Columns) -> dict[str, float]:
         """Return means of metrics over updates and trainers. Raise Diverged if a metric is not finite."""
-        names = list(dict.fromkeys(name for update in updates for name in update.metrics))
+        names = list(dict.fromkeys(name for update in updates for name in update.names))
         if not names:
             return {}
-        zero = torch.zeros((), device=self.device)
-        scalars = [update.metrics.get(name, zero) for update in updates for name in names]
-        values = torch.stack(scalars).view(len(updates), -1).detach()
+        if all(len(update.names) == len(names) for update in updates):
+            rows = [value for update in updates for value in update.rows]
+        else:
+            zero = torch.zeros((), device=self.device)
+            found = [dict(zip(update.names, update.values, strict=True)) for update in updates]
+            rows = [values.get(name, zero) for values in found for name in names]
+        values = torch.stack(rows).view(len(updates), -1).detach()
         self.group.mean_(values)
         values = values.cpu()
-        counts = [sum(name in update.metrics for update in updates) for name in names]
+        counts = [sum(name in update.names for update in updates) for name in names]
         cause = "the batch was finite"
         if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
             cause = "an observation or reward was not finite, and neither are the normaliser's statistics"
         check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
         return dict(zip(names, (values.sum(0) / torch.tensor(counts)).tolist(), strict=True))
+
+
+class _Made(NamedTuple):
+    """A result of `Algorithm.update`; `values` are its metrics, scalar tensors or one tensor `[len(names)]`."""
+
+    names: tuple[str, ...] = ()
+    values: "Sequence[torch.Tensor] | torch.Tensor" = ()
+    priorities: "torch.Tensor | None" = None
+    steps: int = 1
+    skipped: int = 0
+    columns: "Mapping[str, torch.Tensor]" = MappingProxyType({})
+
+    @property
+    def rows(self) -> "Sequence[torch.Tensor]":
+        """The values as few tensors."""
+        return [self.values] if isinstance(self.values, torch.Tensor) else self.values
+
+    @classmethod
+    def of(cls, update: Update) -> "_Made":
+        metrics, columns = update.metrics, dict(update.columns)
+        return cls((*metrics,), (*metrics.values(),), update.priorities, update.steps, update.skipped, columns)
 
 
 def _name_at(tensors: "Mapping[str, torch.Tensor]", index: int) -> str:
@@ -226,7 +272,7 @@ def _use_cpp_wrapper() -> None:
         config.cpp_wrapper = True
 
 
-def _new_values(trainer: int, row_ids: Array, updates: Sequence[Update], has_priorities: bool) -> UpdatePriority | None:
+def _new_values(trainer: int, row_ids: Array, updates: Sequence[_Made], has_priorities: bool) -> UpdatePriority | None:
     """Return new priorities and columns for the rows of all updates that were made, or None if all were skipped."""
     if has_priorities and any(update.steps and update.priorities is None for update in updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")

@@ -145,7 +145,7 @@ def test_choose_device(monkeypatch, has_cuda):
         ("CartPole-v1", "ppo", False),
     ],
 )
-def test_gradients_are_compiled_if_configured(monkeypatch, env, algo, compiles):
+def test_several_trainers_compile_only_gradients(monkeypatch, env, algo, compiles):
     compiled = []
 
     def note(function, **options):
@@ -153,7 +153,8 @@ def test_gradients_are_compiled_if_configured(monkeypatch, env, algo, compiles):
         return function
 
     monkeypatch.setattr(lazy.torch, "compile", note)
-    config = make_config(f"env={env}", f"algo={algo}", *TINY, f"trainer.compile={str(bool(compiles)).lower()}")
+    choice = f"trainer.compile={str(bool(compiles)).lower()}"
+    config = make_config(f"env={env}", f"algo={algo}", *TINY, "mode=async", "trainer.num=2", choice)
     make_trainer(config, read_spec(config.env), "cpu", 0)
     assert compiled == (["gradients"] if compiles else [])
 

@@ -1,0 +1,255 @@
+"""Chain: an update that runs as compiled code as soon as it can, and as plain Python until then.
+
+The first calls record the update. If two records are the same program, the program is compiled in a separate process,
+and takes over. Whatever differs between updates selects a program: sizes of the batch, and conditions on the counts,
+such as the period of a delayed actor. Rare programs are not compiled.
+
+- `before`: a program is compiled before its first update. The records are undone, so every update is made by the
+  program, also after a resume. Equal seeds give equal weights.
+- `beside`: updates are made by plain Python until the program is ready.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drl_cli.chains.compiling import Compilation, NotCompiled
+from drl_cli.chains.program import Program
+from drl_cli.chains.tape import Record, Tape, Untraceable
+from drl_cli.chains.when import When
+
+Columns = Mapping[str, Tensor]
+MOST_VARIANTS = 8
+MOST_NODES = 8_000
+MOST_RECORDS = 4
+RARE = 0.02
+"""Programs for a smaller share of the updates, such as those with a periodic copy, are not worth a compilation."""
+
+
+class _Variant:
+    """One program of an update: for one size of the batch, and one path of conditions."""
+
+    def __init__(self, sizes: Any, record: Record, result: Any, owner: Any) -> None:
+        self.sizes, self.record, self._build = sizes, record, _builder(result)
+        self.records, self.is_rare = 1, record.path.share() < RARE
+        self.compilation: Compilation | None = None
+        self.program: Program | None = None
+        memory = {tensor.data_ptr() for tensor in record.storages}
+        self.read = {name: x for name, x in _own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
+
+    def result(self, outputs: Sequence[Tensor]) -> Any:
+        """Return what the update returned, with the program's outputs in place of its tensors."""
+        return self._build(iter(outputs))
+
+
+class Chain:
+    """Calls `update(columns, counts)`, which returns tensors in tuples and dicts, or the compiled program of it.
+
+    `owner` is the object whose attributes the update may not change. If a demanded condition fails (`Tape.require`),
+    the program's update is undone and `skipped` is returned.
+    """
+
+    def __init__(
+        self,
+        update: Callable[[Columns, Any], Any],
+        owner: Any,
+        when: When,
+        skipped: Callable[[], Any] = dict,
+    ) -> None:
+        self._update, self._owner, self._when, self._skipped = update, owner, when, skipped
+        self._variants: list[_Variant] = []
+        self._is_off = self._is_told = False
+        when.chains.append(self)
+
+    def __call__(self, columns: Columns, counts: Any = ()) -> Any:
+        if self._is_off:
+            return self._update(columns, counts)
+        sizes = [(x.shape, x.stride()) for x in columns.values()]
+        variant = self._find(sizes, counts)
+        if variant is not None and variant.program is not None:
+            return self._run(variant, columns, counts)
+        if (variant is not None and variant.is_rare) or not self._when.may_start():
+            return self._update(columns, counts)
+        if variant is not None and variant.compilation is not None:
+            if (library := self._library(variant, wait=False)) is None:
+                return self._update(columns, counts)
+            self._load(variant, library)
+            return self(columns, counts)
+        return (
+            self._before(sizes, columns, counts)
+            if self._when.time == "before"
+            else self._beside(sizes, columns, counts)
+        )
+
+    def reset(self) -> None:
+        """Forget all records, because tensors were replaced."""
+        self.close()
+
+    def close(self) -> None:
+        """End compilations that still run."""
+        for variant in self._variants:
+            if variant.compilation is not None:
+                variant.compilation.close()
+        self._variants = []
+
+    def _find(self, sizes: Any, counts: Any) -> _Variant | None:
+        for variant in self._variants:
+            if variant.sizes == sizes and variant.record.path.allows(counts):
+                return variant
+        return None
+
+    def _run(self, variant: _Variant, columns: Columns, counts: Any) -> Any:
+        assert variant.program is not None
+        for name, tensor in variant.read.items():
+            if getattr(self._owner, name) is not tensor:
+                self._give_up(f"the attribute '{name}' was replaced; change tensors in place")
+                return self._update(columns, counts)
+        if not variant.record.demands:
+            return variant.result(variant.program([*columns.values()], counts))
+        contents = variant.program.contents()
+        *outputs, is_sound = variant.program([*columns.values()], counts)
+        if not is_sound:
+            variant.program.undo(contents)
+            return self._skipped()
+        return variant.result(outputs)
+
+    def _beside(self, sizes: Any, columns: Columns, counts: Any) -> Any:
+        """Make the update and record it. Start the compilation if the last record was the same."""
+        _, result, variant = self._recorded(sizes, columns, counts)
+        if variant is None:
+            return result
+        old = self._find(sizes, counts)
+        if old is None:
+            if len(self._variants) >= MOST_VARIANTS:
+                self._give_up(f"its updates differ in more than {MOST_VARIANTS} ways")
+            else:
+                self._variants.append(variant)
+            return result
+        variant.records = old.records + 1
+        self._variants[self._variants.index(old)] = variant
+        if variant.record.equals(old.record):
+            self._start(variant, is_urgent=False)
+        elif variant.records >= MOST_RECORDS:
+            self._give_up("its updates differ from call to call")
+        return result
+
+    def _before(self, sizes: Any, columns: Columns, counts: Any) -> Any:
+        """Record the update until two records are the same, undo them, and compile."""
+        if len(self._variants) >= MOST_VARIANTS:
+            self._give_up(f"its updates differ in more than {MOST_VARIANTS} ways")
+            return self._update(columns, counts)
+        last: _Variant | None = None
+        for _ in range(MOST_RECORDS):
+            tape, result, variant = self._recorded(sizes, columns, counts)
+            if variant is None:
+                return result
+            tape.rewind()
+            if variant.is_rare:
+                self._variants.append(variant)
+                return self._update(columns, counts)
+            if last is not None and variant.record.equals(last.record):
+                break
+            last = variant
+        else:
+            self._give_up("its updates differ from call to call")
+            return self._update(columns, counts)
+        self._variants.append(variant)
+        self._start(variant, is_urgent=True)
+        library = None if self._is_off else self._library(variant, wait=True)
+        if library is None:
+            return self._update(columns, counts)
+        self._load(variant, library)
+        return self(columns, counts)
+
+    def _recorded(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
+        before = _attributes(self._owner)
+        tape = Tape(counts)
+        with tape:
+            for column in columns.values():
+                tape.input(column)
+            result = self._update(columns, tape.counts)
+            is_sound = [torch.stack([*tape.conditions]).all()] if tape.conditions else []
+        try:
+            record = tape.record([*_tensors(result), *is_sound])
+        except Untraceable as error:
+            self._give_up(str(error))
+            return tape, result, None
+        if (num := len(record.graph.nodes)) > MOST_NODES:
+            self._give_up(f"an update has {num} operations, which would take minutes to compile")
+            return tape, result, None
+        changed = [name for name, value in _attributes(self._owner).items() if name in before and before[name] != value]
+        variant = _Variant(sizes, record, result, self._owner)
+        if changed and self._variants:
+            self._give_up(f"an update changes the attribute '{changed[0]}'; change tensors in place, and use `counts`")
+            return tape, result, None
+        return tape, result, variant
+
+    def _start(self, variant: _Variant, is_urgent: bool) -> None:
+        try:
+            variant.compilation = Compilation(variant.record, is_urgent)
+        except NotCompiled as error:
+            self._give_up(str(error))
+
+    def _library(self, variant: _Variant, wait: bool) -> str | None:
+        assert variant.compilation is not None
+        try:
+            return variant.compilation.library(wait)
+        except NotCompiled as error:
+            self._give_up(str(error))
+            return None
+
+    def _load(self, variant: _Variant, library: str) -> None:
+        assert variant.compilation is not None
+        seconds = time.perf_counter() - variant.compilation.started
+        variant.program, variant.compilation = Program(variant.record, library), None
+        if not self._is_told:
+            self._is_told = True
+            self._when.tell(f"compiled updates take over (compiled in {seconds:.0f} s)")
+
+    def _give_up(self, reason: str) -> None:
+        """Make all updates by plain Python from now on."""
+        self.close()
+        self._is_off = True
+        self._when.warn(f"trainer.compile: the updates are not compiled, and run as before: {reason}")
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a result, in tuples and dicts, in order."""
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, tuple | dict):
+        for part in result.values() if isinstance(result, dict) else result:
+            yield from _tensors(part)
+
+
+def _builder(result: Any) -> Callable[[Iterator[Tensor]], Any]:
+    """Return a function that makes a result like this one from other tensors."""
+    if isinstance(result, Tensor):
+        return next
+    if not isinstance(result, tuple | dict) or next(_tensors(result), None) is None:
+        return lambda tensors: result
+    if isinstance(result, dict):
+        by_name = [(name, _builder(part)) for name, part in result.items()]
+        return lambda tensors: {name: build(tensors) for name, build in by_name}
+    builders = [_builder(part) for part in result]
+    return lambda tensors: tuple([build(tensors) for build in builders])
+
+
+def _own_tensors(owner: Any) -> list[tuple[str, Tensor]]:
+    return [(name, value) for name, value in getattr(owner, "__dict__", {}).items() if isinstance(value, Tensor)]
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    """Return the attributes of an object that hold its own numbers, words or tensors, to notice a change."""
+    plain = (int, float, bool, str, type(None))
+    attributes = getattr(owner, "__dict__", {}).items()
+    return {
+        name: id(value) if isinstance(value, Tensor) else value
+        for name, value in attributes
+        if isinstance(value, (*plain, Tensor))
+    }

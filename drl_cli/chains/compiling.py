@@ -1,0 +1,142 @@
+"""Compile a recorded update in a process of low priority, or take the library from an earlier compilation.
+
+    python -m drl_cli.chains.compiling GRAPH LIBRARY      # what `Compilation` starts
+
+Libraries are kept beside torch's other compiled code (TORCHINDUCTOR_CACHE_DIR), by a hash of all that they depend on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from drl_cli.chains.program import in_place
+
+if TYPE_CHECKING:
+    from drl_cli.chains.tape import Record
+
+PRIORITY = 10
+"""What is added to the niceness of a process that compiles beside training."""
+
+
+class NotCompiled(Exception):
+    """A compilation failed; the message says why."""
+
+
+class Compilation:
+    """The compilation of one record. `is_urgent`: the run waits for the library, so the priority is normal."""
+
+    def __init__(self, record: Record, is_urgent: bool) -> None:
+        self.started = time.perf_counter()
+        self.cpu_s = 0.0
+        graph = in_place(record)
+        self._process: subprocess.Popen[str] | None = None
+        self._folder: str | None = None
+        try:
+            self._library = _cache_dir() / f"{_key(graph, record)}.so"
+            if self._library.exists():
+                return
+            self._folder = tempfile.mkdtemp(prefix="drl-chain-")
+            source = Path(self._folder) / "graph.pt"
+            torch.save((fx.GraphModule({}, graph), record.examples), source)
+        except OSError as error:
+            self.close()
+            raise NotCompiled(str(error)) from error
+        command = [sys.executable, "-m", "drl_cli.chains.compiling", str(source), str(self._library)]
+        self._process = subprocess.Popen(
+            command if is_urgent else ["nice", "-n", str(PRIORITY), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "DRL_PARENT": str(os.getpid())},
+        )
+
+    def library(self, wait: bool) -> str | None:
+        """Return the path of the library, or None if it is not ready and `wait` is False. Raise NotCompiled."""
+        if self._process is None:
+            return str(self._library)
+        if not wait and self._process.poll() is None:
+            return None
+        _, errors = self._process.communicate()
+        status, self._process = self._process.returncode, None
+        self.close()
+        if status or not self._library.exists():
+            lines = [line.strip() for line in errors.splitlines() if line.strip()] or [f"exit code {status}"]
+            raise NotCompiled(lines[-1][:300])
+        return str(self._library)
+
+    def close(self) -> None:
+        """End the compilation if it still runs, and delete its temporary files."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _cache_dir() -> Path:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    folder = Path(cache_dir()) / "drl_cli"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _key(graph: fx.Graph, record: Record) -> str:
+    """Return a hash of everything that the compiled code depends on."""
+    sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in record.examples]
+    machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), _flags())
+    parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _flags() -> str:
+    with contextlib.suppress(OSError):
+        return next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    return platform.processor()
+
+
+def compile_graph(source: str, library: str) -> None:
+    """Compile a saved graph into a library. The library appears as a whole or not at all."""
+    from torch._inductor import aot_compile
+
+    module, examples = torch.load(source, weights_only=False)
+    built = aot_compile(module, tuple(examples))
+    unfinished = f"{library}.{os.getpid()}"
+    try:
+        shutil.copyfile(str(built), unfinished)
+        os.replace(unfinished, library)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the process that started it ends, on Linux."""
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+        if os.getppid() != int(os.environ["DRL_PARENT"]):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    compile_graph(*sys.argv[1:])

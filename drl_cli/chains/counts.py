@@ -1,0 +1,124 @@
+"""Path: the conditions on an update's counts that Python decided while an update was recorded.
+
+A probe is an integer that notes what it is compared with:
+
+    path = Path()
+    opt_steps = Probe.of(path, 0, 6)          # the first count is 6
+    if opt_steps % 2 == 0: ...                # path: counts[0] % 2 == 0 is True
+    path.allows((8,)), path.allows((7,))      # True, False
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+SAMPLES = 2_000
+Compute = Callable[[Sequence[int]], Any]
+
+
+class Path:
+    """Conditions on counts, and what each of them was."""
+
+    def __init__(self) -> None:
+        self._conditions: list[tuple[Compute, Any]] = []
+
+    def note(self, compute: Compute, outcome: Any) -> None:
+        self._conditions.append((compute, outcome))
+
+    def allows(self, counts: Sequence[int]) -> bool:
+        """Return whether all conditions have the same outcome for these counts."""
+        return all(compute(counts) == outcome for compute, outcome in self._conditions)
+
+    def share(self) -> float:
+        """Return the share of the first count's values that the path allows, the other counts being large."""
+        return sum(self.allows((n, *[10**9] * 8)) for n in range(SAMPLES)) / SAMPLES
+
+
+class Probe(int):
+    """An integer, computed from counts, that notes on a path what Python needs to know of it.
+
+    Sums, products and remainders of a probe and an integer are probes. A comparison notes its outcome. Everything else,
+    such as a conversion to a float, notes the value itself: then the path allows only counts with this value.
+    """
+
+    _path: Path
+    _compute: Compute
+
+    @classmethod
+    def of(cls, path: Path, index: int, value: int) -> Probe:
+        """Return a probe of the count with this index."""
+        return cls._make(path, lambda counts: counts[index], value)
+
+    @classmethod
+    def _make(cls, path: Path, compute: Compute, value: int) -> Probe:
+        probe = cls(value)
+        probe._path, probe._compute = path, compute
+        return probe
+
+    def _plain(self) -> int:
+        return int.__int__(self)
+
+    def _exactly(self) -> int:
+        value = self._plain()
+        self._path.note(self._compute, value)
+        return value
+
+    def __float__(self) -> float:
+        return float(self._exactly())
+
+    def __int__(self) -> int:
+        return self._exactly()
+
+    def __index__(self) -> int:
+        return self._exactly()
+
+    def __bool__(self) -> bool:
+        outcome = self._plain() != 0
+        self._path.note(lambda counts: bool(self._compute(counts)), outcome)
+        return outcome
+
+    __hash__ = int.__hash__
+
+
+def _arithmetic(name: str) -> Callable[[Probe, Any], Any]:
+    of = getattr(operator, name.strip("_"))
+
+    def method(self: Probe, other: Any) -> Any:
+        if type(other) is not int:
+            return of(self._exactly(), other._exactly() if isinstance(other, Probe) else other)
+        return Probe._make(self._path, lambda counts: of(self._compute(counts), other), of(self._plain(), other))
+
+    return method
+
+
+def _comparison(name: str) -> Callable[[Probe, Any], Any]:
+    of = getattr(operator, name.strip("_"))
+
+    def method(self: Probe, other: Any) -> Any:
+        other = other._exactly() if isinstance(other, Probe) else other
+        outcome = of(self._plain(), other)
+        self._path.note(lambda counts: of(self._compute(counts), other), outcome)
+        return outcome
+
+    return method
+
+
+def _other(name: str) -> Callable[..., Any]:
+    def method(self: Probe, *args: Any) -> Any:
+        return getattr(int, name)(self._exactly(), *args)
+
+    return method
+
+
+for _name in ("__add__", "__sub__", "__mul__", "__mod__", "__floordiv__"):
+    setattr(Probe, _name, _arithmetic(_name))
+for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+    setattr(Probe, _name, _comparison(_name))
+for _name in (
+    *("__radd__", "__rsub__", "__rmul__", "__rmod__", "__rfloordiv__", "__truediv__", "__rtruediv__", "__pow__"),
+    *("__rpow__", "__divmod__", "__rdivmod__", "__neg__", "__abs__", "__and__", "__or__", "__xor__", "__lshift__"),
+    *("__rshift__", "__round__"),
+):
+    setattr(Probe, _name, _other(_name))

@@ -1,0 +1,409 @@
+"""Tape: records the tensor operations of an update, while the update runs, as a graph without side effects.
+
+    tape = Tape(counts)
+    with tape:
+        for column in batch.values():
+            tape.input(column)
+        result = update(batch, tape.counts)   # runs as always, and changes its tensors
+    record = tape.record(outputs)             # the same update as a graph
+
+The graph's inputs are the storages that the update read and that existed before (parameters, moments, target networks,
+constants), the batch, scalars such as a learning rate, and random numbers. The graph contains gradients and optimizer,
+because autograd and the optimizer call tensor operations too. Python runs only while the tape records. So conditions
+on counts, such as a period, are noted: `Record.path` tells for which counts the graph is the update.
+"""
+
+from __future__ import annotations
+
+import operator
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as File
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from drl_cli.chains import _present
+from drl_cli.chains.counts import Path, Probe
+from drl_cli.chains.memory import Geometry, Memory, Recipe, Unreadable
+
+aten = torch.ops.aten
+HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
+"""Methods that read values without an operation that a dispatch mode sees."""
+_item = operator.getitem
+SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+
+
+class Untraceable(Exception):
+    """An update cannot become a graph; the message names the line."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random numbers of an update: `operation(*args, **kwargs)`, or for an operation in place, of an empty `like`."""
+
+    operation: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    like: tuple[tuple[int, ...], torch.dtype, torch.device] | None
+
+    def __call__(self) -> Tensor:
+        own = [] if self.like is None else [torch.empty(self.like[0], dtype=self.like[1], device=self.like[2])]
+        drawn: Tensor = self.operation(*own, *self.args, **self.kwargs)
+        return drawn
+
+
+@dataclass(frozen=True)
+class Record:
+    """An update as a graph. Its placeholders are the storages, the batch, the scalars and the draws, in this order.
+
+    `storages` are the captured tensors in one dimension. The graph's first outputs are the new values of the storages
+    with the indices `written`, and the others are the tensors that were given to `Tape.record`. `examples` are tensors
+    of the placeholders' sizes and types. `scalars` compute the scalars from the counts.
+    """
+
+    graph: fx.Graph
+    storages: Sequence[Tensor]
+    written: Sequence[int]
+    scalars: Sequence[Callable[[Any], float]]
+    draws: Sequence[Draw]
+    examples: Sequence[Tensor]
+    path: Path
+    demands: bool
+
+    def equals(self, other: Record) -> bool:
+        """Return whether two records are the same program on the same memory, with equal constants."""
+        if str(self.graph) != str(other.graph) or len(self.storages) != len(other.storages):
+            return False
+        return all(
+            a.data_ptr() == b.data_ptr() or (i not in self.written and a.shape == b.shape and torch.equal(a, b))
+            for i, (a, b) in enumerate(zip(self.storages, other.storages, strict=True))
+        )
+
+
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records an update; see the module."""
+
+    def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph, self.path, self._counts = fx.Graph(), Path(), counts
+        self.counts = counts and type(counts)._make(Probe.of(self.path, i, n) for i, n in enumerate(counts))
+        self.reason: str | None = None
+        """Why the update is not traceable; None: it is."""
+        self._memories: dict[int, Memory] = {}
+        self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
+        self._captured: list[tuple[Tensor, fx.Node]] = []
+        self._originals: list[Tensor] = []
+        self._generators: dict[torch.Generator, Tensor] = {}
+        self._batch: list[tuple[Tensor, fx.Node]] = []
+        self._scalars: list[tuple[Callable[[Any], float], Tensor, fx.Node]] = []
+        self._sound: list[Tensor] = []
+        self._draws: list[tuple[Draw, fx.Node]] = []
+        self._drawn: list[Tensor] = []
+        self._watch = _Watch(self)
+
+    def __enter__(self) -> Tape:
+        _present.append(self)
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
+        _present.pop()
+
+    def input(self, tensor: Tensor) -> None:
+        """Make a tensor, such as a column of the batch, an input of the graph."""
+        self._batch.append((tensor, self._declare(tensor)))
+
+    def scalar(self, compute: Callable[[Any], float]) -> Tensor:
+        """Return `compute(counts)` as a tensor without dimensions, which is an input of the graph."""
+        with _disable_current_modes():
+            tensor = torch.tensor(compute(self._counts), dtype=torch.float32)
+        self._scalars.append((compute, tensor, self._declare(tensor)))
+        return tensor
+
+    def require(self, condition: Tensor) -> None:
+        """Demand that a condition, bool `[]`, holds. If it does not, the update has to be undone."""
+        self._sound.append(condition)
+
+    @property
+    def conditions(self) -> Sequence[Tensor]:
+        """The conditions that the update demands."""
+        return self._sound
+
+    def rewind(self) -> None:
+        """Give all storages and random generators the content that they had before the update."""
+        for (tensor, _), original in zip(self._captured, self._originals, strict=True):
+            tensor.copy_(original)
+        for generator, state in self._generators.items():
+            generator.set_state(state)
+
+    def fail(self, reason: str) -> None:
+        """Note why the update cannot become a graph. It goes on without a record."""
+        self.reason = self.reason or f"{_line()}: {reason}"
+
+    def record(self, outputs: Sequence[Tensor]) -> Record:
+        """Return the graph with these outputs. Raise Untraceable."""
+        try:
+            nodes = [self._read(tensor) for tensor in outputs] if self.reason is None else []
+            storages = [tensor for tensor, _ in self._captured]
+            memories = [self._memories[_address(tensor)] for tensor in storages]
+            written = [i for i, memory in enumerate(memories) if memory.is_written]
+            news = [memories[i].flat() for i in written] if self.reason is None else []
+        except Unreadable as error:
+            self.fail(str(error))
+        if self.reason is not None:
+            raise Untraceable(self.reason)
+        groups = (self._captured, self._batch, self._scalars, self._draws)
+        self.graph.output((*news, *nodes))
+        placeholders = [node for group in groups for *_, node in group]
+        ordered, known = fx.Graph(), dict[fx.Node, fx.Node]()
+        for i, node in enumerate(placeholders):
+            known[node] = ordered.placeholder(f"x{i}")
+        for node in self.graph.nodes:
+            if node not in known:
+                known[node] = ordered.node_copy(node, lambda node: known[node])
+        ordered.eliminate_dead_code()
+        batch, scalars = [tensor for tensor, _ in self._batch], [tensor for _, tensor, _ in self._scalars]
+        examples = [torch.zeros_like(tensor) for tensor in (*storages, *batch, *scalars, *self._drawn)]
+        computes, draws = [compute for compute, *_ in self._scalars], [draw for draw, _ in self._draws]
+        return Record(ordered, storages, written, computes, draws, examples, self.path, bool(self._sound))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.reason is not None:
+            return func(*args, **kwargs)
+        try:
+            step = self._before(func, args, kwargs)
+        except Unreadable as error:
+            self.fail(f"{func}: {error}")
+            step = None
+        out = func(*args, **kwargs)
+        if step is not None:
+            try:
+                step(out)
+            except Unreadable as error:
+                self.fail(f"{func}: {error}")
+        return out
+
+    def _before(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        """Read the operation's arguments; return a function that adds the operation, given its results."""
+        tags = func.tags
+        if func.namespace not in ("aten", "mkldnn", "prims"):
+            self.fail(f"the operator {func} is not one of torch")
+            return None
+        if func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
+            self.fail("the update needs the value of a tensor in Python")
+            return None
+        is_dynamic = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+        if is_dynamic and (func is not aten.index.Tensor or _has_mask(args[1])):
+            self.fail(f"{func}: the result's size depends on values")
+            return None
+        if torch.Tag.nondeterministic_seeded in tags:
+            return self._drawing(func, args, kwargs)
+        written = _written(func, args, kwargs)
+        for tensor in written:
+            self._memory(tensor)  # keeps the content that the operation will change, for `rewind`
+        if not written:
+            nodes_args, nodes_kwargs = self._nodes(args), self._nodes(kwargs)
+            return lambda out: self._add(func, args, kwargs, nodes_args, nodes_kwargs, out)
+        return self._writing(func, args, kwargs, written)
+
+    def _writing(self, func: Any, args: Any, kwargs: Any, written: Sequence[Tensor]) -> Callable[[Any], None]:
+        """Add the variant of an operation without side effect, and write its results where the operation does."""
+        pure = _functional(func)
+        if pure is None:
+            raise Unreadable("there is no variant without a side effect")
+        names = {argument.name for argument in pure._schema.arguments}
+        nodes_args = self._nodes(args[: len(pure._schema.arguments)])
+        nodes_kwargs = self._nodes({key: value for key, value in kwargs.items() if key in names})
+
+        def add(out: Any) -> None:
+            node = self._call(pure, *nodes_args, **nodes_kwargs)
+            if len(written) == 1 and not isinstance(pure._schema.returns[0].type, torch.ListType):
+                values = [node] if len(pure._schema.returns) == 1 else [self._call(_item, node, 0)]
+            else:
+                values = [self._call(_item, node, i) for i in range(len(written))]
+            for tensor, value in zip(written, values, strict=True):
+                self._write(tensor, self._as(tensor, value, pure))
+
+        return add
+
+    def _as(self, tensor: Tensor, value: fx.Node, pure: Any) -> fx.Node:
+        """Return the node with the type and size of the tensor that it is written to."""
+        if pure in (aten.zero.default, aten.fill.Scalar, aten.fill.Tensor):
+            return value
+        return self._call(
+            aten.expand.default, self._call(aten._to_copy.default, value, dtype=tensor.dtype), [*tensor.shape]
+        )
+
+    def _drawing(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        own = _written(func, args, kwargs)
+        for tensor in own:
+            self._memory(tensor)
+        rest = args[1:] if own else args
+        if _tensors((rest, kwargs)) or len(own) > 1 or (own and own[0] is not args[0]):
+            self.fail(f"{func}: random numbers that depend on tensors")
+            return None
+        like = (tuple(own[0].shape), own[0].dtype, own[0].device) if own else None
+        generator = kwargs.get("generator") or torch.default_generator
+        if generator not in self._generators:
+            self._generators[generator] = generator.get_state()
+
+        def add(out: Tensor) -> None:
+            node = self.graph.placeholder("draw")
+            self._draws.append((Draw(func, tuple(rest), dict(kwargs), like), node))
+            self._drawn.append(out)
+            if own:
+                self._write(own[0], node)
+            else:
+                self._remember(out, node)
+
+        return add
+
+    def _add(self, func: Any, args: Any, kwargs: Any, nodes_args: Any, nodes_kwargs: Any, out: Any) -> None:
+        """Add an operation without side effect; its results are new tensors, or views of an argument."""
+        results = list(out) if isinstance(out, tuple | list) else [out]
+        sources = {_address(tensor): tensor for tensor in _tensors((args, kwargs))}
+        node: fx.Node | None = None
+        for i, result in enumerate(results):
+            if not isinstance(result, Tensor):
+                if result is not None:
+                    self.fail(f"{func}: a result that is no tensor")
+                continue
+            index = i if isinstance(out, tuple | list) else None
+            if not result.numel():
+                continue
+            source = sources.get(_address(result))
+            if source is not None:
+                if func not in SAME and Geometry.of(source) != Geometry.of(result):
+                    recipe = self._recipe(func, args, kwargs, source, index)
+                    self._memories[_address(result)].remember(Geometry.of(result), recipe)
+                continue
+            node = node or self._call(func, *nodes_args, **nodes_kwargs)
+            self._remember(result, node if index is None else self._call(_item, node, index))
+
+    def _recipe(self, func: Any, args: Any, kwargs: Any, source: Tensor, index: int | None) -> Recipe:
+        def make(node: fx.Node) -> fx.Node:
+            filled = tree_map_only(
+                Tensor, lambda tensor: node if tensor is source else self._read(tensor), (args, kwargs)
+            )
+            out: fx.Node = self._call(func, *filled[0], **filled[1])
+            return out if index is None else self._call(_item, out, index)
+
+        return Recipe(Geometry.of(source), make)
+
+    def _nodes(self, values: Any) -> Any:
+        return tree_map_only(Tensor, self._read, values)
+
+    def _read(self, tensor: Tensor) -> fx.Node:
+        if not tensor.numel():  # may share a storage with other tensors, but none of their elements
+            return self._call(aten.zeros.default, [*tensor.shape], dtype=tensor.dtype, device=tensor.device)
+        return self._memory(tensor).read(Geometry.of(tensor))
+
+    def _write(self, tensor: Tensor, node: fx.Node) -> None:
+        if tensor.numel():
+            self._memory(tensor).write(Geometry.of(tensor), node)
+
+    def _memory(self, tensor: Tensor) -> Memory:
+        memory = self._memories.get(_address(tensor))
+        return self._capture(tensor) if memory is None else memory
+
+    def _capture(self, tensor: Tensor) -> Memory:
+        """Make the whole storage of a tensor, which existed before the update, an input of the graph."""
+        storage = tensor.untyped_storage()
+        size = storage.nbytes() // tensor.element_size()
+        with _disable_current_modes():
+            flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
+            self._originals.append(flat.clone())
+        node = self.graph.placeholder("captured")
+        self._captured.append((flat, node))
+        return self._remember(flat, node)
+
+    def _declare(self, tensor: Tensor) -> fx.Node:
+        node = self.graph.placeholder("input")
+        if (memory := self._memories.get(_address(tensor))) is not None:
+            memory.add(Geometry.of(tensor), node)
+        else:
+            self._remember(tensor, node)
+        return node
+
+    def _remember(self, tensor: Tensor, node: fx.Node) -> Memory:
+        self._kept.append(tensor)
+        memory = self._memories[_address(tensor)] = Memory(self._call, Geometry.of(tensor), node)
+        return memory
+
+    def _call(self, func: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        return self.graph.call_function(func, args, kwargs)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes that an update reads the values of a tensor into numpy or a list."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in HOST:
+            self.tape.fail(f"Tensor.{func.__name__}: the update needs the value of a tensor in Python")
+        return func(*args, **(kwargs or {}))
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    tree_map_only(Tensor, found.append, values)
+    return found
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that an operation changes."""
+    found: list[Any] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            found += value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return found
+
+
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _functional(func: Any) -> Any:
+    """Return the variant of an operation without side effect, or None: `add` of `add_`, `mm` of `mm.out`."""
+    name = func._schema.name.split("::")[1]
+    namespace = getattr(torch.ops, func.namespace)
+    packet = getattr(namespace, name.removesuffix("_"), None) if name.endswith("_") else getattr(namespace, name)
+    if packet is None:
+        return None
+    outs = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write and a.is_out}
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name not in outs]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        arguments = candidate._schema.arguments
+        if any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
+            continue
+        if [(a.name, str(a.type)) for a in arguments] == wanted:
+            return candidate
+    return None
+
+
+def _line() -> str:
+    """Return the innermost line that is neither torch's nor this room's."""
+    skipped = (str(File(torch.__file__).parent), str(File(__file__).parent))
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(skipped):
+            return f"{frame.filename}:{frame.lineno}"
+    return "?"

@@ -1,0 +1,307 @@
+"""Chain: when an update is recorded, compiled and run as a program, with an interpreter in place of the compiler."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from support.chains import chained_learn, without_compiler
+
+from drl_cli.algos.base import Counts
+from drl_cli.chains import recording
+from drl_cli.chains.chain import MOST_VARIANTS, Chain
+from drl_cli.chains.when import PaysOff, When
+from drl_cli.optim.group import Context
+from drl_cli.settings.conf import conf_dir
+from drl_cli.testing.case import Case
+
+NAMES = sorted(file.stem for file in (conf_dir() / "algo").glob("*.yaml"))
+UNTRACEABLE = {"r2d2": "the result's size depends on values"}
+"""R2D2's memory starts again where an episode begins, which depends on the batch."""
+
+
+class Learner:
+    """w <- w + x at even updates, and w <- w - 2 x at odd ones; keeps how often Python ran it."""
+
+    def __init__(self):
+        self.w, self.num = torch.zeros(3), [0]
+
+    def update(self, columns, counts):
+        self.num[0] += 1
+        step = columns["x"] if counts.opt_steps % 2 == 0 else -2 * columns["x"]
+        self.w.add_(step)
+        return {"w": self.w.sum()}, 7, None
+
+
+def learn(chain, learner, num, first=0):
+    return [chain({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0)) for i in range(first, first + num)]
+
+
+@pytest.fixture
+def instant(monkeypatch):
+    return without_compiler(monkeypatch)
+
+
+def eager(num):
+    learner = Learner()
+    return [learner.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0))[0]["w"] for i in range(num)], learner.w
+
+
+def test_before_each_program_is_compiled_before_its_first_update(instant):
+    learner, when = Learner(), When("before")
+    chain = Chain(learner.update, learner, when)
+    results = learn(chain, learner, 6)
+    expected, w = eager(6)
+    assert [result[0]["w"].item() for result in results] == [value.item() for value in expected]
+    assert all(result[1:] == (7, None) for result in results)
+    assert torch.equal(learner.w, w)
+    assert instant.made == 2
+    assert learner.num == [4]  # two records of each program, which were undone
+    assert [level for level, _ in when.take_notes()] == [logging.INFO]
+    assert when.take_notes() == ()
+
+
+def test_beside_plain_updates_go_on_until_the_program_is_ready(instant):
+    instant.delay = 2
+    learner, when = Learner(), When("beside")
+    chain = Chain(learner.update, learner, when)
+    learn(chain, learner, 6)  # three of each program: two records, and one while the compiler works
+    assert (learner.num, instant.made) == ([6], 2)
+    assert when.notes == []
+    learn(chain, learner, 14, 6)
+    assert learner.num[0] < 12
+    assert torch.equal(learner.w, eager(20)[1])
+    (note,) = when.take_notes()
+    assert note[0] == logging.INFO
+    assert note[1].startswith("compiled updates take over")
+
+
+def test_nothing_is_recorded_before_it_may_start(instant):
+    learner = Learner()
+    learn(Chain(learner.update, learner, When("beside", lambda: False)), learner, 10)
+    assert (learner.num, instant.made) == ([10], 0)
+
+
+def test_a_rare_program_is_not_compiled(instant):
+    class Periodic(Learner):
+        def update(self, columns, counts):
+            self.num[0] += 1
+            self.w.add_(columns["x"])
+            if (counts.opt_steps + 1) % 100 == 0:
+                self.w.zero_()
+            return (self.w.sum(),)
+
+    for time in ("before", "beside"):
+        learner, plain = Periodic(), Periodic()
+        chain, made = Chain(learner.update, learner, When(time)), instant.made
+        learn(chain, learner, 250)
+        for i in range(250):
+            plain.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0))
+        assert torch.equal(learner.w, plain.w)
+        assert instant.made == made + 1
+        assert learner.num[0] <= 6
+
+
+def test_other_sizes_and_strides_of_the_batch_have_programs_of_their_own(instant):
+    w = torch.zeros(())
+    chain = Chain(
+        lambda columns, counts: (w.add_((columns["x"] * torch.arange(6.0)[: len(columns["x"])]).sum()),),
+        w,
+        When("before"),
+    )
+    for x in (torch.ones(2), torch.ones(3), torch.arange(6.0)[::2], torch.ones(3)):
+        before = w.item()
+        chain({"x": x})
+        assert w.item() == before + (x * torch.arange(6.0)[: len(x)]).sum().item()
+    assert instant.made == 3
+
+
+def test_an_update_that_needs_values_runs_as_before_with_one_warning(instant):
+    class Deciding(Learner):
+        def update(self, columns, counts):
+            self.num[0] += 1
+            self.w.add_(columns["x"] if columns["x"].sum() > 0 else 0.0)
+            return (self.w.sum(),)
+
+    for time in ("before", "beside"):
+        learner, when = Deciding(), When(time)
+        learn(Chain(learner.update, learner, when), learner, 5)
+        assert learner.num == [5]
+        assert learner.w.tolist() == [15.0] * 3
+        ((level, text),) = when.take_notes()
+        assert level == logging.WARNING
+        assert "test_chain.py" in text
+
+
+def test_a_failed_compilation_is_one_warning_and_changes_nothing(instant):
+    instant.problem = "there is no compiler"
+    for time in ("before", "beside"):
+        learner, when = Learner(), When(time)
+        learn(Chain(learner.update, learner, when), learner, 12)
+        assert torch.equal(learner.w, eager(12)[1])
+        ((level, text),) = when.take_notes()
+        assert level == logging.WARNING
+        assert "there is no compiler" in text
+
+
+def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(instant):
+    class Counting(Learner):
+        calls = 0
+
+        def update(self, columns, counts):
+            self.calls += 1
+            self.w.add_(columns["x"] * self.calls)
+            return (self.w.sum(),)
+
+    class Replacing(Learner):
+        def update(self, columns, counts):
+            self.w = self.w + columns["x"]
+            return (self.w.sum(),)
+
+    for kind, total in ((Counting, 1 + 4 + 9 + 16 + 25), (Replacing, 15)):
+        learner, when = kind(), When("beside")
+        learn(Chain(learner.update, learner, when), learner, 5)
+        assert learner.w.tolist() == [total] * 3
+        assert [level for level, _ in when.take_notes()] == [logging.WARNING]
+
+
+def test_updates_that_always_differ_are_given_up(instant):
+    class Numeric(Learner):
+        def update(self, columns, counts):
+            self.num[0] += 1
+            self.w.add_(columns["x"] * (1.0 / (1 + counts.opt_steps)))
+            return (self.w.sum(),)
+
+    for time in ("before", "beside"):
+        learner, plain, when = Numeric(), Numeric(), When(time)
+        learn(Chain(learner.update, learner, when), learner, 30)
+        for i in range(30):
+            plain.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0))
+        torch.testing.assert_close(learner.w, plain.w)
+        assert f"more than {MOST_VARIANTS} ways" in when.take_notes()[0][1]
+
+
+def test_an_update_whose_condition_fails_is_undone(instant):
+    class Careful(Learner):
+        def update(self, columns, counts):
+            if tape := recording():
+                tape.require(columns["x"].isfinite().all())
+            self.w.add_(columns["x"])
+            return (self.w.sum(),)
+
+    learner = Careful()
+    chain = Chain(learner.update, learner, When("before"), lambda: "skipped")
+    chain({"x": torch.ones(3)})
+    assert chain({"x": torch.tensor([1.0, float("nan"), 1.0])}) == "skipped"
+    assert learner.w.tolist() == [1.0] * 3
+    chain({"x": torch.ones(3)})
+    assert learner.w.tolist() == [2.0] * 3
+
+
+def test_a_tensor_that_is_replaced_between_updates_ends_the_program(instant):
+    class Reading(Learner):
+        factor = None
+
+        def update(self, columns, counts):
+            self.w.add_(columns["x"] * self.factor)
+            return (self.w.sum(),)
+
+    learner, when = Reading(), When("before")
+    learner.factor = torch.tensor(1.0)
+    chain = Chain(learner.update, learner, when)
+    learn(chain, learner, 2)
+    assert learner.w.tolist() == [3.0] * 3
+    learner.factor = torch.tensor(10.0)
+    learn(chain, learner, 2)
+    assert learner.w.tolist() == [33.0] * 3
+    assert "the attribute 'factor' was replaced" in when.take_notes()[-1][1]
+
+
+def test_reset_forgets_programs_because_tensors_were_replaced(instant):
+    learner, when = Learner(), When("before")
+    chain = Chain(learner.update, learner, when)
+    learn(chain, learner, 2)
+    learner.w = torch.zeros(3)
+    when.reset()
+    learn(chain, learner, 2)
+    assert torch.equal(learner.w, eager(2)[1])
+
+
+def test_pays_off_waits_and_then_needs_a_long_rest():
+    now = [0.0]
+    short, long = (PaysOff(planned, lambda: now[0]) for planned in (1_000, 100_000))
+    answers = []
+    for second in range(40):
+        now[0] = float(second)
+        answers.append(([short() for _ in range(100)][-1], [long() for _ in range(100)][-1]))
+    assert not any(short_may for short_may, _ in answers)
+    assert [long_may for _, long_may in answers] == [False] * 20 + [True] * 20
+
+
+def case_of(name):
+    # Batch norm makes the gradients of some biases 0 up to rounding. Adam would make whole steps of these gradients.
+    return Case(name, "network.hidden=[16,16]", *(["optimizer.name=sgd"] if name in ("crossq", "xqc") else []))
+
+
+def differences(name, num, when, skips=False):
+    """Return the largest difference of each tensor after equal updates, relative to its change."""
+    case, states = case_of(name), []
+    for chain in (None, when):
+        context = case.context(skips=skips)
+        context = Context(**{**vars(context), "chain": chain})
+        algorithm = case.algorithm(context=context)
+        first = {key: tensor.clone() for key, tensor in algorithm.state().items()}
+        run = algorithm.learn if chain is None else chained_learn(algorithm, chain)
+        for i in range(num):
+            algorithm.optimizer.schedule(i)
+            run(case.batch(i), Counts(i, i))
+        states.append(algorithm.state())
+    eager_state, chain_state = states
+    assert eager_state.keys() == chain_state.keys()
+    for key, tensor in eager_state.items():
+        if not tensor.is_floating_point():
+            assert torch.equal(tensor, chain_state[key]), key
+    floats = [key for key, tensor in eager_state.items() if tensor.is_floating_point()]
+    return {
+        key: float((chain_state[key] - eager_state[key]).norm() / ((eager_state[key] - first[key]).norm() + 1e-6))
+        for key in floats
+        if key in first
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_makes_the_same_updates_as_a_graph(instant, name):
+    when = When("before")
+    found = differences(name, 6, when)
+    notes = when.take_notes()
+    if name in UNTRACEABLE:
+        assert UNTRACEABLE[name] in notes[0][1]
+    else:
+        assert [level for level, _ in notes] == [logging.INFO]
+        assert instant.made > 0
+    assert found["params"] < 1e-4
+    assert max(found.values()) < 1e-3, found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_makes_the_same_updates_compiled(name):
+    when = When("before")
+    found = differences(name, 20, when)
+    assert [level for level, _ in when.take_notes()] == [logging.WARNING if name in UNTRACEABLE else logging.INFO]
+    assert found["params"] < 1e-4, found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_small_update_is_compiled_for_real_and_taken_from_the_cache_the_next_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        learner, when = Learner(), When("before")
+        learn(Chain(learner.update, learner, when), learner, 3)
+        assert torch.equal(learner.w, eager(3)[1])
+        assert when.take_notes()[0][0] == logging.INFO
+    assert len([*(tmp_path / "drl_cli").iterdir()]) == 2
+    np.testing.assert_array_equal(learner.num, [4])

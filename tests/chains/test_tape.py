@@ -1,0 +1,273 @@
+"""Tape: an update that is recorded while it runs is the same update as a graph."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drl_cli.algos.base import Counts
+from drl_cli.chains import recording, untaped
+from drl_cli.chains.program import in_place
+from drl_cli.chains.tape import Tape, Untraceable
+
+
+def generator():
+    return torch.Generator().manual_seed(3)
+
+
+class Agent:
+    """Tensors of several kinds that an update can change: one flat tensor with views, a moment, a generator."""
+
+    def __init__(self):
+        self.flat = torch.arange(24.0) / 10
+        self.weight, self.bias = self.flat[:12].view(4, 3), self.flat[12:15]
+        self.twins = self.flat[:24].view(2, 12)
+        self.grad = torch.zeros(24)
+        self.parts = [self.grad[:12].view(4, 3), self.grad[12:15], self.grad[15:]]
+        self.count = torch.zeros(2)
+        self.noise = generator()
+        self.constant = torch.tensor([1.0, 2.0, 3.0])
+
+    def tensors(self):
+        return [self.flat, self.grad, self.count]
+
+
+def in_place_chain(agent, x):
+    h = torch.relu_(x @ agent.weight + agent.bias)
+    h += 1.0
+    h.mul_(agent.constant)
+    agent.bias.sub_(h.mean(0))
+    return h, agent.bias * 2
+
+
+def writes_to_parts(agent, x):
+    torch.mm(x.t(), x[:, :3], out=agent.parts[0])
+    torch.sum(x[:, :3], 0, out=agent.parts[1])
+    agent.parts[2].zero_()
+    agent.flat.sub_(0.1 * agent.grad)
+    return (agent.flat.norm(),)
+
+
+def reads_after_overlapping_writes(agent, x):
+    agent.flat[2:9] = x.flatten()[:7]
+    first = agent.weight.sum(1)
+    agent.weight[1] = 5.0
+    agent.twins[1].add_(agent.twins[0])
+    return first, agent.weight.clone(), agent.flat[4:20].view(4, 4).t().contiguous()
+
+
+def columns_and_transposes(agent, x):
+    agent.weight[:, 1].copy_(x[0])
+    turned = agent.weight.t()
+    turned.add_(1.0)
+    agent.weight.t()[0].mul_(2.0)
+    return turned.sum(0), agent.flat[:12:2] * 3
+
+
+def a_view_of_a_temporary_that_changes(agent, x):
+    y = x * 2
+    left, right = y.chunk(2, 1)
+    left.add_(right)
+    y[0].zero_()
+    return y, left, y.t()[1], right.exp()
+
+
+def draws(agent, x):
+    a = torch.randn(5, 4, generator=agent.noise)
+    b = torch.empty(5).uniform_(generator=agent.noise)
+    agent.flat[:5].normal_(generator=agent.noise)
+    c = torch.randint(0, 5, (5,), generator=agent.noise)
+    return x + a, x[:, 0] * b, torch.rand(2), x[c]
+
+
+def autograd_and_targets(agent, x):
+    weight = nn.Parameter(agent.weight.detach())
+    weight.grad = agent.parts[0]
+    agent.grad.zero_()
+    loss = (torch.tanh(x @ weight) - 0.5).square().mean()
+    loss.backward()
+    agent.weight.add_(agent.parts[0], alpha=-0.1)
+    agent.twins[1].lerp_(agent.twins[0], 0.25)
+    agent.count[[1]] += 1
+    return loss.detach(), torch.tensor([1.0, 4.0]) + agent.count
+
+
+def lists(agent, x):
+    torch._foreach_add_([agent.parts[0], agent.parts[2]], 1.5)
+    a, b, c = torch.split(x, [1, 2, 1], 1)
+    return torch.cat([c, a], 1), torch.topk(b, 1, 0)[0]
+
+
+def empty_parts(agent, x):
+    nothing = agent.flat[:0]
+    nothing.add_(1.0)
+    agent.flat.mul_(2.0)
+    return torch.cat([nothing, agent.flat[:2]]), x[:0].sum() + x[0]
+
+
+UPDATES = [
+    *(in_place_chain, writes_to_parts, reads_after_overlapping_writes, columns_and_transposes),
+    *(a_view_of_a_temporary_that_changes, draws, autograd_and_targets, lists, empty_parts),
+]
+
+
+def inputs(seed):
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def recorded(update, agent, x, counts=()):
+    tape = Tape(counts)
+    with tape:
+        tape.input(x)
+        outputs = update(agent, x)
+    return tape, tape.record(outputs), outputs
+
+
+def run(record, x):
+    drawn = [draw() for draw in record.draws]
+    with torch.no_grad():
+        return torch.fx.Interpreter(torch.fx.GraphModule({}, in_place(record))).run(*record.storages, x, *drawn)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_recorded_update_runs_as_without_a_tape_and_its_graph_makes_the_same_update(update):
+    plain, taped = Agent(), Agent()
+    torch.manual_seed(0)
+    expected = [[out.clone() for out in update(plain, inputs(seed))] for seed in range(3)]
+    torch.manual_seed(0)
+    _, record, outputs = recorded(update, taped, inputs(0))
+    torch.testing.assert_close(list(outputs), expected[0])
+    for seed in (1, 2):
+        torch.testing.assert_close(list(run(record, inputs(seed))), expected[seed])
+    torch.testing.assert_close(taped.tensors(), plain.tensors())
+    assert torch.equal(taped.noise.get_state(), plain.noise.get_state())
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_rewind_undoes_an_update_and_two_records_of_it_are_equal(update):
+    agent = Agent()
+    before, state = [tensor.clone() for tensor in agent.tensors()], agent.noise.get_state()
+    torch.manual_seed(5)
+    tape, record, _ = recorded(update, agent, inputs(0))
+    tape.rewind()
+    assert all(torch.equal(tensor, old) for tensor, old in zip(agent.tensors(), before, strict=True))
+    assert torch.equal(agent.noise.get_state(), state)
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    again = recorded(update, agent, inputs(1))[1]
+    assert record.equals(again)
+
+
+def test_only_written_storages_are_returned_and_results_that_nothing_needs_are_left_out():
+    record = recorded(lambda agent, x: (x.exp(), (agent.flat * 2).sum())[:1], Agent(), inputs(0))[1]
+    assert record.written == []
+    assert [node.target for node in record.graph.nodes if node.op == "call_function"] == [torch.ops.aten.exp.default]
+    agent = Agent()
+    record = recorded(lambda agent, x: (agent.flat.add_(1.0),), agent, inputs(0))[1]
+    assert [record.storages[i].data_ptr() for i in record.written] == [agent.flat.data_ptr()]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda agent, x: (x * 3.0,),
+        lambda agent, x: (x * 2.0 + agent.flat[0],),
+        lambda agent, x: (x * 2.0 * torch.tensor([1.0, 1.0, 1.0, 2.0]),),
+    ],
+)
+def test_records_of_other_updates_or_with_other_constants_are_not_equal(other):
+    agent = Agent()
+    record = recorded(lambda agent, x: (x * 2.0 * torch.tensor([1.0, 1.0, 1.0, 1.0]),), agent, inputs(0))[1]
+    assert not record.equals(recorded(other, agent, inputs(0))[1])
+
+
+def reads_item(agent, x):
+    return (x * x.sum().item(),)  # here
+
+
+def reads_numpy(agent, x):
+    return (x * float(x.numpy().sum()),)  # here
+
+
+def decides(agent, x):
+    return (x if x.sum() > 0 else -x,)  # here
+
+
+def selects(agent, x):
+    return (x[x > 0],)  # here
+
+
+def lists_values(agent, x):
+    return (x * x[0].tolist()[0],)  # here
+
+
+def draws_by_probability(agent, x):
+    return (torch.multinomial(x.softmax(-1), 1),)  # here
+
+
+def calls_an_outside_operator(agent, x):
+    return (torch.ops.tests_chains.twice(x),)  # here
+
+
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        (reads_item, "needs the value of a tensor in Python"),
+        (reads_numpy, "Tensor.numpy: the update needs the value of a tensor in Python"),
+        (decides, "needs the value of a tensor in Python"),
+        (selects, "the result's size depends on values"),
+        (lists_values, "Tensor.tolist"),
+        (draws_by_probability, "random numbers that depend on tensors"),
+        (calls_an_outside_operator, "is not one of torch"),
+    ],
+)
+def test_an_update_that_cannot_be_a_graph_runs_all_the_same_and_its_line_is_named(update, says):
+    library = torch.library.Library("tests_chains", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: 2 * x, "CPU")
+    torch.manual_seed(0)
+    expected = update(Agent(), inputs(0))
+    line = update.__code__.co_firstlineno + 1
+    torch.manual_seed(0)
+    tape = Tape()
+    with tape:
+        tape.input(x := inputs(0))
+        outputs = update(Agent(), x)
+    torch.testing.assert_close(list(outputs), list(expected))
+    with pytest.raises(Untraceable, match=rf"^{re.escape(__file__)}:{line}: .*{re.escape(says)}"):
+        tape.record(outputs)
+    library._destroy()
+
+
+def test_scalars_are_computed_from_counts_in_every_update():
+    def update(agent, x):
+        return (x * recording().scalar(lambda counts: 1.0 / (1 + counts[0])),)
+
+    _, record, (out,) = recorded(update, Agent(), inputs(0), Counts(3, 8))
+    torch.testing.assert_close(out, inputs(0) / 4)
+    assert [compute(Counts(9, 8)) for compute in record.scalars] == [0.1]
+
+
+def test_conditions_are_collected_and_a_tensor_made_untaped_is_an_input():
+    kept = {}
+
+    def update(agent, x):
+        recording().require(x.isfinite().all())
+        if "buffer" not in kept:
+            with untaped():
+                kept["buffer"] = torch.zeros(4)
+        kept["buffer"].add_(x[0])
+        return (x,)
+
+    tape, record, _ = recorded(update, Agent(), inputs(0))
+    assert [bool(condition) for condition in tape.conditions] == [True]
+    assert record.demands
+    assert [record.storages[i].data_ptr() for i in record.written] == [kept["buffer"].data_ptr()]
+    assert recording() is None
+
+
+def test_an_update_that_raises_leaves_no_tape_behind():
+    with pytest.raises(ZeroDivisionError), Tape():
+        _ = np.array([1]) / (1 // 0)
+    assert recording() is None

@@ -1,0 +1,156 @@
+"""The trainer with compiled updates: equal results, skipped and diverged updates, resumed states, when to compile."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from graphs import TINY, make_config
+from support.chains import without_compiler
+
+from drl_cli.chains.when import When
+from drl_cli.envs.make import read_spec
+from drl_cli.errors import AlgorithmFailed, Diverged
+from drl_cli.runtime.factories import WORTH_A_WAIT, make_trainer, make_when
+from drl_cli.runtime.messages import BatchTrainingData
+
+CPU = torch.device("cpu")
+UPDATES, ROWS = 4, 8
+RATIO = "orchestrator.sample_insert_ratio=1"
+
+
+@pytest.fixture(autouse=True)
+def instant(monkeypatch):
+    return without_compiler(monkeypatch)
+
+
+def make(*overrides, algo="td3", seed=0):
+    config = make_config("env=Pendulum-v1", f"algo={algo}", *TINY, "network.hidden=[16,16]", f"seed={seed}", *overrides)
+    return make_trainer(config, read_spec(config.env), "cpu", 0)
+
+
+def batches(seed, bad=None):
+    """Return `UPDATES` batches; the reward of update `bad` is NaN."""
+    rng = np.random.default_rng(seed)
+    shape = (UPDATES, ROWS)
+    columns = {name: rng.standard_normal((*shape, 3), np.float32) for name in ("obs", "next_obs")}
+    columns |= {
+        "action": rng.uniform(-1, 1, (*shape, 1)).astype(np.float32),
+        "discount": np.full(shape, 0.9, np.float32),
+    }
+    columns |= {"reward": rng.standard_normal(shape, np.float32), "source": np.zeros(shape, np.int64)}
+    columns |= {name: np.zeros(shape, bool) for name in ("terminated", "truncated")}
+    if bad is not None:
+        columns["reward"][bad, 3] = np.nan
+    return columns
+
+
+def train(trainer, calls, first=0, bad=None):
+    header = BatchTrainingData(0, UPDATES, 1_000, 99)
+    return [trainer.train(header, batches(i, bad))[0] for i in range(first, first + calls)]
+
+
+@pytest.mark.parametrize("algo", ["td3", "sac"])
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_trainer_with_compiled_updates_equals_one_without(algo, schedule):
+    options = [f"optimizer.schedule={schedule}", "total_env_steps=2000", "optimizer.max_norm=0.5"]
+    plain, chained = (make(f"trainer.compile={choice}", *options, algo=algo) for choice in ("false", "true"))
+    first, reports = plain.state(), [train(trainer, 3) for trainer in (plain, chained)]
+    states = [trainer.state() for trainer in (plain, chained)]
+    assert states[0].keys() == states[1].keys()
+    for name, array in states[0].items():
+        change = np.linalg.norm(array.astype(float) - first[name])
+        assert np.linalg.norm(array.astype(float) - states[1][name]) <= 1e-4 * change + 1e-6, name
+    for ours, theirs in zip(*reports, strict=True):
+        assert ours.opt_steps == theirs.opt_steps
+        assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-3)
+    assert reports[0][0].notes == ()
+    assert [level for report in reports[1] for level, _ in report.notes] == [logging.INFO]
+    assert chained.algorithm.optimizer.metrics()["lr"] == plain.algorithm.optimizer.metrics()["lr"]
+
+
+def test_a_resumed_trainer_continues_bit_for_bit():
+    whole, first, second = (make("trainer.compile=true") for _ in range(3))
+    train(whole, 5)
+    train(first, 2)
+    second.load_state(first.state())
+    train(second, 3, first=2)
+    loaded = make("trainer.compile=true", seed=1)
+    train(loaded, 1)  # has programs of its own, which a loaded state must not leave behind
+    loaded.load_state(first.state())
+    train(loaded, 3, first=2)
+    for trainer in (second, loaded):
+        state = trainer.state()
+        assert all(np.array_equal(array, state[name]) for name, array in whole.state().items())
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_an_update_that_is_not_finite_is_skipped_as_without_compilation(bad):
+    plain, chained = (make(f"trainer.compile={c}", "trainer.on_nonfinite=skip", algo="sac") for c in ("false", "true"))
+    for trainer in (plain, chained):
+        reports = train(trainer, 1) + train(trainer, 1, first=1, bad=bad) + train(trainer, 1, first=2)
+        assert [report.skipped for report in reports] == [0, 1, 0]
+        assert [report.num_updates for report in reports] == [UPDATES, UPDATES - 1, UPDATES]
+    for name, array in plain.state().items():
+        np.testing.assert_allclose(array, chained.state()[name], rtol=1e-3, atol=1e-5)
+
+
+def test_divergence_inside_a_program_names_the_update():
+    messages = []
+    for choice in ("false", "true"):
+        trainer = make(f"trainer.compile={choice}")
+        train(trainer, 2)
+        with pytest.raises(Diverged) as error:
+            train(trainer, 1, bad=2)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+    assert f"at update {2 * UPDATES + 3}" in messages[0] or f"update {2 * UPDATES + 2}" in messages[0]
+
+
+def test_an_exception_of_the_users_update_is_the_users(monkeypatch):
+    trainer = make("trainer.compile=true")
+    type(trainer.algorithm).__module__, module = "my_algo", type(trainer.algorithm).__module__
+    try:
+        monkeypatch.setattr(trainer.algorithm, "learn", lambda batch, counts: 1 / 0)
+        with pytest.raises(AlgorithmFailed, match="ZeroDivisionError"):
+            train(trainer, 1)
+    finally:
+        type(trainer.algorithm).__module__ = module
+
+
+@pytest.mark.parametrize(
+    ("overrides", "time"),
+    [
+        (("trainer.compile=false",), None),
+        (("trainer.compile=true",), "before"),
+        (("trainer.compile=true", "mode=sync"), "before"),
+        (("trainer.compile=true", "mode=async"), "beside"),
+        (("trainer.compile=true", "mode=async", "trainer.num=2"), None),
+        (("trainer.compile=auto", "total_env_steps=100000"), None),
+        (("trainer.compile=auto", f"total_env_steps={WORTH_A_WAIT + 2000}", RATIO), "before"),
+        (("trainer.compile=auto", "total_env_steps=100000", "mode=async"), "beside"),
+    ],
+)
+def test_when_updates_are_compiled(overrides, time):
+    config = make_config(
+        *("env=Pendulum-v1", "algo=sac", "tuned=none", "mode=single", "orchestrator.min_inserts=1000"), *overrides
+    )
+    when = make_when(config, CPU)
+    assert (when and when.time) == time
+    assert make_when(config, torch.device("cuda")) is None
+    if when is not None:
+        is_auto = config.trainer.compile == "auto" and time == "beside"
+        assert when.may_start() is not is_auto
+
+
+def test_on_policy_runs_count_minibatches():
+    config = make_config("env=CartPole-v1", "algo=ppo", "tuned=none", "total_env_steps=64000", "algo.epochs=3")
+    assert config.planned_updates == 64_000 * 3 // (config.algo.minibatch_size or config.trainer.batch_size)
+
+
+def test_images_whose_frames_are_shared_are_not_recorded(monkeypatch):
+    trainer = make("trainer.compile=true")
+    assert isinstance(trainer.when, When)
+    assert trainer.chain is not None
+    algorithm = trainer.algorithm
+    assert type(trainer)(lambda context: algorithm, algorithm.context, stackings={"": None}).chain is None
