@@ -27,6 +27,15 @@ SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
 WITHOUT_MEMORY = (*(name for name in CONTINUOUS if name != "sac"), "mrq")
 BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
+HEADS = ("dqn", "iqn", "mrq", "ppo", "rainbow", "sac")
+"""One algorithm for each kind of head and of acting. Torsos and memories do not depend on the others."""
+MATRIX = [
+    (algo, network, format)
+    for algo in ALGOS
+    for network in NETWORKS
+    for format in FORMATS
+    if network == "mlp" or algo in HEADS
+]
 
 
 def environment(algo, network):
@@ -81,9 +90,7 @@ def test_numpy_has_the_actions_of_mrq_with_every_torso(network, env, tmp_path):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize(("algo", "network", "format"), MATRIX)
 def test_every_format_has_the_actions_of_every_algorithm_and_network(algo, network, format, tmp_path):
     if network in MEMORY and algo in WITHOUT_MEMORY:
         with pytest.raises(Refused, match="has no memory"):
