@@ -14,9 +14,13 @@ from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, n
 
 
 def single_trainer(config: Config, threads: int) -> Config:
-    """Return a config with one trainer, whose batch has the size of one trainer's part in the run."""
-    share = max(1, config.trainer.batch_size // config.trainer.num)
-    return replace(config, trainer=replace(config.trainer, num=1, batch_size=share, threads=threads))
+    """Return a config with one trainer, whose batch has the size of one trainer's part in the run.
+
+    Its updates are compiled only with `trainer.compile=true`, because a trial must not wait for a compilation.
+    """
+    share, compiles = max(1, config.trainer.batch_size // config.trainer.num), config.trainer.compile is True
+    trainer = replace(config.trainer, num=1, batch_size=share, threads=threads, compile=compiles)
+    return replace(config, trainer=trainer)
 
 
 def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTrainingData, Columns]:

@@ -29,6 +29,7 @@ SMALL = (
     "replay.capacity=20000",
     "ray.object_store_mb=80",
     "total_env_steps=1000000",
+    "trainer.compile=false",  # so many updates would be compiled in single and sync
 )
 """A run that soon trains, evaluates and saves, and that continues for long."""
 

@@ -13,6 +13,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, Diverged
 from drl_cli.runtime.factories import WORTH_A_WAIT, make_trainer, make_when
 from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.runtime.trial import single_trainer
 
 CPU = torch.device("cpu")
 UPDATES, ROWS = 4, 8
@@ -154,3 +155,8 @@ def test_images_whose_frames_are_shared_are_not_recorded(monkeypatch):
     assert trainer.chain is not None
     algorithm = trainer.algorithm
     assert type(trainer)(lambda context: algorithm, algorithm.context, stackings={"": None}).chain is None
+
+
+@pytest.mark.parametrize(("choice", "compiles"), [("auto", False), ("true", True), ("false", False)])
+def test_a_trial_does_not_wait_for_a_compilation_that_nobody_asked_for(choice, compiles):
+    assert single_trainer(make_config("env=Pendulum-v1", f"trainer.compile={choice}"), 1).trainer.compile is compiles
