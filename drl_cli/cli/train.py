@@ -22,6 +22,7 @@ from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
+from drl_cli.settings.unread import unread_keys
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
@@ -80,7 +81,10 @@ def answer(args: list[str]) -> int:
                 print(auto_line)  # a run shows the line in its header
             if plain.get("explain"):
                 erase(sys.stdout)
-                print("\n".join(explanation(build(plain), command.overrides)))
+                config = build(plain)
+                if unread := unread_keys(config, command.overrides):
+                    raise UsageError(unread)
+                print("\n".join(explanation(config, command.overrides)))
                 return DONE
             lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain))
             notes = [line for line in lines if line is not None]
@@ -139,7 +143,7 @@ def _prepared(
         cluster = join_cluster(config)
     config = fill(with_weights(config), cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
-        spec = preflight(config)
+        spec = preflight(config, args)
         return with_capacity(config, spec), spec, resumed, cluster
 
 
