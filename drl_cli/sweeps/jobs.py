@@ -50,7 +50,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
 
     file = read_command(sweep.flags).config_file
     more = [f"{key}={value}" for key, value in options.items() if key not in ("resume", "dry_run")]
-    searches = [word for word in more if word.startswith("hpo.")]
+    searches = [word for word in more if word.startswith("hpo.") and "resume" not in options]  # was judged before
     configs: list[Config] = []
     problems: dict[str, list[int]] = {}
     tried: set[str] = set()
