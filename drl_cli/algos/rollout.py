@@ -172,7 +172,7 @@ class EncodedRollouts(Rollouts):
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
     def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
-        """Yield this trainer's rows of each minibatch; `parts` has each minibatch's indices into all trainers' rows."""
+        """Yield this trainer's rows of each minibatch. Each part is a minibatch: indices into all trainers' rows."""
         device = self.rows["action"].device
         for part in parts:
             rows, weight, is_mine = self._own(part)

@@ -43,7 +43,7 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def promising(predicted: Mapping[Setting, float]) -> list[Setting]:
-    """Return TRIED settings with high predicted rates. Almost equal rates (UNSURE) are ordered by setting."""
+    """Return the TRIED settings with the highest rates, and of almost equal rates (UNSURE) the smallest settings."""
     close = max(predicted.values()) / UNSURE
     return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:TRIED]
 

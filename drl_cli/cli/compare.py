@@ -82,7 +82,10 @@ def answer(words: Sequence[str]) -> int:
 
 
 def chosen_groups(options: Options) -> list[Group]:
-    """Group the runs, and leave out runs without an evaluation. Raise UsageError if no run is left."""
+    """Group the runs, and leave out runs without an evaluation.
+
+    Raise UsageError if no run is left, or if `by` puts runs with different configs into one group.
+    """
     runs = [Run(path) for path in find_runs(options.runs, options.output_dir)]
     for run in runs:
         if not len(run.curve):
@@ -94,7 +97,14 @@ def chosen_groups(options: Options) -> list[Group]:
     if unknown := [key for key in options.by if SHORT.get(key, key) not in known]:
         names = [*known, "env", "algo"]
         raise UsageError([f"by: no run has a key '{key}'.{did_you_mean(key, names)}" for key in unknown])
-    return grouped(runs, options.by)
+    groups = grouped(runs, options.by)
+    if mixed := pooled_keys(groups):
+        more = ",".join((*options.by, *mixed))
+        raise UsageError(
+            f"by=[{','.join(options.by)}]: runs of one line differ in more than their seed: {_named(mixed)}; "
+            f"say by=[{more}], or leave by out"
+        )
+    return groups
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
@@ -137,8 +147,6 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Return lines that warn about the numbers in the table."""
     groups = [one.group for one in comparisons]
     lines = []
-    if keys := pooled_keys(groups):
-        lines.append(f"runs of one line differ in more than their seed: {_named(keys)}")
     if keys := unshown_keys(groups):
         lines.append(f"the algorithms' runs differ in these, too: {_named(keys)}")
     if (least := min(len(one.runs) for one in comparisons)) < FEW_SEEDS:

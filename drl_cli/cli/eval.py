@@ -107,7 +107,7 @@ def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
 
 
 def with_step(options: Options, checkpoint: Path | None) -> Options:
-    """Return the options with the name of a checkpoint, if one has been found."""
+    """Return the options with the name of this checkpoint. If it is None, return them unchanged."""
     return options if checkpoint is None else dataclasses.replace(options, checkpoint=checkpoint.name)
 
 

@@ -2,11 +2,12 @@
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Literal
 
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
-from drl_cli.deploy.trained import acting, open_policy
-from drl_cli.errors import DONE, MISSING, UsageError
+from drl_cli.deploy.formats import Format, check
+from drl_cli.deploy.trained import acting, find_step_and_config, open_step
+from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count
 
@@ -18,7 +19,7 @@ class Options:
     """Options of drl-export."""
 
     run: str = option("latest", RUN_HELP)
-    format: Literal["onnx", "torch", "numpy"] = option("numpy", FORMATS)
+    format: Format = option("numpy", FORMATS)
     checkpoint: str = option("best", CHECKPOINT_HELP)
     episodes: Count = option(20, "episodes in which it is compared with the run's policy")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
@@ -34,7 +35,10 @@ def export(options: Options) -> int:
     """Export the policy. Print its folder, and the largest difference from the actions of the run's policy."""
     if options.format == "onnx" and not all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
-    policy = open_policy(options.run, options.checkpoint, options.output_dir)
+    step, config = find_step_and_config(options.run, options.checkpoint, options.output_dir)
+    with users_errors(config.outside_modules):
+        check(load_algorithm(config.algo.name).Policy, config.network, options.format)
+    policy = open_step(step, config)
     from drl_cli.deploy.export import export as write
 
     with acting(policy.config, policy.run / "export"):

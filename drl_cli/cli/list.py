@@ -88,7 +88,7 @@ def modes(args: Sequence[str]) -> list[str]:
 
 
 def lists_of(module: str, function: str) -> Callable[[Sequence[str]], list[str]]:
-    """Return a function of another module, which is imported when the function is called."""
+    """Return a function that imports `module` when it is called, and then calls the module's `function`."""
     return lambda args: list(getattr(importlib.import_module(module), function)(args))
 
 

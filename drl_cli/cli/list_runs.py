@@ -6,7 +6,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import yaml
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import MAX_NAMED, all_runs
-from drl_cli.runs.groups import SHORT, grouped, override_text
+from drl_cli.runs.groups import SHORT, grouped, override_text, without_repeats
 from drl_cli.runs.implied import differences
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
@@ -111,8 +111,13 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
 
 
 def group_table(runs: Sequence[Run], options: Options) -> list[str]:
-    """Return a line per group of runs that differ only in their seed. Returns are means over the evaluated runs."""
-    groups = sorted(grouped(runs), key=lambda group: runs.index(group.runs[0]))  # ordered as `runs`
+    """Return a line per group of runs that differ only in their seed. Returns are means over the evaluated runs.
+
+    Of several runs with the same seed, only the newest counts.
+    """
+    place = {run.folder: i for i, run in enumerate(runs)}
+    groups = [replace(group, runs=without_repeats(group.runs)) for group in grouped(runs)]
+    groups.sort(key=lambda group: place[group.runs[0].folder])  # ordered as `runs`
     if options.sort != "newest":
         groups = sorted(groups, key=lambda group: _mean(map(ORDER[options.sort], group.runs)), reverse=True)
     rows = []

@@ -95,7 +95,7 @@ def answer(args: list[str]) -> int:
 
 
 def search_words(args: Sequence[str]) -> str:
-    """Return the words of a search: these words, and a space for `algo.lr` if none of them has a space."""
+    """Return the words of a search: these words, and a search space for `algo.lr` if no key has a search space."""
     if any("interval(" in arg or "choice(" in arg for arg in args):
         return shlex.join(args)
     kept = [arg for arg in args if not arg.startswith("algo.lr=")]
@@ -160,7 +160,7 @@ def _train(
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from drl_cli.preflight.algorithm import network_text, precision_text
+    from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
     from drl_cli.preflight.pace import rollout_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
@@ -178,7 +178,8 @@ def _train(
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
-        network = [f"network: {network_text(config, spec)}", *precision_text(config, spec), *rollout_text(config)]
+        network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
+        network += rollout_text(config)
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
         for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, *network, *filter(None, described)):
             console.line(line)

@@ -10,16 +10,15 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
+from drl_cli.deploy.formats import FILES, Format, check
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.errors import BUG, UsageError, as_usage_error
 from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
-
-Format = Literal["onnx", "torch", "numpy"]
-FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy": "policy.safetensors"}
+from drl_cli.runtime.roles.normalization import NormalizedPolicy
 
 
 def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path, Parity]:
@@ -28,6 +27,8 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
     Raise UsageError if the format can't represent the policy, or if the exported policy acts differently. In both
     cases an older export is kept.
     """
+    policy = trained.policy.policy if isinstance(trained.policy, NormalizedPolicy) else trained.policy
+    check(type(policy), trained.config.network, format)
     folder = trained.run / "export" / f"{format}-{trained.checkpoint.name}"
     draft = make_draft(folder)
     try:

@@ -1,23 +1,21 @@
 """One torch module that maps observations to the environment's actions, for torch.export and ONNX."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drl_cli.algos import c51, iqn
 from drl_cli.algos.base import Policy
-from drl_cli.algos.policy import NetworkPolicy, TorchPolicy
+from drl_cli.algos.policy import TorchPolicy
+from drl_cli.deploy.head import Head, find_head
 from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
 from drl_cli.envs.units import ArraySpec, Units
-from drl_cli.networks.implicit import ActingImplicitNetwork
 from drl_cli.networks.mlp import NORM_EPS
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
-from drl_cli.types import MASK, Array, EnvSpec, leaves
+from drl_cli.types import MASK, EnvSpec, leaves
 
 
 class Graph(nn.Module):
@@ -25,8 +23,8 @@ class Graph(nn.Module):
 
     Its inputs are `units.inputs` `[n, ...]` and, for a policy with memory, the state `[n, state_size]`. Its outputs are
     `units.outputs`, the values of all choices `[n, choices]` if `gives_values`, and the new state if there is one.
-    `policy` can't be used afterwards, because this module changes the policy's torch modules. Raise ValueError if the
-    policy overrides TorchPolicy.greedy.
+    `policy` can't be used afterwards, because this module changes the policy's torch modules. `formats.check` says
+    which policies have a graph.
     """
 
     def __init__(self, policy: Policy, spec: EnvSpec, units: Units) -> None:
@@ -35,7 +33,7 @@ class Graph(nn.Module):
         self.normalize = _Normalize(policy.statistics) if isinstance(policy, NormalizedPolicy) else None
         policy = policy.policy if isinstance(policy, NormalizedPolicy) else policy
         head = find_head(policy)
-        self.choose = _Modules(traceable(policy)) if head is None else _Head(policy, head)
+        self.choose = _Modules(policy) if head is None else _Head(head, spec.action.size)
         for parameter in self.parameters():  # copied, because the policy's are views of one large tensor
             parameter.data = parameter.data.clone()
 
@@ -72,64 +70,14 @@ class Graph(nn.Module):
         return (tensor - torch.tensor(part.start) if part.choices else tensor).to(getattr(torch, dtype))
 
 
-@dataclass(frozen=True)
-class Head:
-    """Parameters of the MLP after the encoder: `layers` are weights, biases, and the vectors of layer norm.
-
-    With `embedded` `[K, W]` (IQN), the input of `layers` is `embedded` times the activated output of `trunk`, and the
-    value is the mean of the K outputs. With a `support` `[K]` (C51), the outputs are K logits per action, and the value
-    is the mean of the distribution, weighted by `risk` (drl_cli.losses.distributional.risky_share).
-    """
-
-    layers: Sequence[Array]
-    trunk: Sequence[Array] = ()
-    embedded: Array | None = None
-    support: Array | None = None
-    risk: tuple[str, float] = ("mean", 1.0)
-
-
-def find_head(policy: Policy) -> Head | None:
-    """Return the head of a policy, or None if the policy overrides `greedy` or `forward`."""
-    if not isinstance(policy, NetworkPolicy) or type(policy).greedy is not NetworkPolicy.greedy:
-        return None
-    kind = type(policy)
-    if kind.forward is NetworkPolicy.forward:
-        *params, weight, bias = policy.params
-        size = policy.action.size  # without the standard deviations of SAC
-        return Head([*params, weight[:, :size], bias[:size]])
-    if isinstance(policy, c51.Policy) and kind.forward is c51.Policy.forward:
-        config = policy.config
-        return Head(policy.params, support=policy.support, risk=(config.risk, config.risk_level))
-    if isinstance(policy, iqn.Policy) and kind.forward is iqn.Policy.forward:
-        assert isinstance(policy.q, ActingImplicitNetwork)
-        means = policy.q.means
-        return Head(means["online"], means.get("trunk", ()), policy.q.embedded)
-    return None
-
-
-def traceable(policy: Policy) -> TorchPolicy:
-    """Return the policy itself. Raise ValueError if it overrides TorchPolicy.greedy or has a memory."""
-    kind = type(policy)
-    if isinstance(policy, TorchPolicy) and policy.memory_size:
-        raise ValueError(
-            f"{kind.__module__}.{kind.__name__} has a memory (memory_size), which can't be exported: use the policy "
-            "from Python by drl_cli.load"
-        )
-    if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
-        return policy
-    raise ValueError(
-        f"{kind.__module__}.{kind.__name__} has its own greedy(), which can't be exported: derive it from TorchPolicy "
-        "(docs/add-an-algorithm.md), or use it from Python by drl_cli.load"
-    )
-
-
 class _Modules(nn.Module):
     """Computes actions with `choose` of a TorchPolicy. `parts` are the modules that `choose` calls."""
 
     state_size = 0
 
-    def __init__(self, policy: TorchPolicy) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__()
+        assert isinstance(policy, TorchPolicy)
         self.policy, self.parts = policy, nn.ModuleDict(policy.modules)
 
     def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: a tensor or a dict
@@ -137,58 +85,54 @@ class _Modules(nn.Module):
 
 
 class _Head(nn.Module):
-    """The encoder's modules and the head of a NetworkPolicy."""
+    """The torch modules and the MLPs of a Head, for `choices` choices or dimensions of a box action."""
 
     embedded: Tensor | None
     support: Tensor | None
 
-    def __init__(self, policy: Policy, head: Head) -> None:
+    def __init__(self, head: Head, choices: int) -> None:
         super().__init__()
-        assert isinstance(policy, NetworkPolicy)
-        self.inputs, self.learner = policy.encoder.inputs, policy.encoder.learner
-        self.parts = nn.ModuleDict(self.learner.parts if self.learner else {})
-        memory = self.learner.memory if self.learner else None
-        self.state_size = memory.state_size if memory else 0
+        self.head, self.choices, self.torso, self.memory = head, choices, head.torso, head.memory
+        self.state_size = head.memory.state_size if head.memory else 0
         self.layers, self.trunk = (
             nn.ParameterList(nn.Parameter(torch.from_numpy(array.copy())) for array in arrays)
             for arrays in (head.layers, head.trunk)
         )
         for name, array in {"embedded": head.embedded, "support": head.support}.items():
             self.register_buffer(name, None if array is None else torch.from_numpy(array.copy()))
-        self.risk, self.choices = head.risk, policy.action.size
-        self.step = 4 if policy.network.layer_norm else 2
-        self.activation = ACTIVATIONS[policy.network.activation]()
-        self.is_squashed = policy.action.kind == "box" and policy.is_squashed
+        self.step = 4 if head.layer_norm else 2
+        self.activation, self.trunk_activation = ACTIVATIONS[head.activation](), ACTIVATIONS[head.trunk_activation]()
 
     def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: a tensor or a dict
-        x = self.inputs.tensor(obs) if self.learner is None else self.learner.features(obs)
+        x = self.torso(obs)
         if state is not None:
-            assert self.learner is not None
-            assert self.learner.memory is not None
-            x, state = self.learner.memory.step(x, state)
+            assert self.memory is not None
+            x, state = self.memory.step(x, state)
         x = self._outputs(x)
         if self.support is not None:
             probs = x.reshape(x.shape[0], self.choices, -1).softmax(-1)
-            counts = risky(probs.cumsum(-1).clip(max=1.0), *self.risk)
+            counts = risky(probs.cumsum(-1).clip(max=1.0), *self.head.risk)
             x = torch.diff(counts, dim=-1, prepend=torch.zeros_like(counts[..., :1])) @ self.support
-        return torch.tanh(x) if self.is_squashed else x, state
+        return torch.tanh(x) if self.head.is_squashed else x, state
 
     def _outputs(self, x: Tensor) -> Tensor:
-        if self.embedded is None:
-            return self._mlp(self.layers, x)
         if len(self.trunk):
-            x = self.activation(self._mlp(self.trunk, x))
+            x = self._mlp(self.trunk, x, self.trunk_activation)
+            x = nn.functional.layer_norm(x, x.shape[1:], eps=NORM_EPS) if self.head.norms_trunk else x
+            x = self.trunk_activation(x)
+        if self.embedded is None:
+            return self._mlp(self.layers, x, self.activation)
         products = (x.unsqueeze(1) * self.embedded).flatten(0, 1)
-        return self._mlp(self.layers, products).reshape(-1, len(self.embedded), self.choices).mean(1)
+        return self._mlp(self.layers, products, self.activation).reshape(-1, len(self.embedded), self.choices).mean(1)
 
-    def _mlp(self, layers: nn.ParameterList, x: Tensor) -> Tensor:
+    def _mlp(self, layers: nn.ParameterList, x: Tensor, activation: nn.Module) -> Tensor:
         params, last = list(layers), len(layers) - 2
         for i in range(0, last + 1, self.step):
             x = x @ params[i] + params[i + 1]
             if i < last:
                 if self.step == 4:
                     x = nn.functional.layer_norm(x, x.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
-                x = self.activation(x)
+                x = activation(x)
         return x
 
 

@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 from drl_cli.algos.base import Policy
-from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.deploy.graph import find_head, traceable
+from drl_cli.deploy.head import find_head
 from drl_cli.envs.units import Units
-from drl_cli.networks.modules import Convolution, Multi, Residual
+from drl_cli.networks.modules import Convolution, Flat, Multi, Residual
 from drl_cli.runtime.roles.normalization import NormalizedPolicy
 from drl_cli.types import MASK, Array, EnvSpec, State, leaves
 
@@ -17,7 +16,7 @@ ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.ELU: "elu"}
 
 
 def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], State]:
-    """Return the plan, and the arrays by name. Raise ValueError for a layer that standalone.py does not implement."""
+    """Return the plan, and the arrays by name. `formats.check` says which policies have a plan."""
     names = {path: part.name for path, part in zip(leaves(spec.obs), units.inputs, strict=True)}
     arrays: State = {}
     bound = None
@@ -27,43 +26,40 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
             arrays |= {f"{names[path]}.mean": mean, f"{names[path]}.scale": scale}
         policy = policy.policy
     head = find_head(policy)
-    if head is None:
-        raise ValueError(_unknown(type(traceable(policy))))
-    assert isinstance(policy, NetworkPolicy)
-    learner = policy.encoder.learner
+    assert head is not None  # formats.check refuses other policies
     arrays |= {f"head.{i}": array for i, array in enumerate(head.layers)}
     arrays |= {f"trunk.{i}": array for i, array in enumerate(head.trunk)}
     constants = {"embedded": head.embedded, "support": head.support}
     arrays |= {name: array for name, array in constants.items() if array is not None}
-    torsos = _torsos(learner.torso if learner else None, arrays)
-    memory = policy.network.memory
-    if learner and learner.memory:
-        (weights,) = learner.memory.cell.all_weights
+    torsos = _torsos(head.torso, arrays)
+    if head.memory:
+        (weights,) = head.memory.cell.all_weights
         arrays |= {f"memory.{i}": _array(weight) for i, weight in enumerate(weights)}
     return {
         "bound": bound,
         "torsos": [torso | {"input": names[path]} for path, torso in torsos.items()],
         "flat": [name for path, name in names.items() if path != MASK and path not in torsos],
-        "memory": None if memory == "none" else memory,
+        "memory": None if head.memory is None else "lstm" if head.memory.is_lstm else "gru",
         "trunk": len(head.trunk),
         "head": len(head.layers),
         "risk": list(head.risk),
-        "activation": policy.network.activation,
-        "layer_norm": policy.network.layer_norm,
-        "is_squashed": policy.is_squashed,
+        "trunk_activation": head.trunk_activation,
+        "norms_trunk": head.norms_trunk,
+        "activation": head.activation,
+        "layer_norm": head.layer_norm,
+        "is_squashed": head.is_squashed,
         "choices": list(spec.action.choices),
     }, arrays
 
 
-def _torsos(torso: nn.Module | None, arrays: State) -> dict[str, dict[str, Any]]:
+def _torsos(torso: nn.Module, arrays: State) -> dict[str, dict[str, Any]]:
     """Return the plan of the torso of each image, by the image's path. Add the weights to `arrays`."""
-    if torso is None:
+    if isinstance(torso, Flat):
         return {}
     each = dict(zip(torso.paths, torso.torsos, strict=True)) if isinstance(torso, Multi) else {"": torso}
     plans = {}
     for i, (path, one) in enumerate(each.items()):
-        if not isinstance(one, Convolution):
-            raise ValueError(_unknown(type(one)))
+        assert isinstance(one, Convolution)
         shape, axes = one.image.layout
         sides, layers = [one.image.height, one.image.width], _layers(f"torso.{i}", one.layers, arrays)
         plans[path] = {"shape": shape, "axes": axes, "sides": sides, "layers": layers}
@@ -85,12 +81,6 @@ def _layers(name: str, layers: nn.Module, arrays: State) -> list[Any]:
         else:
             found.append([ACTIVATIONS[type(layer)]])
     return found
-
-
-def _unknown(kind: type[Any]) -> str:
-    return (
-        f"{kind.__module__}.{kind.__name__} has modules that format=numpy can't export; say format=onnx or format=torch"
-    )
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -195,13 +195,16 @@ class Network:
         return h, h
 
     def _head(self, x: Array) -> Array:
+        if self.plan["trunk"]:
+            kind = self.plan["trunk_activation"]
+            x = self._mlp("trunk", x, kind)
+            x = activated(normalized(x) if self.plan["norms_trunk"] else x, kind)
         if "embedded" in self.weights:  # IQN: average the quantiles at fixed fractions
-            x = activated(self._mlp("trunk", x), self.plan["activation"]) if self.plan["trunk"] else x
             embedded = self.weights["embedded"]
-            outputs = self._mlp("head", (x[:, None] * embedded).reshape(-1, x.shape[1]))
+            outputs = self._mlp("head", (x[:, None] * embedded).reshape(-1, x.shape[1]), self.plan["activation"])
             mean: Array = outputs.reshape(len(x), len(embedded), -1).mean(1)
             return mean
-        x = self._mlp("head", x)
+        x = self._mlp("head", x, self.plan["activation"])
         if "support" in self.weights:  # C51: average over the distribution on `support`
             support = self.weights["support"]
             powers = np.exp(x - x.max(1, keepdims=True)).reshape(len(x), -1, len(support))
@@ -209,17 +212,15 @@ class Network:
             x = np.diff(counts, axis=-1, prepend=np.float32(0.0)) @ support
         return x
 
-    def _mlp(self, name: str, x: Array) -> Array:
+    def _mlp(self, name: str, x: Array, activation: str) -> Array:
         step = 4 if self.plan["layer_norm"] else 2
         last = self.plan[name] - 2
         for i in range(0, last + 1, step):
             x = x @ self.weights[f"{name}.{i}"] + self.weights[f"{name}.{i + 1}"]
             if i < last:
                 if step == 4:
-                    x = x - x.mean(1, keepdims=True)
-                    x = x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
-                    x = x * self.weights[f"{name}.{i + 2}"] + self.weights[f"{name}.{i + 3}"]
-                x = activated(x, self.plan["activation"])
+                    x = normalized(x) * self.weights[f"{name}.{i + 2}"] + self.weights[f"{name}.{i + 3}"]
+                x = activated(x, activation)
         return x
 
 
@@ -274,6 +275,13 @@ def _windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Arr
     return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
 
 
+def normalized(x: Array) -> Array:
+    """Return rows with mean 0 and variance 1, as layer norm computes them before its weights."""
+    x = x - x.mean(1, keepdims=True)
+    scaled: Array = x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
+    return scaled
+
+
 def activated(x: Array, kind: str) -> Array:
     """Apply the activation function `kind`: relu, tanh or elu."""
     if kind == "relu":
@@ -295,7 +303,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
-    """Return the value of an input, taken from the observation or the mask."""
+    """Return the value of the input `part`, taken from the observation or from the legal-action mask."""
     if part["name"] == "action_mask" and not part["path"]:
         if action_mask is None:
             raise ValueError(

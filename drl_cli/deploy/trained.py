@@ -20,9 +20,18 @@ if TYPE_CHECKING:  # slow: imports gymnasium
 
 def open_policy(run: str, checkpoint: str = "best", output_dir: str = "outputs") -> "TrainedPolicy":
     """Return the policy of a run's checkpoint. Raise UsageError if it can't be opened."""
+    return open_step(*find_step_and_config(run, checkpoint, output_dir))
+
+
+def find_step_and_config(run: str, checkpoint: str, output_dir: str) -> tuple[Path, Config]:
+    """Return the folder of a run's checkpoint, and the run's config. Raise UsageError if they can't be read."""
     folder, step = find_saved_step(run, checkpoint, output_dir)
     check_format(step)
-    config = read_config(folder)
+    return step, read_config(folder)
+
+
+def open_step(step: Path, config: Config) -> "TrainedPolicy":
+    """Return the policy of a checkpoint's folder. Raise UsageError if it can't be opened."""
     plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))
     return _policy(step, config, environment_spec(plain, trains=False))
 

@@ -41,10 +41,10 @@ def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
 
 
 def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, n: int) -> Tensor:
-    """Return n-step returns `[n, T]`; a return ends earlier, and bootstraps there, where a cut follows.
+    """Return the return of each step over at most `n` steps, in the shape of `reward`.
 
     G_t = sum_{k < m} (prod_{j < k} discount_{t+j}) r_{t+k} + (prod_{j < m} discount_{t+j}) V(next_obs_{t+m-1}), where
-    m <= n is the number of steps up to the next cut (Sutton & Barto 2018, eq. 7.1).
+    m is `n`, or the number of steps up to and including the next cut if this is less (Sutton & Barto 2018, eq. 7.1).
     """
     result = reward + discount * next_value
     for _ in range(n - 1):

@@ -42,7 +42,10 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape (frames, then the image's axes), and the permutation to (batch, frames, channels, ...)."""
+        """The shape of an image whose frames have a separate first axis, and an order of axes for `permute`.
+
+        With a batch axis in front, this order gives `[batch, frames, channels, height, width]`.
+        """
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
         return (self.frames, self.height, self.width, self.channels), (0, 1, 4, 2, 3)

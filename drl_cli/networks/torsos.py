@@ -101,7 +101,7 @@ def _images(spec: EnvSpec) -> dict[str, Image]:
 
 
 def _others(spec: EnvSpec) -> Inputs:
-    """Return the Inputs of the parts that are not images."""
+    """Return the Inputs of the observation's parts that are not images, without the legal-action mask."""
     images, parts = _images(spec), leaves(visible(spec.obs))
     return Inputs({path: column for path, column in parts.items() if path not in images})
 

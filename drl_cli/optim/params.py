@@ -248,7 +248,10 @@ class Target:
         self._finish()
 
     def kept(self) -> Named:
-        """Return the target's frozen parameters and buffers, in the order of the function `kept`."""
+        """Return (name, tensor) for each tensor of the target's module that no gradient changes; [] without a module.
+
+        Frozen parameters come before buffers, as in `modules.kept`.
+        """
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
     def _finish(self) -> None:

@@ -14,6 +14,7 @@ from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config
+from drl_cli.settings.build import as_typed
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
@@ -133,6 +134,14 @@ def network_text(config: Config, spec: EnvSpec) -> str:
         return f"{title(config.algo.name)}'s own"
     chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
     return chosen + describe(config.network, spec)
+
+
+def reward_text(config: Config) -> list[str]:
+    """Return a line that names the reward module and the options that are set, otherwise []."""
+    if config.reward.name == "none":
+        return []
+    options = [f"{key} {as_typed(value)}" for key, value in vars(config.reward).items() if value is not None]
+    return [f"reward module: {config.reward.name}, {', '.join(options[1:]) or 'with its own options'}"]
 
 
 def precision_text(config: Config, spec: EnvSpec) -> list[str]:

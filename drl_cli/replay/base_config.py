@@ -117,7 +117,7 @@ class ReplayConfig:
     def make_builder(
         self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
     ) -> tuple[Builder, int]:
-        """Make the builder of a worker. Return it and the number of the latest steps that its open rows may contain."""
+        """Return a worker's builder, and how many steps back an incomplete row of the builder can begin."""
         return NStepBuilder(n_step, gamma, reward_scale, prioritize), n_step - 1
 
     def extra_columns(self) -> Schema:

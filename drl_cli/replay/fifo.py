@@ -100,7 +100,7 @@ class FifoTable(Table):
         """Do nothing, because on-policy learning needs new rows."""
 
     def _keep(self, is_kept: Array, keeps_batch: bool) -> None:
-        """Drop the other waiting rows, and `batch` unless it is kept. Count the dropped rows."""
+        """Drop and count the waiting rows where `is_kept` is False and, without `keeps_batch`, the rows of `batch`."""
         self.dropped += len(self.waiting) - int(is_kept.sum())
         self.waiting = self.waiting[is_kept]
         if self.repeats and not keeps_batch:

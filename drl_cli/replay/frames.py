@@ -57,7 +57,7 @@ def image_columns(stackings: Mapping[str, Stacking]) -> dict[str, Stacking]:
 
 
 def is_unique(name: str) -> bool:
-    """Return whether the column of a batch contains unique frames, which are not one for each row."""
+    """Return whether a batch's column has each frame once, so that its length is not the number of rows."""
     return name.partition(".")[0] == UNIQUE
 
 

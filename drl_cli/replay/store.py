@@ -90,7 +90,7 @@ class RingStore:
         return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
 
     def stamps(self, chunk_rows: int) -> list[int]:
-        """Return a number for each chunk of slots that rises with every change of a row, without the empty chunks."""
+        """Return a number for each chunk that is not empty. The number rises whenever a row of the chunk changes."""
         first = np.arange(0, len(self), chunk_rows)
         slots = np.minimum(chunk_rows, self.capacity - first)
         turns, position = divmod(self.inserts, self.capacity)
@@ -98,7 +98,7 @@ class RingStore:
         return stamps
 
     def _changes(self, first: Array) -> Array:
-        """Return how often the rows of the chunks that begin at these slots were changed by `write`."""
+        """Return, for each chunk, how often `write` changed a row in it. `first` has the first slot of each chunk."""
         zeros = np.zeros(len(first), np.int64)
         return zeros if self.writes is None or not len(first) else np.add.reduceat(self.writes, first, dtype=np.int64)
 

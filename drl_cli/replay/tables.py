@@ -83,7 +83,7 @@ class ReplayTable(Table):
         return self.store.take(slots)
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
-        """Return one priority for each slot `[n]`."""
+        """Convert the priorities that a trainer sent for these slots to one priority for each slot, `[n]`."""
         return priorities
 
 

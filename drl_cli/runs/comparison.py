@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drl_cli.runs.curve import Axis, JointCurve, join
-from drl_cli.runs.groups import Group, compared
+from drl_cli.runs.groups import Group, seed_of, without_repeats
 from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval, iqm
 from drl_cli.types import Array
@@ -43,8 +43,8 @@ class Comparison:
     def remarks(self) -> list[str]:
         """Return a warning if runs have equal seeds, and one if an unfinished run cuts the joint curve short."""
         lines, runs = [], self.group.runs
-        seeds = Counter((run.config.get("seed"), str(compared(run))) for run in runs)
-        if twice := [str(seed) for (seed, _), num in seeds.items() if num > 1]:
+        seeds = Counter(map(seed_of, runs))
+        if twice := [str(seed) for seed, num in seeds.items() if num > 1]:
             lines.append(f"several runs have seed {', '.join(twice)}: only the newest of them counts")
         runs = self.runs
         unfinished = [run for run in runs if run.status != "done"]
@@ -80,15 +80,6 @@ def compare(group: Group, threshold: float | None, smooth: int = 1) -> Compariso
     )
 
 
-def without_repeats(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs without repeats. Of several runs with the same seed and config, keep the newest.
-
-    Repeats would make the interval too narrow, because they add no new seeds.
-    """
-    newest = {str((run.config.get("seed"), compared(run))): run for run in sorted(runs, key=lambda run: run.id)}
-    return [run for run in runs if run in newest.values()]
-
-
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
     """Return each label's final return, scaled to [0, 1] in each environment. Skip labels that lack an environment."""
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
@@ -106,5 +97,5 @@ def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
 
 
 def estimate(*strata: Array) -> Estimate:
-    """Return the interquartile mean over all runs. Each stratum holds scores `[runs]` and is resampled separately."""
+    """Return the interquartile mean over all runs. A stratum has the scores `[runs]` that are resampled together."""
     return Estimate(float(iqm(np.concatenate(strata))), *map(float, interval(strata, iqm)))

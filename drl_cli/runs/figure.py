@@ -18,7 +18,11 @@ from drl_cli.runs.groups import SHORT, override_text
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Colours that colour-blind readers can tell apart (Okabe and Ito 2008)."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+"""Markers of labels. With 8 colours, 56 labels have different pairs of colour and marker."""
 STYLES = ("-", "--", ":", "-.")  # labels 9 to 16 reuse the colours of labels 1 to 8, with dashed lines
+NUM_MARKS, MARK_SIZE = 8, 6  # markers on a curve, and their size [points]
+MARGIN = 0.02  # at both ends of the x axis, as a share of its length
 AXES: tuple[Axis, ...] = ("env_steps", "wall_s")
 UNITS = ((2 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 """Units of time: minimum duration of the longest run [s], seconds per unit, name. The first match is used."""
@@ -32,13 +36,15 @@ def make_figure(comparisons: Sequence[Comparison]) -> Figure:
     """Return the figure with two plots for each environment.
 
     Lines show the interquartile mean over seeds, bands show its 95% interval, and faint lines show single runs. A line
-    is thin where the last return of a finished run is repeated. A line with only one point is drawn as a marker. A
-    label has the same colour in all rows. The title shows the values that all runs share.
+    is thin where the last return of a finished run is repeated. A line with only one point is drawn as a marker, and
+    all lines have markers if there are more labels than colours. A label has the same colour and marker in all rows.
+    The title shows the values that all runs share.
     """
     envs = list(dict.fromkeys(one.group.env for one in comparisons))
     labels = list(dict.fromkeys(one.group.label for one in comparisons))
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        legend = [*_group_handles(labels, comparisons), *_other_handles(comparisons)]
+        has_marks = len(labels) > len(COLORS)
+        legend = [*_group_handles(labels, comparisons, has_marks), *_other_handles(comparisons)]
         columns = max(1, min(3, COLUMN_LENGTH // (8 + max(len(line) for each in legend for line in _lines(each)))))
         lines = sum(len(_lines(each)) for each in legend) / columns
         figure = Figure(figsize=(10, 3.6 * len(envs) + 0.6 + 0.2 * lines), layout="constrained")
@@ -46,14 +52,14 @@ def make_figure(comparisons: Sequence[Comparison]) -> Figure:
         for env, row in zip(envs, grid, strict=True):
             shown = {labels.index(one.group.label): one for one in comparisons if one.group.env == env}
             for axis, plot in zip(AXES, row, strict=True):
-                _draw_axis(plot, shown, axis)
+                _draw_axis(plot, shown, axis, has_marks)
             row[0].set_ylabel(f"{env}\nevaluation return")
         figure.suptitle("\n".join(textwrap.wrap(_title(envs, comparisons), LINE_LENGTH)), fontsize=10)
         figure.legend(handles=legend, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
-def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis) -> None:
+def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis, has_marks: bool) -> None:
     runs = [run for one in comparisons.values() for run in one.group.runs]
     first, last = (side(end(run.curve.x(axis)) for run in runs) for side, end in ((min, np.min), (max, np.max)))
     size, unit = next((size, unit) for least, size, unit in UNITS if last >= least) if axis == "wall_s" else (1.0, "")
@@ -61,23 +67,27 @@ def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis) -> 
         for run in one.group.runs:
             x = run.curve.x(axis) / size
             plot.plot(x, run.curve.returns, **_style(i), alpha=0.2, lw=0.7, drawstyle="steps-post")
-        _draw_curve(plot, one.curves[axis], size, _style(i))
+        _draw_curve(plot, one.curves[axis], size, i, has_marks)
     for threshold in _goals(comparisons.values()):
         plot.axhline(threshold, color="0.5", lw=0.8, ls=GOAL)
     if last > first:
-        plot.set_xlim(left=first / size, right=(last + 0.02 * (last - first)) / size)
+        margin = MARGIN * (last - first)
+        plot.set_xlim(left=(first - margin) / size, right=(last + margin) / size)
     plot.set_xlabel(f"wall-clock time [{unit}]" if unit else "environment steps")
     if not unit:
         plot.xaxis.set_major_formatter(EngFormatter(sep=""))
     plot.grid(alpha=0.2)
 
 
-def _draw_curve(plot: Any, curve: JointCurve, size: float, style: Mapping[str, Any]) -> None:
-    """Draw a joint curve. A unit of the x axis is `size` steps or seconds."""
+def _draw_curve(plot: Any, curve: JointCurve, size: float, i: int, has_marks: bool) -> None:
+    """Draw the joint curve of label `i`. A unit of the x axis is `size` steps or seconds."""
     curve = replace(curve, x=curve.x / size, held_from=curve.held_from / size)
     held = curve.x >= curve.held_from
     until = np.searchsorted(curve.x, curve.held_from, side="left") + 1
-    marker = {"marker": "o", "ms": 5, "clip_on": False} if len(curve.x) == 1 else {}
+    style, marker = _style(i), dict[str, Any]()
+    if has_marks or len(curve.x) == 1:
+        every = max(1, len(curve.x[:until]) // NUM_MARKS)
+        marker = {**_marker(i), "markevery": (i % every, every), "zorder": 3}
     plot.plot(curve.x[:until], curve.iqm[:until], **style, **marker, lw=1.8, drawstyle="steps-post")
     plot.plot(curve.x[held], curve.iqm[held], **style, lw=0.9, drawstyle="steps-post")
     if np.isfinite(curve.low).any():
@@ -88,7 +98,11 @@ def _style(i: int) -> dict[str, Any]:
     return {"color": COLORS[i % len(COLORS)], "ls": STYLES[i // len(COLORS) % len(STYLES)]}
 
 
-def _group_handles(labels: Sequence[str], comparisons: Sequence[Comparison]) -> list[Line2D]:
+def _marker(i: int) -> dict[str, Any]:
+    return {"marker": MARKERS[i % len(MARKERS)], "ms": MARK_SIZE, "mec": "white", "mew": 0.4}
+
+
+def _group_handles(labels: Sequence[str], comparisons: Sequence[Comparison], has_marks: bool) -> list[Line2D]:
     """Return a legend entry for each label, with the number of seeds. Omit the values that all groups share."""
     handles = []
     for i, label in enumerate(labels):
@@ -98,9 +112,8 @@ def _group_handles(labels: Sequence[str], comparisons: Sequence[Comparison]) -> 
         text = (
             f"{found[0].group.label_without(shared) or label} ({' or '.join(map(str, nums))} seed{'s' * (nums != [1])})"
         )
-        marker: dict[str, Any] = (
-            {"marker": "o", "ms": 5} if all(len(one.curves["env_steps"].x) == 1 for one in found) else {}
-        )
+        is_lone = all(len(one.curves["env_steps"].x) == 1 for one in found)
+        marker = _marker(i) if has_marks or is_lone else {}
         handles.append(Line2D([], [], **_style(i), **marker, lw=1.8, label=textwrap.fill(text, LINE_LENGTH)))
     return handles
 

@@ -4,13 +4,14 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.build import as_typed, is_within
 
-SHORT = {"env": "env.name", "algo": "algo.preset"}
+SHORT = {"env": "env.name", "algo": "algo.preset", "reward": "reward.name"}
 """The short names of keys, which the user may type."""
 
 NOT_COMPARED = (
@@ -60,7 +61,7 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     has_algos = len({run.config.get(SHORT["algo"]) for run in found}) > 1
     groups = []
     for related in _split(found, ["env.name"] if by else [SHORT["env"], SHORT["algo"]]):
-        keys = [SHORT.get(key, key) for key in by] or differing_keys([compared(run) for run in related])
+        keys = [SHORT.get(key, key) for key in by] or named_keys([compared(run) for run in related])
         label_keys = [SHORT["algo"], *keys] if has_algos and not by else keys or [SHORT["algo"], "mode"]
         for members in _split(related, keys if by else [*keys, "name"]):
             config = members[0].config
@@ -74,8 +75,15 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 def compared(run: Run) -> dict[str, Any]:
     """Return the run's config without the seed and without keys that do not affect learning."""
     # trainer.threads=auto depends on the machine, so compare the number only if the user typed it
-    ignored = {*NOT_COMPARED} | {"trainer.threads"} - typed_keys(run)
-    return {key: value for key, value in run.config.items() if not is_within(key, ignored)}
+    keys = {key: value for key, value in run.config.items() if _is_compared(key)}
+    if "trainer.threads" in keys and "trainer.threads" not in typed_keys(run):
+        del keys["trainer.threads"]
+    return keys
+
+
+@cache
+def _is_compared(key: str) -> bool:
+    return not is_within(key, NOT_COMPARED)
 
 
 def typed_keys(run: Run) -> set[str]:
@@ -89,9 +97,35 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
     def values(key: str) -> set[str]:
         is_free = ".kwargs." in key
-        return {json.dumps(config.get(key)) for config in configs if key in config or is_free}
+        found = [config.get(key) for config in configs if key in config or is_free]
+        return {json.dumps(value) for value in {id(value): value for value in found}.values()}  # many are one object
 
     return [key for key in keys if len(values(key)) > 1]
+
+
+def named_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the differing keys without the options that follow from the name of the reward module.
+
+    An option follows if all configs with the same module have the same value.
+    """
+    name, keys = SHORT["reward"], differing_keys(configs)
+    by_module: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    for config in configs:
+        by_module[config.get(name)].append(config)
+    own = {name, *(key for found in by_module.values() for key in differing_keys(found))}
+    return [key for key in keys if name not in keys or not is_within(key, ("reward",)) or key in own]
+
+
+def without_repeats(runs: Sequence[Run]) -> list[Run]:
+    """Return the newest run of each seed. More runs of a seed would count as seeds, and narrow the interval."""
+    newest = {seed_of(run): run.id for run in sorted(runs, key=lambda run: run.id)}
+    return [run for run in runs if newest[seed_of(run)] == run.id]
+
+
+def seed_of(run: Run) -> Any:  # Any: an int, or text
+    """Return the run's seed, or its id if its config has no seed."""
+    seed = run.config.get("seed")
+    return run.id if seed is None else seed
 
 
 def pooled_keys(groups: Sequence[Group]) -> list[str]:
@@ -105,7 +139,7 @@ def unshown_keys(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         by_env[group.env] += [compared(run) for run in group.runs]
     known = {*pooled_keys(groups), *(key for group in groups for key in group.values)}
-    found = dict.fromkeys(key for configs in by_env.values() for key in differing_keys(configs))
+    found = dict.fromkeys(key for configs in by_env.values() for key in named_keys(configs))
     return [key for key in found if key not in known and not key.startswith("algo.")]
 
 

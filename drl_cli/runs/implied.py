@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from drl_cli.runs.groups import SHORT, compared, differing_keys, typed_keys
+from drl_cli.runs.groups import SHORT, compared, differing_keys, named_keys, typed_keys
 from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
 from drl_cli.settings.env_names import FAMILIES
@@ -30,7 +30,7 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for name, config in zip(names, configs, strict=True):
         alike[name].append(config)
     varied = {name: set(differing_keys(found)) for name, found in alike.items()}
-    keys = [key for key in differing_keys(configs) if key not in SHOWN]
+    keys = [key for key in named_keys(configs) if key not in SHOWN]
     found = []
     for run, name, config in zip(runs, names, configs, strict=True):
         own = varied[name] | {*FILLED} & typed_keys(run)

@@ -1,9 +1,10 @@
 """Run: read the command, config, status, progress and evaluations of a run from the run's folder."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from drl_cli.utils.files import is_locked
 RUN_LOCK = ".lock"
 """The file in a run's folder that a process locks while it trains there."""
 SWEEP_FILE = "sweep.json"
+SECTION = re.compile(r"^(?=\w+:)", re.MULTILINE)
+"""The start of each section of a config.yaml: a key that is not indented."""
 TAIL_BYTES = 1 << 16  # bytes that are read from the end of metrics.jsonl; the last report is shorter
 
 
@@ -67,10 +70,9 @@ class Run:
         Without a preset, `algo.preset` is the name of the algorithm.
         """
         try:
-            node = yaml.load((self.folder / "config.yaml").read_text(), LOADER)
+            keys = read_keys((self.folder / "config.yaml").read_text())
         except (OSError, ValueError, yaml.YAMLError):
             return {}
-        keys = flatten(node) if isinstance(node, Mapping) else {}
         return keys | {"algo.preset": keys.get("algo.preset") or keys["algo.name"]} if "algo.name" in keys else keys
 
     @cached_property
@@ -96,6 +98,24 @@ class Run:
     def final(self) -> float | None:
         """The mean return of the last evaluation, or None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
+
+
+def read_keys(text: str) -> dict[str, Any]:
+    """Return the values of a config.yaml by dotted key. Raise YAMLError if it is damaged.
+
+    Each section is parsed apart and cached, because most sections are equal in many runs and yaml is slow.
+    """
+    try:
+        sections = [_section(part) for part in SECTION.split(text)]
+    except yaml.YAMLError:  # a section may use an anchor of another one
+        return dict(_section(text))
+    return {key: value for section in sections for key, value in section.items()}
+
+
+@lru_cache(maxsize=4096)
+def _section(text: str) -> dict[str, Any]:
+    node = yaml.load(text, LOADER)
+    return flatten(node) if isinstance(node, Mapping) else {}
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class Config:
 
     @property
     def writes(self) -> bool:
-        """Whether trainers send new columns of rows to replay."""
+        """Whether trainers send new values of columns of the sampled rows back to replay (`WRITES`)."""
         return bool(load_algorithm(self.algo.name).WRITES)
 
     @property
@@ -188,7 +188,7 @@ class Config:
 
     @property
     def batches_per_shard(self) -> int:
-        """A lower bound (mean - 4 std) on the number of batches from one shard. Each call draws from a random shard."""
+        """A lower bound (mean - 4 std) on a run's batches from one shard. Each call draws from a random shard."""
         share = self.num_updates // self.num_shards
         return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 

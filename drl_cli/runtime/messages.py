@@ -25,7 +25,7 @@ from drl_cli.utils.moments import RunningMoments
 
 
 class Told(NamedTuple):
-    """The steps of a worker in its finished collect calls, and in the running call."""
+    """What a worker reports: its index, its steps in finished collect calls, and its steps in the running call."""
 
     worker: int
     finished: int

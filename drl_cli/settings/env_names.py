@@ -204,7 +204,7 @@ def env_options(name: str) -> dict[str, Any]:
 
 
 def _put(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a value in nested mappings. Any: the value of any key."""
+    """Set the value at `path` in nested mappings, and copy each inner mapping first. Any: the value of any key."""
     *groups, name = path
     for group in groups:
         inner = node.get(group)

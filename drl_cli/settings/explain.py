@@ -112,7 +112,7 @@ def job_layers(typed: Sequence[str]) -> list[Layer]:
 
 
 def _chosen_by(group: str, option: str) -> str:
-    """Return what of the environment chooses this option: its action space, or its family (mujoco, images)."""
+    """Return the property of the environment that chose this option: `action space`, or a family (mujoco, images)."""
     return "action space" if group == "algo" else option.rpartition("-")[2]
 
 

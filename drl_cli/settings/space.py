@@ -90,7 +90,7 @@ class Choice:
         return self.values[rng.integers(len(self.values))]
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """Return at random the choice typed before or after `value`. Where there is none, return `value` itself."""
+        """Return the choice typed before or after `value`, at random, or `value` if there is none on that side."""
         place = self.values.index(str(value)) + (-1, 1)[rng.integers(2)]
         return self.values[min(max(place, 0), len(self.values) - 1)]
 

@@ -231,7 +231,7 @@ def _number_hint(path: str, value: Any) -> str:
 
 
 def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Return the config of a replay table. `sampler` selects its class; without a known sampler, the keys do."""
+    """Return the config of a replay table. `sampler` names its class; if unknown, the class with most of these keys."""
     tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
     fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
     table = tables.get(str(value.get("sampler")), fitting)

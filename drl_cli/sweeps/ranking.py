@@ -2,8 +2,10 @@
 
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 
 from drl_cli.runs.end_text import relative_path
 from drl_cli.runs.run import Run
@@ -34,6 +36,35 @@ def print_jobs(sweep: Sweep) -> None:
         row |= {"steps": number(results["env_steps"]), "status": job.status, "job": str(job.number)}
         rows.append({**row, "run": run.id if job.run else NONE})
     _print(rows, sweep.folder / "sweep.csv")
+    _print_seeds(sweep)
+
+
+def _print_seeds(sweep: Sweep) -> None:
+    """Print a table with the mean and the sample standard deviation over the seeds of equal jobs.
+
+    Without jobs that differ only in their seed, print nothing.
+    A job without an evaluation is left out. The highest mean of the best returns comes first.
+    """
+    keys = [key for key in sweep.differing_keys if key != "seed"]
+    groups = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
+    for job in sweep.jobs:
+        results = job.results()
+        if results["best_return"] is not None and results["final_return"] is not None:
+            values = tuple(job.differs.get(key, NONE) for key in keys)
+            groups[values].append((results["best_return"], results["final_return"]))
+    if max(map(len, groups.values()), default=0) < 2:
+        return
+    rows = list[Row]()
+    for values, returns in sorted(groups.items(), key=lambda group: fmean(best for best, _ in group[1]), reverse=True):
+        best, final = (_mean_and_spread(column) for column in zip(*returns, strict=True))
+        rows.append({"best mean ± std": best, "final mean ± std": final, "seeds": str(len(returns))})
+        rows[-1] = {**rows[-1], **dict(zip(keys, values, strict=True))}
+    _print(rows, sweep.folder / "sweep.csv")
+
+
+def _mean_and_spread(returns: Sequence[float]) -> str:
+    spread = stdev(returns) if len(returns) > 1 else None
+    return f"{fmean(returns):.1f} ± {number(spread, '.1f')}"
 
 
 def print_values(name: str, rows: Iterable[tuple[float | None, Mapping[str, Value], Row]], file: Path) -> None:

@@ -152,7 +152,7 @@ class Trials:
         return []
 
     def changed(self, job: Job) -> None:
-        """If the job has ended, end its trial if possible."""
+        """If the job has ended, end its trial too, if all jobs of the trial are done or one has failed."""
         for trial in self.study.trials:
             if trial.state == "running" and job.number in trial.jobs and not job.is_running:
                 self._end_if_over(trial)

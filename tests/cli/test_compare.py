@@ -1,6 +1,7 @@
 """drl-compare on folders as runs leave them."""
 
 import csv
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -137,9 +138,10 @@ def test_over_all_environments(outputs, compare):
 
 
 def test_notes_name_equal_seeds_and_keys_that_no_label_shows(outputs, compare):
-    lines, _, _ = compare("outputs", "by=[mode]", "png=null", "csv=null")
-    assert "runs of one line differ in more than their seed: algo.lr" in lines
-    assert lines[1].split()[:2] == ["mode=single", "6"]
+    for seed, lr in itertools.product((3, 4), (0.1, 0.2)):
+        make_run(outputs, f"20260102-{lr}-s{seed}", [(100, 1.0, 5.0)], algo__lr=lr, seed=seed)
+    lines, _, _ = compare("outputs", "png=null", "csv=null")
+    assert [row["seeds"] for row in rows_of(lines)] == ["5", "5"]
     assert not any(word in "".join(lines) for word in ("smallest group", "several runs have seed"))
     make_run(outputs, "20260103-s2", [(100, 1.0, 5.0)], algo__lr=0.1, seed=2)
     make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], algo__name="ppo", replay__sampler="fifo-once")
@@ -147,6 +149,17 @@ def test_notes_name_equal_seeds_and_keys_that_no_label_shows(outputs, compare):
     (line,) = [line for line in lines if "seed 2" in line]
     assert line.endswith("algo.lr=0.1: several runs have seed 2: only the newest of them counts")
     assert "the algorithms' runs differ in these, too: replay.sampler" in lines
+
+
+def test_a_group_that_mixes_other_keys_is_refused_and_the_advice_works(outputs, compare):
+    lines, err, code = compare("outputs", "by=[mode]", "png=null", "csv=null")
+    reason = (
+        "by=[mode]: runs of one line differ in more than their seed: algo.lr; say by=[mode,algo.lr], or leave by out"
+    )
+    assert (lines, err, code) == ([], f"error: {reason}\n", 2)
+    lines, err, code = compare("outputs", "by=[mode,algo.lr]", "png=null", "csv=null")
+    assert (err, code) == ("", 0)
+    assert [row["seeds"] for row in rows_of(lines)] == ["3", "3"]
 
 
 def test_figure(outputs, compare):

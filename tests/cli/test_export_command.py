@@ -1,5 +1,6 @@
 """drl-export, and the exported policy without drl-cli."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import drl_cli
 from drl_cli.cli import export as command
 from drl_cli.cli.export import Options, export
 from drl_cli.deploy import check, plan
-from drl_cli.deploy.graph import Head, find_head
+from drl_cli.deploy.head import find_head
 from drl_cli.errors import UsageError
 
 WITHOUT_PACKAGE = """
@@ -53,7 +54,12 @@ def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
     export(Options(run=str(copied), episodes=2))
     (folder,) = (copied / "export").iterdir()
     before = (folder / "spec.json").read_text()
-    monkeypatch.setattr(plan, "find_head", lambda policy: Head([1.01 * array for array in find_head(policy).layers]))
+
+    def larger(policy):
+        head = find_head(policy)
+        return dataclasses.replace(head, layers=[1.01 * array for array in head.layers])
+
+    monkeypatch.setattr(plan, "find_head", larger)
     with pytest.raises(UsageError, match=r"not the run's: its actions are up to .* off, 1e-05 are allowed") as caught:
         export(Options(run=str(copied), episodes=2))
     assert caught.value.exit_code == 1
@@ -74,3 +80,12 @@ def test_missing_packages_are_named_before_the_run_is_read(monkeypatch, tmp_path
     with pytest.raises(UsageError, match=r"pip install 'drl-cli\[onnx\]'") as caught:
         export(Options(run="nope", format="onnx"))
     assert caught.value.exit_code == 3
+
+
+def test_a_policy_that_has_no_such_format_is_refused_before_the_environment_is_made(copied, monkeypatch):
+    config = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(config.replace("torso: auto", "torso: my_pkg:Torso"))
+    monkeypatch.setattr(command, "open_step", lambda *args: pytest.fail("the policy was opened"))
+    with pytest.raises(UsageError, match=r"format=numpy: network\.torso=my_pkg:Torso has .* say format=onnx") as caught:
+        export(Options(run=str(copied)))
+    assert caught.value.exit_code == 2

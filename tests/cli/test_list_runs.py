@@ -152,6 +152,9 @@ def test_means_over_seeds(outputs, listed):
     make_run(outputs, "20260106-s2", seed=2, status="interrupted", summary={"env_steps": 0, "wall_s": 0})
     (line,) = [line for line in listed("runs", "seeds=mean", "env=Pole") if "dqn algo.lr=0.001" in line]
     assert line.split()[3:] == ["3", "2", "700", "30", "6.0", "5.5"]  # a run without evaluation is in no mean return
+    make_run(outputs, "20260107-s2", seed=2, summary={"env_steps": 0, "wall_s": 0, "best_return": 9.0})
+    (line,) = [line for line in listed("runs", "seeds=mean", "env=Pole") if "dqn algo.lr=0.001" in line]
+    assert line.split()[3:6] == ["3", "3", "700"]  # of two runs with seed 2, the newest counts
 
 
 def test_means_sorted_and_limited(outputs, listed):

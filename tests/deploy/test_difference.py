@@ -7,7 +7,7 @@ import pytest
 
 from drl_cli.algos import c51, dqn, iqn, qr_dqn, sac
 from drl_cli.deploy.check import Parity, difference
-from drl_cli.deploy.graph import find_head
+from drl_cli.deploy.head import find_head
 from drl_cli.envs.units import ArraySpec
 
 BOX = ArraySpec("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import fake_envpool
 import pytest
+from graphs import make_config
 
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.preflight.algorithm import precision_text
+from drl_cli.preflight.algorithm import precision_text, reward_text
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems, rollout_text
 from drl_cli.preflight.preflight import preflight
@@ -406,3 +407,18 @@ def test_an_algorithm_that_needs_all_rows_refuses_several_trainers(config):
 def test_an_option_that_does_not_fit_the_algorithm_or_its_actions_is_refused_before_the_run(config, overrides, line):
     with pytest.raises(UsageError, match=f"^{line}"):
         preflight(config(*overrides.split()))
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ((), []),
+        (["reward=rnd", "reward.coef=0.5"], ["reward module: rnd, coef 0.5, gamma 0.99, "]),
+        (["reward=icm"], ["reward module: icm, coef 1, gamma 0.99, lr 0.001, "]),
+    ],
+)
+def test_the_start_names_the_reward_module(options, lines):
+    found = reward_text(make_config("env=CartPole-v1", "algo=ppo", *options))
+    assert len(found) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
+    assert "null" not in "".join(found)

@@ -31,7 +31,9 @@ def lines(plot, width):
 def test_a_row_for_each_environment_over_steps_and_seconds(figure):
     assert [plot.get_ylabel().split("\n")[0] for plot in figure.axes] == ["Lander", "", "Pole", ""]
     assert [plot.get_xlabel() for plot in figure.axes] == ["environment steps", "wall-clock time [s]"] * 2
-    assert [plot.get_xlim()[0] for plot in figure.axes[2:]] == [10, 1]  # where the data begins
+    for plot, first, last in zip(figure.axes[2:], (10, 1), (45, 4), strict=True):  # no point lies on an edge
+        margin = 0.02 * (last - first)
+        assert plot.get_xlim() == pytest.approx((first - margin, last + margin))
 
 
 def test_lines_are_joint_curves_thin_from_where_a_finished_run_is_held(figure):
@@ -112,12 +114,35 @@ def test_what_all_runs_share_is_in_the_title_and_not_in_the_labels(tmp_path, dra
     assert texts[-2:] == ["95% interval of the mean over seeds", "single runs"]
 
 
+def marked(plot):
+    return [line for line in plot.get_lines() if line.get_marker() != "None"]
+
+
 def test_a_group_with_one_evaluation_has_a_marker(tmp_path, drawn):
-    nine_groups(tmp_path)
+    make_run(tmp_path, "a", [(10, 1.0, 0.0), (20, 2.0, 4.0)])
+    make_run(tmp_path, "b", [(10, 1.0, 8.0)], algo__lr=0.1)
     figure, _ = drawn()
     for plot in figure.axes:
-        marked = [line for line in plot.get_lines() if line.get_marker() == "o"]
-        assert [line.get_ydata().tolist() for line in marked] == [[8.0]]
+        assert [line.get_ydata().tolist() for line in marked(plot)] == [[8.0]]
+    handles = figure.legends[0].legend_handles
+    assert [handle.get_marker() != "None" for handle in handles[:2]] == [False, True]
+
+
+@pytest.mark.parametrize("num_evals", [1, 30])
+def test_twenty_groups_differ_in_the_pair_of_colour_and_marker(tmp_path, drawn, num_evals):
+    for i in range(20):
+        evals = [(1000 * (1 + step), 1.0 + step, i + step) for step in range(num_evals)]
+        make_run(tmp_path, f"r{i:02}", evals, algo__lr=(i + 1) / 1000)
+    figure, _ = drawn()
+    looks = [(handle.get_color(), handle.get_marker()) for handle in figure.legends[0].legend_handles]
+    assert len(set(looks)) == 20
+    for plot in figure.axes:
+        found = marked(plot)
+        assert [(line.get_color(), line.get_marker()) for line in found] == looks
+        for line in found:
+            first, every = line.get_markevery()
+            assert 0 <= first < every <= num_evals
+            assert num_evals == 1 or 8 <= len(range(first, num_evals, every)) <= 12
 
 
 def test_long_runs_are_drawn_over_minutes_or_hours(tmp_path, drawn):
@@ -125,7 +150,7 @@ def test_long_runs_are_drawn_over_minutes_or_hours(tmp_path, drawn):
     figure, _ = drawn()
     _, seconds = figure.axes
     assert seconds.get_xlabel() == "wall-clock time [min]"
-    assert seconds.get_xlim()[0] == 10
+    assert seconds.get_xlim()[0] == pytest.approx(10 - 0.02 * 40)
     assert lines(seconds, 1.8)[0][:2] == [[10, 0], [20, 1]]
 
 

@@ -3,7 +3,8 @@
 import pytest
 from run_folders import make_run
 
-from drl_cli.runs.groups import grouped, pooled_keys, unshown_keys
+from drl_cli.runs.groups import grouped, pooled_keys, unshown_keys, without_repeats
+from drl_cli.runs.implied import differences
 from drl_cli.runs.run import Run
 
 LANDER = {"env__name": "Lander"}
@@ -66,6 +67,36 @@ def test_the_name_of_an_algorithm_stands_for_its_options(group):
     assert [one.label for one in found] == ["algo=dqn", "algo=ppo algo.lr=0.0001", "algo=ppo algo.lr=0.001"]
     assert unshown_keys(found) == ["replay.sampler"]
     assert pooled_keys(found) == []
+
+
+ICM = {"reward__name": "icm", "reward__coef": 1.0, "reward__hidden": [64, 64], "algo__name": "ppo"}
+NO_REWARD = {"reward__name": "none", "reward__coef": None, "reward__hidden": None, "algo__name": "ppo"}
+
+
+def test_the_name_of_a_reward_module_stands_for_its_options(group):
+    found = group(NO_REWARD, ICM, ICM | {"seed": 1})
+    assert seeds(found) == {"reward=icm": [0, 1], "reward=none": [0]}
+    assert (unshown_keys(found), pooled_keys(found)) == ([], [])
+    runs = [run for one in found for run in one.runs]
+    assert differences(runs) == [{"reward.name": run.config["reward.name"]} for run in runs]
+    assert seeds(grouped(runs, ["reward"])) == seeds(found)
+
+
+def test_an_option_of_a_reward_module_that_was_changed_is_in_the_label(group):
+    found = group(NO_REWARD, ICM, ICM | {"reward__coef": 2.0})
+    labels = ["reward=icm reward.coef=1", "reward=icm reward.coef=2", "reward=none reward.coef=null"]
+    assert [one.label for one in found] == labels
+    only = grouped(run for one in found[:2] for run in one.runs)
+    assert [one.label for one in only] == ["reward.coef=1", "reward.coef=2"]
+
+
+def test_algorithms_with_and_without_a_reward_module_differ_in_its_name(group):
+    assert unshown_keys(group(NO_REWARD | {"algo__name": "dqn"}, ICM)) == ["reward.name"]
+
+
+def test_one_seed_counts_once_also_if_other_keys_differ(group):
+    (one,) = group({"seed": 0}, {"seed": 0, "new__key": 1}, {"seed": 1}, {"seed": None}, {"seed": None})
+    assert [run.id for run in without_repeats(one.runs)] == ["r1", "r2", "r3", "r4"]
 
 
 def test_environments_are_never_pooled_and_their_options_do_not_mix(group):

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import yaml
 from run_folders import make_run
 
+from drl_cli.runs import run as module
 from drl_cli.runs.end_text import end_text
-from drl_cli.runs.run import RUN_LOCK, Run
+from drl_cli.runs.run import RUN_LOCK, Run, read_keys
 from drl_cli.types import flatten
 from drl_cli.utils.files import is_locked, lock
 
@@ -65,3 +67,37 @@ def test_a_path_with_a_space_is_quoted_in_the_closing_lines(tmp_path, monkeypatc
     text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, folder)
     assert "drl-eval run='my runs/one' episodes=100" in text
     assert "tensorboard --logdir 'my runs'" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# top\nseed: 3\nalgo:\n  lr: 1e-3\n  # inner\n  name: x\ntags:\n- a\n- b: 1\nempty: {}\nnotes: |\n  seed: 4\n",
+        "a: &x [1, 2]\nb: *x\n",
+        "a: &x [1, 2]\nb: *x\na: 3\n",
+        "{a: 1, b: {c: 2}}",
+        "long: 'one\n\n  two: 3\n  four'\nb: 2\n",
+        "- a\n- b",
+        "text",
+        "",
+    ],
+)
+def test_a_config_in_sections_has_the_values_of_the_whole(text):
+    node = yaml.safe_load(text)
+    assert read_keys(text) == (flatten(node) if isinstance(node, dict) else {})
+
+
+@pytest.mark.parametrize("text", ["a: 1\nb: [1, 2\n", "a: *x\n", "a: 1\nb: '"])
+def test_a_damaged_config_has_no_values(text, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    assert Run(tmp_path).config == {}
+
+
+def test_equal_sections_of_many_runs_are_parsed_once(tmp_path, monkeypatch):
+    parsed = []
+    load = yaml.load
+    monkeypatch.setattr(module.yaml, "load", lambda text, loader: parsed.append(text) or load(text, loader))
+    for seed in range(50):
+        folder = make_run(tmp_path, f"r{seed}", seed=seed, algo__lr=0.123456)
+        assert Run(folder).config["seed"] == seed
+    assert len(parsed) < 50 + 12

@@ -177,6 +177,14 @@ def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
     assert lines[3] == "network: auto is mlp: 3 inputs, mlp [16, 16]"
 
 
+@pytest.mark.slow
+def test_the_header_of_a_run_names_the_reward_module(drl, tmp_path):
+    words = ["env=CartPole-v1", "algo=ppo", "reward=icm", "mode=single", "total_env_steps=512", "output_dir=out"]
+    done = drl("train", *words, "manage.eval_episodes=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith("reward module: icm, coef 1, ") for line in done.stdout.splitlines())
+
+
 @pytest.mark.parametrize(
     ("overrides", "group", "row"),
     [

@@ -81,5 +81,24 @@ class Drawn(Free):
         raise ValueError("no brush")
 
 
-for name, kind in {"Drawn": Drawn, "Everything": Everything, "Stacked": Stacked, "Unbounded": Free}.items():
+class Steered(Stacked):
+    """Images, and actions in a box."""
+
+    action_space = Box(-2.0, 1.0, (2,), np.float32)
+
+
+class Looked(Stacked):
+    """An image and a vector, and discrete actions."""
+
+    observation_space = Dict(camera=Stacked.observation_space, speed=Box(-1.0, 1.0, (3,), np.float32))
+
+
+class Seen(Looked):
+    """An image and a vector, and actions in a box."""
+
+    action_space = Steered.action_space
+
+
+KINDS = {"Drawn": Drawn, "Everything": Everything, "Looked": Looked, "Seen": Seen, "Stacked": Stacked}
+for name, kind in {**KINDS, "Steered": Steered, "Unbounded": Free}.items():
     gymnasium.register(f"{name}-v0", kind)

@@ -42,7 +42,7 @@ class ActorPolicy(NetworkPolicy):
         check_network(config.name, network, cls.has_dropout, cls.has_batch_norm)
 
     def load(self, params: Array) -> None:
-        """Load a vector of the torso's weights, the MLP's weights, and the torso's buffers."""
+        """Load one vector, which has the torso's weights first, then the MLP's weights, then the torso's buffers."""
         learner = self.encoder.learner
         buffers = 0 if learner is None else sum(tensor.numel() for _, tensor in kept(learner.torso))
         end = len(params) - buffers

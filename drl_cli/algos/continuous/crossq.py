@@ -71,6 +71,6 @@ class Algorithm(SoftAlgorithm):
         return loss, {"critic_loss": loss, "q_mean": q.mean(), "td_error": (q - target).detach().abs().mean(0)}
 
     def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: a network; see drl.torso
-        """Return the minimum of both critics, with the running statistics."""
+        """Return the smaller value of the two critics, `[B]`. Batch renormalisation uses its running statistics."""
         value: Tensor = critic(obs, action).amin(0)
         return value

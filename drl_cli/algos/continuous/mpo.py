@@ -62,7 +62,7 @@ class Algorithm(BaseAlgorithm):
         self.gradients = Gradients(self.params, self.loss, context)
 
     def loss(self, nets: Nets, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic, actor and dual variables, all at the next states."""
+        """Return the sum of the critic's loss at `obs` and the losses of actor and dual variables at `next_obs`."""
         config, next_obs = self.config, batch["next_obs"]
         temperature, mean_weight, std_weight = torch.nn.functional.softplus(nets.duals).unbind()
         with torch.no_grad():

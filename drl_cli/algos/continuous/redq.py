@@ -56,7 +56,7 @@ class Algorithm(SoftAlgorithm):
         return make_network(network, spec, 2 * size), self.critics
 
     def draw(self, rows: int) -> Random:
-        """Return noise for actions, the critics of the target's subset, and dropout masks for critics and targets."""
+        """Return noise for actions, a random order of the critics, and dropout masks of critics and target critics."""
         random, rate = super().draw(rows), self.network.dropout
         random["subset"] = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
         for name in ("masks", "target_masks"):
@@ -83,5 +83,5 @@ class Algorithm(SoftAlgorithm):
         return loss, {"critic_loss": loss, "q_mean": q.mean(), "td_error": (q - target).abs().mean(0)}
 
     def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: as in `q`
-        """Return the mean of all critics."""
+        """Return the mean value of all critics, `[B]`."""
         return self.q(critic, obs, action, random["masks"]).mean(0)

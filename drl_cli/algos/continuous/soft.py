@@ -70,7 +70,7 @@ class SoftAlgorithm(BaseAlgorithm):
         """Return the actor, with 2 outputs per dimension, and the critics."""
 
     def draw(self, rows: int) -> Random:
-        """Return the random numbers of a loss."""
+        """Return the random numbers that a loss of `rows` rows uses, by name; `action` `[rows, A]` is normal noise."""
         return {"action": self.context.randn(rows, self.size, self.noise)}
 
     @abstractmethod

@@ -99,6 +99,6 @@ class Algorithm(SoftAlgorithm):
         return loss, {"critic_loss": loss, "q_mean": q, "td_error": divergence}
 
     def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: a network; see drl.torso
-        """Return the minimum of both critics' mean returns, with the running statistics."""
+        """Return the smaller mean return of the two critics, `[B]`. Batch norm uses its running statistics."""
         value: Tensor = (critic(obs, action).softmax(-1) @ self.support).amin(0)
         return value

@@ -160,11 +160,11 @@ class ActorCritic(NetworkAlgorithm):
         """
 
     def extra_parts(self, config: Any) -> dict[str, Head | int]:
-        """Return further parts of the parameters, which the policy does not need."""
+        """Return, by name, parts that are trained besides actor and critic, and that the policy does not need."""
         return {}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
-        """Add columns about actor and critic before the update, given features `[N, F]` and V(obs) `[N]`."""
+        """Add columns to `rollout.rows` before the first epoch, given the rows' features `[N, F]` and V(obs) `[N]`."""
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
         """Do something before each epoch, such as adding columns to `rollout.rows`."""
@@ -249,5 +249,5 @@ class ActorCritic(NetworkAlgorithm):
 
 
 def mean_of(metrics: list[dict[str, Tensor]], name: str) -> Tensor:
-    """Return the mean of one metric of several updates."""
+    """Return the mean of the metric `name` over several updates."""
     return torch.stack([one[name] for one in metrics]).mean()

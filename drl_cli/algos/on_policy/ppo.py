@@ -74,7 +74,7 @@ class Algorithm(ActorCritic):
         return clipped_half_square(value, rows["value"], rows[target], self.config.value_clip)
 
     def policy_gradients(self, out: Tensor, rows: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return metrics and d loss/d out of the clipped surrogate minus the entropy bonus."""
+        """Return metrics, and d loss/d out; the loss is the clipped surrogate minus the entropy bonus."""
         config, share = self.config, rows.get("valid_weight")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]
         log_prob, entropy = self.log_prob(out, rows)

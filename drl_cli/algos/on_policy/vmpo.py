@@ -72,7 +72,7 @@ class Algorithm(ActorCritic):
         self.d_temperature = slope * value.sigmoid()
 
     def policy_gradients(self, out: Tensor, rows: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return metrics and d loss/d out of the weighted likelihood and trust regions; write the duals' gradients."""
+        """Return metrics, and d loss/d out of the weighted likelihood and trust regions. Write the duals' gradients."""
         config, share = self.config, rows.get("valid_weight")
         share = torch.ones_like(rows["psi"]) if share is None else share
         log_prob, entropy = self.log_prob(out, rows)

@@ -134,7 +134,7 @@ class WorkerPool:
         return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
-        """Return the answers within `window_s` of the first (None: all answers), in order of members."""
+        """Wait for answers until `window_s` after the first one (None: until all are there). Return them by member."""
         results: list[Collected] = []
         window_ends = float("inf")
         while self.busy and (moment := now()) <= window_ends:
@@ -163,11 +163,11 @@ class WorkerPool:
         return notes
 
     def told_steps(self) -> list[Told]:
-        """Return the steps that the members have told so far. Another thread may call this."""
+        """Return the steps that each worker has reported so far. Another thread may call this."""
         return [Told(*told) for member in list(self.members) for told in member.handle.told_steps()]
 
     def running_steps(self) -> int:
-        """Return the steps in running collect calls. Answers from before a worker's last block do not count."""
+        """Return the steps of all running collect calls. Ignore what a worker reported before its last block."""
         told = self.told_steps()
         return sum(each.running for each in told if each.finished == self.finished.get(each.worker, each.finished))
 

@@ -63,7 +63,7 @@ class RateLimiter:
         self.samples += batches
 
     def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
-        """Count the batches that replay served of those asked for. Only QueueLimiter uses the state of a queue."""
+        """Correct the count after replay returned `batches` of `asked` batches. Only QueueLimiter uses the rest."""
         self.samples -= asked - batches
 
     def state(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class QueueLimiter:
         self.landed = 0
 
     def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
-        """Take over the state of the queue after the draw. It differs from what was expected if rows were too old."""
+        """Set the counts to what the queue reported after the draw, because it may have dropped rows as too old."""
         self.queued, self.repeats = waiting + self.landed, repeats
 
     def state(self) -> dict[str, int]:

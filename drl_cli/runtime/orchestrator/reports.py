@@ -77,7 +77,7 @@ class Reports:
         self.manage.evaluate(params_header, params)
 
     def is_deciding(self, env_steps: int, next_steps: int) -> bool:
-        """Return whether to wait for the evaluation now; the next round of workers takes `next_steps` steps."""
+        """Return whether the workers wait for the running evaluation before their next round, of `next_steps` steps."""
         if self.undecided is None:
             return False
         decision = self.undecided[0].env_steps + self.config.manage.eval_period // DECISION

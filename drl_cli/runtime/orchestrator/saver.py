@@ -71,7 +71,7 @@ class Saver:
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
     def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
-        """Remember the folder `saved` of the new checkpoint. Warn if `saved` is an error, or None after manage died."""
+        """Handle the end of a save: `saved` is the new folder. If it is an error, or None because manage died, warn."""
         self._end(saved)
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
@@ -96,7 +96,7 @@ class Saver:
         self.problem = (saved or RoleLost("manage failed")) if not isinstance(saved, str) else None
 
     def warn(self, part: str, text: str) -> None:
-        """Log a warning once in a run for each part, and then an info. On a full disk, the same failure is repeated."""
+        """Log a warning for the first problem of `part` in a run, later only an info: a full disk repeats problems."""
         log.log(logging.INFO if part in self.warned else logging.WARNING, text)
         self.warned.add(part)
 

@@ -57,7 +57,7 @@ class Usage:
         return rss.total()
 
     def tell(self, uses: Iterable[ProcessUse]) -> None:
-        """Record what roles report about their processes, unless `sample` measures these processes."""
+        """Record the use that roles report of their processes. Skip processes that `sample` measures itself."""
         for use in uses:
             if (use.host, use.pid) not in self._seen:
                 # a role has one process, so forget the process from before a restart

@@ -158,7 +158,7 @@ class Manage:
         self.reserve.unlink(missing_ok=True)
 
     def _drop_older(self) -> list[Callable[[], None]]:
-        """Return calls of `prune`, to be made in order: each keeps one checkpoint fewer, and the last one keeps one."""
+        """Return functions that free disk space, to call in this order: each removes the oldest checkpoint left."""
         num = len(list(self.checkpoints.glob("step_*")))
         return [partial(checkpoint.prune, self.checkpoints, keep) for keep in range(num - 1, 0, -1)]
 

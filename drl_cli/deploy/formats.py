@@ -1,0 +1,66 @@
+"""The formats of drl-export, and which policies can be exported in them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from drl_cli.algos.base import Policy
+from drl_cli.algos.policy import TorchPolicy
+from drl_cli.deploy.head import has_head
+from drl_cli.errors import UsageError
+from drl_cli.networks.config import TORSOS, NetworkConfig
+
+Format = Literal["onnx", "torch", "numpy"]
+FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy": "policy.safetensors"}
+LOAD = "use drl_cli.load"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of policy: its name, the formats that can represent it, and what docs/after-training.md adds to "yes"."""
+
+    name: str
+    formats: tuple[Format, ...]
+    condition: str = ""
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return the cells of the page's table: the name, numpy, and torch or onnx."""
+        numpy = "yes" if "numpy" in self.formats else "no"
+        graph = f"yes{self.condition}" if "onnx" in self.formats else f"no; {LOAD.replace('drl_', '`drl_')}`"
+        return self.name, numpy, graph
+
+
+BUILT_IN = Kind("all policies of drl-cli", ("numpy", "torch", "onnx"))
+OWN_TORSO = Kind("a policy of drl-cli with your own torso (`network=my_pkg:Torso`)", ("torch", "onnx"))
+TRACED = Kind(
+    *("your own `TorchPolicy`", ("torch", "onnx")),
+    ", if torch can trace its modules: write `x.shape[0]`, not `len(x)`",
+)
+REMEMBERS = Kind("your own `TorchPolicy` with a memory", ())
+OWN = Kind("your own policy with a method `greedy` or `forward`", ())
+KINDS = (BUILT_IN, OWN_TORSO, TRACED, REMEMBERS, OWN)
+
+
+def kind_of(policy: type[Policy], network: NetworkConfig) -> Kind:
+    """Return the kind of a policy class with this network."""
+    if has_head(policy):
+        return BUILT_IN if network.torso in TORSOS else OWN_TORSO
+    if not issubclass(policy, TorchPolicy) or policy.greedy is not TorchPolicy.greedy:
+        return OWN
+    return REMEMBERS if policy.memory_size else TRACED
+
+
+def check(policy: type[Policy], network: NetworkConfig, format: Format) -> None:
+    """Raise UsageError if the format can't represent policies of this class. Build no network and no environment."""
+    kind = kind_of(policy, network)
+    if format in kind.formats:
+        return
+    name = f"{policy.__module__}.{policy.__name__}"
+    if kind is REMEMBERS:
+        reason = f"{name} has a memory (memory_size), which can't be exported; {LOAD} in Python"
+    elif kind is OWN:
+        base = "derive it from TorchPolicy (docs/add-an-algorithm.md)"
+        reason = f"{name} has its own greedy() or forward(), which can't be exported: {base}, or {LOAD} in Python"
+    else:
+        owner = f"network.torso={network.torso}" if kind is OWN_TORSO else name
+        reason = f"{owner} has modules that format={format} can't export; say format=onnx or format=torch"
+    raise UsageError(f"format={format}: {reason}")

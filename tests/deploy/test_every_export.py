@@ -1,0 +1,118 @@
+"""Every algorithm with every network in every format: the exported policy has the actions of the trained policy."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import make_config
+from policies import make_policy, observations
+from test_same_policy import assert_same
+
+from drl_cli.algos import dqn, mrq
+from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy
+from drl_cli.deploy.formats import KINDS, check, kind_of
+from drl_cli.deploy.standalone import Policy
+from drl_cli.errors import UsageError
+from drl_cli.optim.group import Refused
+from drl_cli.runtime.files.checkpoint import write_json
+
+ROOT = Path(__file__).parents[2]
+ALGOS = tuple(sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")))
+NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
+FORMATS = ("numpy", "torch", "onnx")
+CONTINUOUS = ("crossq", "d4pg", "ddpg", "droq", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc")
+SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
+MEMORY = ("gru", "lstm")
+WITHOUT_MEMORY = (*(name for name in CONTINUOUS if name != "sac"), "mrq")
+BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
+
+
+def environment(algo, network):
+    """Return an environment whose actions fit the algorithm and whose observations fit the network."""
+    is_box = algo in CONTINUOUS or algo in ("mrq", "ppo")
+    if network in ("cnn", "resnet"):
+        return "everything:Steered-v0" if is_box else "everything:Stacked-v0"
+    if network == "multi":
+        return "everything:Seen-v0" if is_box else "everything:Looked-v0"
+    return "Pendulum-v1" if is_box else "CartPole-v1"
+
+
+def make(folder, algo, network, *more):
+    options = [*SMALL, f"network.layer_norm={str(algo not in BATCH_NORM).lower()}", *more]
+    return make_policy(folder, f"env={environment(algo, network)}", f"algo={algo}", f"network={network}", *options)
+
+
+def exported(trained, format, folder):
+    check(type(trained.policy), trained.config.network, format)
+    spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
+    write_json(
+        folder / "spec.json", spec | (_write_numpy if format == "numpy" else _write_graph)(trained, format, folder)
+    )
+    return Policy(folder)
+
+
+def assert_parity(trained, policy):
+    """Compare two steps, because the second has a recurrent state, and a single row at the end."""
+    for seed in range(2):
+        obs, masks = observations(trained, 40, seed)
+        actions = trained(obs, masks)
+        assert_same(trained, policy(obs, masks), actions)
+        (part,) = trained.units.outputs
+        assert len(np.unique(np.asarray(actions), axis=0)) > 1 or part.choices
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_numpy_has_the_actions_of_every_algorithm(algo, tmp_path):
+    trained = make(tmp_path, algo, "mlp")
+    assert_parity(trained, exported(trained, "numpy", tmp_path))
+
+
+@pytest.mark.parametrize("network", ["cnn", "multi", "resnet"])
+@pytest.mark.parametrize("env", [(), ("env=everything:{}-v0",)], ids=["box", "discrete"])
+def test_numpy_has_the_actions_of_mrq_with_every_torso(network, env, tmp_path):
+    names = {"cnn": "Stacked", "resnet": "Stacked", "multi": "Looked"}
+    options = [text.format(names[network]) for text in env]
+    trained = make(tmp_path, "mrq", network, *options, "network.activation=elu")
+    policy = exported(trained, "numpy", tmp_path)
+    assert_parity(trained, policy)
+    assert (policy.values is not None) == bool(env)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_format_has_the_actions_of_every_algorithm_and_network(algo, network, format, tmp_path):
+    if network in MEMORY and algo in WITHOUT_MEMORY:
+        with pytest.raises(Refused, match="has no memory"):
+            make(tmp_path, algo, network)
+        return
+    trained = make(tmp_path, algo, network)
+    assert_parity(trained, exported(trained, format, tmp_path))
+
+
+def test_the_page_has_the_table_of_the_code():
+    page = (ROOT / "docs" / "after-training.md").read_text()
+    rows = [f"| {' | '.join(kind.cells())} |" for kind in KINDS]
+    assert "\n".join(["| policy | numpy | torch, onnx |", "|---|---|---|", *rows, "", ""]) in page
+
+
+def test_every_algorithm_is_of_the_kind_that_can_always_be_exported():
+    network = make_config("env=CartPole-v1", "algo=dqn").network
+    for name in algorithms():
+        assert kind_of(load_algorithm(name).Policy, network) is KINDS[0], name
+    for method in ("build", "choose", "greedy"):
+        own = type("Own", (mrq.Policy,), {method: lambda *args: None})
+        assert kind_of(own, network) is not KINDS[0]
+
+
+def test_an_own_torso_is_refused_in_numpy_by_name():
+    network = make_config("env=CartPole-v1", "algo=dqn").network
+    own = dataclasses.replace(network, torso="my_pkg:Torso")
+    for format in ("torch", "onnx"):
+        check(dqn.Policy, own, format)
+    check(dqn.Policy, network, "numpy")
+    with pytest.raises(UsageError, match=r"my_pkg:Torso has .*; say format=onnx or format=torch"):
+        check(dqn.Policy, own, "numpy")

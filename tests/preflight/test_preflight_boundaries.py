@@ -1,0 +1,136 @@
+"""Values on both sides of the limits that preflight checks."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from drl_cli.envs import apart
+from drl_cli.errors import MISSING, RESOURCES, USAGE, UsageError
+from drl_cli.preflight import resources
+from drl_cli.preflight.algorithm import memory_problems
+from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
+from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
+from drl_cli.settings.build import build
+
+
+@pytest.fixture(scope="module")
+def base(composed):
+    return build(composed("tuned=none", "env=Pendulum-v1", "worker.num=2"))
+
+
+def with_trainers(config, device, num):
+    return dataclasses.replace(config, device=device, trainer=dataclasses.replace(config.trainer, num=num))
+
+
+@pytest.mark.parametrize(
+    ("device", "trainers", "code", "line"),
+    [
+        ("cuda", 2, None, ""),
+        ("cuda", 3, MISSING, "device=cuda: trainer.num=3, but there are 2 devices"),
+        ("cuda:0", 1, None, ""),
+        ("cuda:1", 1, None, ""),
+        ("cuda:2", 1, MISSING, "device=cuda:2: the CUDA devices here are cuda:0 to cuda:1"),
+        ("cuda:1", 2, USAGE, "device=cuda:1 is one device; for trainer.num=2 say device=cuda"),
+    ],
+)
+def test_two_cuda_devices(base, monkeypatch, device, trainers, code, line):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    config = with_trainers(base, device, trainers)
+    if code is None:
+        check_hardware(config)
+        return
+    with pytest.raises(UsageError) as caught:
+        check_hardware(config)
+    assert (caught.value.exit_code, caught.value.problems) == (code, [line])
+
+
+@pytest.mark.parametrize(("missing", "refused"), [(0, False), (1, True)])
+def test_workers_may_fill_the_free_memory_exactly(base, monkeypatch, missing, refused):
+    needed = 2 * resources.WORKER_BYTES
+    monkeypatch.setattr(resources, "free_memory", lambda: needed - missing)
+    config = dataclasses.replace(base, mode="async", worker=dataclasses.replace(base.worker, envs=1))
+    if not refused:
+        check_workers(config)
+        return
+    with pytest.raises(UsageError, match=r"worker\.num=2 needs") as caught:
+        check_workers(config)
+    assert caught.value.exit_code == RESOURCES
+
+
+@pytest.fixture(scope="module")
+def spec(base):
+    return environment_spec(base)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "free", "line"),
+    [
+        (("mode=async", "ray.object_store_mb=300"), 300 * 2**20, None),
+        (("mode=async", "ray.object_store_mb=301"), 300 * 2**20, "ray.object_store_mb=301 needs 0.3 GiB"),
+        (("mode=single", "network.hidden=[256,256,256]"), 2 * 256 * 256 * 32, None),
+        (("mode=single", "network.hidden=[256,256,257]"), 2 * 256 * 256 * 32, "network.hidden=[256, 256, 257] needs"),
+    ],
+)
+def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_path, spec, overrides, free, line):
+    monkeypatch.setattr(resources, "free_memory", lambda: free)
+    small = (
+        "worker.num=2",
+        "replay.capacity=1000",
+        "trainer.batch_size=8",
+        "trainer.updates_per_call=1",
+        f"output_dir={tmp_path}",
+    )
+    config = build(composed("tuned=none", "env=Pendulum-v1", *small, *overrides))
+    if line is None:
+        check_resources(config, spec)
+        return
+    with pytest.raises(UsageError) as caught:
+        check_resources(config, spec)
+    assert caught.value.problems[0].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("algo=sac", "network=lstm", "replay=sequences"), None),
+        (("algo=sac", "network=lstm"), "network.memory=lstm learns from sequences"),
+        (("algo=ppo", "network=gru"), None),
+        (("algo=ppo", "network=gru", "trainer.num=2"), "network.memory=gru: rollouts can't be shared by trainer.num=2"),
+        (("algo=ppo", "trainer.num=2"), None),
+        (("algo=sac", "network=lstm", "replay=sequences", "trainer.num=2"), None),
+        (("algo=sac", "replay=sequences", "algo.n_step=2"), None),
+        (("algo=dqn", "replay=sequences", "replay.initial_priority=worker"), "replay.initial_priority=worker: workers"),
+    ],
+)
+def test_the_combinations_of_memory_and_replay(composed, overrides, line):
+    lines = list(memory_problems(build(composed("tuned=none", "env=Pendulum-v1", *overrides))))
+    assert [each[: len(line or "")] for each in lines] == ([] if line is None else [line])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num", "seconds"),
+    [((), 1, 0.3), (("dry_run=true",), 2, 5.0), (("dry_run=true", "worker.envs=1"), 1, 5.0)],
+)
+def test_a_dry_run_tries_the_environment_for_longer(composed, monkeypatch, spec, overrides, num, seconds):
+    tried = []
+    monkeypatch.setattr(apart, "try_apart", lambda config, spec, **limits: (tried.append(limits), [])[1])
+    config = build(composed("tuned=none", "env=Pendulum-v1", "worker.step_timeout_s=9", *overrides))
+    try_environment(config, spec)
+    assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9}]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_answered"),
+    [
+        (TypeError("f() got an unexpected keyword argument 'gg'"), True),
+        (ValueError("f() got an unexpected keyword argument 'gg'"), False),
+        (TypeError("f() got an unexpected keyword argument 'other'"), False),
+        (TypeError("f() takes no arguments"), False),
+    ],
+)
+def test_only_a_wrong_argument_of_the_user_is_answered_with_the_arguments(base, error, is_answered):
+    config = dataclasses.replace(base, env=dataclasses.replace(base.env, kwargs={"gg": 1.0}))
+    line = "env.kwargs.gg: Pendulum-v1 has no argument 'gg'. Did you mean g?   arguments: "
+    assert str(argument_line(config, error)).startswith(line) == is_answered

@@ -1,0 +1,79 @@
+"""Boundaries and combinations of runs' commands, closing lines and figures."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from run_folders import make_run
+
+from drl_cli.runs.comparison import compare
+from drl_cli.runs.end_text import end_text
+from drl_cli.runs.figure import make_figure
+from drl_cli.runs.groups import grouped
+from drl_cli.runs.resume import named_run, resume, with_config_of
+from drl_cli.runs.run import Run
+from drl_cli.runs.statistics import interval
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import compose
+
+
+@pytest.fixture
+def run(small_run, tmp_path, monkeypatch):
+    """A copy of the small run that a test may change, below the current folder."""
+    folder = tmp_path / "outputs/Pendulum-v1/sac-sync" / small_run.folder.name
+    shutil.copytree(small_run.folder, folder, symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_the_next_commands_stand_below_each_other(tmp_path):
+    text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, tmp_path)
+    assert [line[:12] for line in text.splitlines()[1:]] == [
+        "next: drl-ev", "      drl-pl", "      drl-ex", "      tensor",
+    ]  # fmt: skip
+
+
+def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(run):
+    assert named_run(read_command(["-m", "resume=latest"])) is None
+    assert named_run(read_command(["-m", "from_config=latest", "seed=1,2"])).resolve() == run.resolve()
+
+
+def test_weights_are_loaded_only_before_the_first_checkpoint(run):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["load_weights"] = "elsewhere"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    command = with_config_of(run, read_command(["resume=latest", "total_env_steps=320"]))
+    composed = compose(command.overrides, command.config_file)
+    assert composed.load_weights == "elsewhere"
+    resumed = resume(composed, [])
+    assert (resumed.config.load_weights, resumed.config.random_steps) == (None, composed.random_steps)
+
+
+def legend(tmp_path, by=()):
+    groups = grouped([Run(path) for path in tmp_path.glob("*/*/*")], by)
+    return [text.get_text() for text in make_figure([compare(group, None) for group in groups]).legends[0].get_texts()]
+
+
+def test_the_legend_omits_the_values_that_all_groups_share(tmp_path):
+    make_run(tmp_path, "a", [(10, 1.0, 0.0)], algo__lr=0.1)
+    make_run(tmp_path, "b", [(10, 1.0, 0.0)], algo__lr=0.2)
+    assert legend(tmp_path, ["mode", "algo.lr"]) == ["algo.lr=0.1 (1 seed)", "algo.lr=0.2 (1 seed)"]
+
+
+def test_single_runs_are_in_the_legend_only_if_a_group_has_several(tmp_path):
+    make_run(tmp_path, "a", [(10, 1.0, 0.0)])
+    assert "single runs" not in legend(tmp_path)
+    make_run(tmp_path, "b", [(10, 1.0, 2.0)], seed=1)
+    assert "single runs" in legend(tmp_path)
+
+
+def test_resamples_are_drawn_in_parts_of_32_megabytes():
+    sizes = []
+
+    def first_column(values, axis):
+        sizes.append(values.nbytes)
+        return values[:, 0]
+
+    interval([np.zeros((2, 1500))], first_column)
+    assert 31e6 < max(sizes) <= 32 * 2**20

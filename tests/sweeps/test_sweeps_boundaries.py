@@ -1,0 +1,99 @@
+"""Boundaries of searches and populations."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("optuna")
+
+from hpos import hpo
+
+from drl_cli.settings.space import Interval
+from drl_cli.sweeps import population as population_module
+from drl_cli.sweeps import search
+from drl_cli.sweeps.population import Population, train
+from drl_cli.sweeps.study import Study, Trials
+from drl_cli.sweeps.sweep import Sweep
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A search with one ended trial for each of these objectives, in a new folder."""
+
+    def make(objectives):
+        found = Study(tmp_path, {"a": Interval(0, 1), "b": Interval(0, 1)}, [], hpo("random", trials=99), 0)
+        for objective in objectives:
+            found.end(found.propose(), "done", objective)
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize("objectives", [(0.0, 0.5), (-1.0, -0.5), (-0.5, 0.0)])
+def test_an_objective_of_zero_is_compared_as_zero(study, objectives):
+    found = study(objectives)
+    assert found.best is found.trials[1]
+
+
+def test_the_importance_of_keys_needs_eight_trials(study):
+    assert study([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]).importances() == {}
+    assert study([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).importances().keys() == {"a", "b"}
+
+
+class Played:
+    """Rounds in which the members' scores are known in advance."""
+
+    def __init__(self, sweep, population):
+        self.population, self.killed_jobs = population, None
+
+    def begin(self):
+        return []
+
+    def end(self):
+        for turn, score in zip(self.population.turns, (3.0, 9.0), strict=True):
+            turn.state, turn.score, turn.env_steps = "done", score, self.population.goal
+
+
+def test_members_and_rounds_are_printed_from_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(population_module, "Rounds", Played)
+    monkeypatch.setattr(population_module, "run_jobs", lambda *args: None)
+    monkeypatch.setattr(population_module, "finish_population", lambda *args: 0)
+    config = hpo("pbt", members=2, rounds=2, quantile=0.5, resample=0.0)
+    population = Population(tmp_path, {"a": Interval(0.25, 1)}, [], config, 0, round_steps=100)
+    sweep = Sweep(tmp_path, [])
+    sweep.add([["seed=0"], ["seed=1"]])
+    monkeypatch.setattr(type(sweep.jobs[0]), "has_begun", True)
+    assert train(sweep, population, []) == 0
+    lines = [line.split("  a=")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        f"population of 2: round 1 of 2  ->  {tmp_path}",
+        "round 1 of 2: best member 2  9.0",
+        "  member 1 goes on from member 2",
+        "round 2 of 2: best member 2  9.0",
+    ]
+
+
+def test_first_values_and_later_rounds_have_different_random_streams(tmp_path):
+    """NumPy ignores zeros at the end of a seed, so that [3, 1, 0] and [3, 1] are the same stream."""
+    space = {"a": Interval(0, 1)}
+    turns = Population(tmp_path, space, [], hpo("pbt", members=2), 3, round_steps=100).turns
+    assert len({turn.values["a"] for turn in turns}) == 2
+    later = [space["a"].draw(np.random.default_rng([3, rounds])) for rounds in range(1, 5)]
+    assert not {turn.values["a"] for turn in turns} & set(later)
+
+
+def test_the_next_command_evaluates_a_run_of_the_best_trial(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(search, "draw_search", lambda *args: None)
+    sweep = Sweep(tmp_path, [])
+    sweep.make_folder(str(tmp_path))
+    config = hpo("random", trials=3, evaluations=1, fresh_seeds=0)
+    trials = Trials(sweep, Study(sweep.folder, {"algo.lr": Interval(0.1, 1)}, ["env=A"], config, 0), 100)
+    for mean in (1.0, 9.0, 5.0):
+        (job,) = trials.next_jobs()
+        run = tmp_path / f"run{job.number}"
+        run.mkdir()
+        (run / "eval.csv").write_text(f"mean,wall_s,env_steps\n{mean},1,107\n")
+        (run / "summary.json").write_text('{"exit_code": 0}')
+        job.run, job.exit_code, job.is_running = run, 0, False
+        trials.changed(job)
+    search.finish_search(trials)
+    assert f"drl-eval run={tmp_path / 'run2'} episodes=100" in capsys.readouterr().out
