@@ -12,6 +12,7 @@ from drl_cli.cli.complete import shell_completion
 from drl_cli.errors import DONE, EXIT_CODES, RESOURCES, ReportedError, UsageError, as_usage_error, users_errors
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
+from drl_cli.preflight.unread import unread_keys
 from drl_cli.runs.auto import with_auto
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
@@ -22,7 +23,6 @@ from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
-from drl_cli.settings.unread import unread_keys
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search

@@ -21,9 +21,9 @@ from drl_cli.preflight.environment import (
 from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
+from drl_cli.preflight.unread import unread_keys
 from drl_cli.preflight.weights import check_weights
 from drl_cli.runtime.config import Config
-from drl_cli.settings.unread import unread_keys
 from drl_cli.types import EnvSpec
 from drl_cli.utils.run_log import tell
 

@@ -7,7 +7,8 @@ from key_search import checked
 
 from drl_cli.cli.train import answer
 from drl_cli.errors import USAGE, UsageError
-from drl_cli.settings.unread import RULES, unread_keys
+from drl_cli.preflight.unread import unread_keys
+from drl_cli.preflight.unread_rules import RULES
 
 PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
 TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mode=single")

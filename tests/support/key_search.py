@@ -47,7 +47,7 @@ def checked(words, typed=()):
     from drl_cli.preflight.algorithm import check_network, check_priorities, no_memory
     from drl_cli.preflight.environment import check_normalization
     from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
-    from drl_cli.settings.unread import unread_keys
+    from drl_cli.preflight.unread import unread_keys
 
     config = make_config(*words)
     if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:

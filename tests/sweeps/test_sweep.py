@@ -164,13 +164,14 @@ def test_the_ranking_begins_with_the_best_job_and_names_the_next_commands(sweep,
     sweep.jobs[2].overrides.append("algo.lr=1")
     sweep.update_labels()
     assert multirun.finish_sweep(ended(sweep)) == 0
-    head, *rows, done, evaluate, compare = capsys.readouterr().out.splitlines()
+    head, *rows, _, means, done, evaluate, compare = capsys.readouterr().out.splitlines()
     assert head.split() == ["rank", "best", "final", "seed", "algo.lr", "steps", "status", "job", "run"]
     assert [row.split() for row in rows] == [
         ["1", "250.5", "-9.0", "1", "-", "1,200", "done", "2", "run2"],
         ["2", "-7.0", "-9.0", "0", "-", "1,200", "done", "1", "run1"],
         ["3", "-", "-", "2", "1", "-", "done", "3", "run3"],
     ]
+    assert means.split()[-2:] == ["2", "-"]  # the jobs without algo.lr are two seeds
     assert done.startswith("3 of 3 jobs done; ")
     assert evaluate == f"next: drl-eval run={(sweep.folder.parent / 'run2').relative_to(tmp_path)} episodes=100"
     assert compare == f"      drl-compare {sweep.folder.relative_to(tmp_path)}"

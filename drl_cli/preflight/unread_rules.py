@@ -1,18 +1,13 @@
-"""Keys that only some runs read. `unread_keys` refuses such a key if the user typed it and the run does not read it.
+"""The only list of keys that some runs do not read: who reads them, why others do not, and what to type instead."""
 
-`RULES` is the only list of these keys. Values from presets, tuned values, files and defaults are not judged.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.networks.torsos import torso_name
 from drl_cli.runtime.config import Config
-from drl_cli.settings.build import as_typed, to_yaml_keys
-from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.types import EnvSpec, flatten, leaves
+from drl_cli.types import EnvSpec, leaves
 
 ON_POLICY = ("ppo", "impala", "vmpo", "reppo", "pqn")
 EXPLORING_BY_EPSILON = ("dqn", "c51", "qr_dqn", "iqn")
@@ -281,43 +276,3 @@ RULES: tuple[Rule, ...] = (
         is_read_in=_has_images,
     ),
 )
-
-
-def typed_keys(words: Sequence[str]) -> list[str]:
-    """Return the keys that the words of a command line set, in order, each once."""
-    matches = (OVERRIDE.fullmatch(word) for word in words)
-    return list(dict.fromkeys(match["key"] for match in matches if match is not None and match["value"] is not None))
-
-
-def unread_keys(config: Config, words: Sequence[str], spec: EnvSpec | None = None) -> list[str]:
-    """Return an error line for each typed key that this run does not read. `words` are those that the user typed.
-
-    Without `spec`, leave out the rules that depend on the environment. A null leaves the choice to the run, so that
-    it is never an error.
-    """
-    values = flatten(to_yaml_keys(config))
-    lines = (_line(key, values[key], config, spec) for key in typed_keys(words) if values.get(key) is not None)
-    return [line for line in lines if line is not None]
-
-
-def _line(key: str, value: Any, config: Config, spec: EnvSpec | None) -> str | None:
-    for rule in _rules(key, config):
-        is_read = rule.is_read(config)
-        if isinstance(rule, SpecRule) and spec is not None:
-            is_read = is_read and rule.is_read_in(config, spec)
-        if not is_read and value not in rule.harmless:
-            names = {"algo": title(config.algo_name), "mode": config.mode, "envs": _all_envs(config)}
-            reason, say = rule.reason.format(**names), rule.say.format(**names)
-            return f"{key}={as_typed(value)} {rule.verdict}: {reason}; {say}"
-    return None
-
-
-def _rules(key: str, config: Config) -> Iterator[Rule]:
-    for rule in RULES:
-        is_named = key in rule.keys or any(name.endswith(".") and key.startswith(name) for name in rule.keys)
-        if is_named and (not rule.algos or config.algo.name in rule.algos):
-            yield rule
-
-
-def _all_envs(config: Config) -> int:
-    return (config.worker.num or 1) * config.worker.envs
