@@ -124,6 +124,13 @@ RULES: tuple[Rule, ...] = (
         "leave it out, or say replay=sequences",
     ),
     Rule(
+        ("replay.eta",),
+        lambda config: False,
+        "all steps of a window have one priority",
+        "leave it out",
+        ("mrq",),
+    ),
+    Rule(
         ("replay.beta",),
         lambda config: bool(load_algorithm(config.algo.name).WEIGHTS),
         "the loss of {algo} has no importance weights",
@@ -199,6 +206,13 @@ RULES: tuple[Rule, ...] = (
         lambda config: _algo("risk")(config) != "mean",
         "algo.risk=mean has no level",
         "leave it out, or say algo.risk=cvar",
+        ("c51", "qr_dqn", "iqn"),
+    ),
+    Rule(
+        ("algo.loss",),
+        lambda config: False,
+        "the loss of {algo} is computed from distributions, not from a TD error",
+        "leave it out, or say algo=dqn",
         ("c51", "qr_dqn", "iqn"),
     ),
     Rule(

@@ -32,6 +32,7 @@ UNREAD = [
     ((*DQN, "replay=windows"), "replay.overlap=2"),
     ((*DQN, "replay=prioritized"), "replay.eta=0.5"),
     (MRQ, "replay.beta=0.5"),
+    (MRQ, "replay.eta=0.5"),
     (DQN, "network.memory_size=64"),
     (DQN, "optimizer.end=0.1"),
     (DQN, "sweep.jobs=2"),
@@ -51,6 +52,7 @@ UNREAD = [
     (RAINBOW, "algo.epsilon_end=0.1"),
     (RAINBOW, "algo.epsilon_steps=10"),
     (C51, "algo.risk_level=0.5"),
+    (C51, "algo.loss=mse"),
     (PPO, "algo.seq_len=8"),
     (PPO, "algo.kl_target=0.1"),
     (A2C, "algo.target_kl=0.1"),
@@ -159,6 +161,21 @@ def test_a_sweep_names_the_jobs_that_do_not_read_the_key():
 
 def test_the_keys_of_a_sweep_are_not_judged_in_its_jobs():
     assert answer(["-m", *TD3, "seed=0,1", "sweep.jobs=1", "dry_run=true"]) == 0
+
+
+def test_a_reward_module_by_its_name_alone_is_refused_with_the_option_that_sets_its_values():
+    for name, options in {
+        "rnd": "reward.features, reward.hidden",
+        "icm": "reward.features, reward.forward_share",
+    }.items():
+        (line,) = refused(*PPO, f"reward.name={name}", "dry_run=true")
+        assert line.startswith(f"reward.name={name} sets no value for {options}")
+        assert line.endswith(f"; say reward={name}")
+        checked([*PPO, f"reward={name}"])
+
+
+def test_reppo_has_no_n_step():
+    assert "algo.n_step" in refused(PENDULUM, "algo=reppo", "algo.n_step=3", "dry_run=true")[0]
 
 
 def test_actions_are_not_repeated_beyond_the_episode():

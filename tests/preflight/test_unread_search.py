@@ -2,12 +2,15 @@
 
 import pytest
 from advice import loops
-from key_search import typed_without_effect
+from key_search import SMALL, outcome, typed_without_effect
 
+from drl_cli.runs.changes import verdict
 from drl_cli.settings.conf import options
 
 ALLOWED = {
     "stop.return": "ends a run only if an evaluation reaches it",
+    "orchestrator.band": "a limit, which a short run does not reach",
+    "orchestrator.gather_window_s": "a wait for other processes; in one process all calls are done",
     "orchestrator.stall_s": "a limit for processes that do not answer",
     "worker.step_timeout_s": "a limit for environments that hang",
     "worker.max_restarts": "a limit for workers that crash",
@@ -26,32 +29,94 @@ ALLOWED = {
 }
 """Keys and groups that may change nothing that is learned, each with the reason."""
 
+LEARNS, RUNS = (
+    ("algo.", "network.", "optimizer.", "replay.", "env.", "reward."),
+    ("orchestrator.", "worker.", "trainer."),
+)
+UNTYPED = ("algo.name", "algo.preset", "env.name", "env.id", "env.backend")
+"""Keys that choose what the family is."""
+
+FAST = "algo.lr=0.05 algo.epsilon_steps=64 algo.target_period=4"
+"""DQN learns fast enough that options of targets and exploration have an effect within 128 steps."""
+
 FAMILIES = [
-    (f"env={env} algo={algo} mode=single", "algo.,network.,optimizer.,replay.")
-    for env, names in {
-        "CartPole-v1": "dqn c51 qr_dqn iqn sac_discrete ppo impala vmpo pqn mrq",
-        "Pendulum-v1": "sac td3 ddpg d4pg tqc redq crossq xqc mpo reppo mrq ppo vmpo",
-    }.items()
-    for algo in names.split()
-] + [
-    (f"env=Pendulum-v1 algo={algo} mode={mode}", "orchestrator.,worker.,trainer.")
-    for algo in ("sac", "ppo")
-    for mode in ("single", "sync", "async")
+    (f"env=CartPole-v1 algo=dqn mode=single {FAST}", LEARNS),
+    (
+        f"env=CartPole-v1 algo=c51 mode=single {FAST}",
+        ("algo.", "replay."),
+    ),
+    ("env=Pendulum-v1 algo=sac mode=single", LEARNS),
+    ("env=Pendulum-v1 algo=td3 mode=single", ("algo.", "replay.")),
+    ("env=CartPole-v1 algo=ppo mode=single algo.lr=0.05", LEARNS),
+    ("env=Pendulum-v1 algo=ppo mode=single algo.lr=0.05", ("algo.",)),
+    ("env=CartPole-v1 algo=impala mode=single algo.lr=0.05", ("algo.", "replay.")),
+    ("env=CartPole-v1 algo=pqn mode=single algo.lr=0.05 algo.epsilon_steps=64", ("algo.",)),
+    ("env=Pendulum-v1 algo=reppo mode=single algo.lr=0.05", ("algo.",)),
+    ("env=CartPole-v1 algo=mrq mode=single", ("algo.gumbel", "algo.contrast", "algo.target", "algo.noise")),
+    ("env=Pendulum-v1 algo=mrq mode=single total_env_steps=64", ("algo.",)),
+    ("env=Pendulum-v1 algo=mrq mode=single", ("replay.",)),
+    ("env=CartPole-v1 algo=r2d2 mode=single algo.lr=0.05 total_env_steps=512", ("replay.",)),
+    ("env=BitFlip algo=dqn replay=hindsight mode=single total_env_steps=512", ("replay.",)),
+    *((f"env=Pendulum-v1 algo=sac mode={mode}", RUNS) for mode in ("single", "sync", "async")),
+    *((f"env=Pendulum-v1 algo=ppo mode={mode} worker.block_rows=16", RUNS) for mode in ("single", "sync")),
+    # The queue of the first 128 steps is never full, so that orchestrator.limiter=none changes nothing.
+    ("env=Pendulum-v1 algo=ppo mode=async worker.block_rows=16", ("orchestrator.s", "worker.", "trainer.")),
 ]
+"""What a family of runs is, and the groups of keys that are tried with it."""
+
+
+def is_allowed(name):
+    return {name, name.partition(".")[0]} & ALLOWED.keys()
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("base", "groups"), FAMILIES, ids=lambda text: text)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("base", "groups"), FAMILIES, ids=lambda value: value if isinstance(value, str) else "")
 def test_no_typed_key_is_accepted_without_effect(base, groups):
-    found = [*typed_without_effect(base.split(), groups.split(","))]
-    unexplained = [line for line in found if not {line.partition("=")[0], line.partition(".")[0]} & ALLOWED.keys()]
-    assert unexplained == []
+    def names(keys):
+        return [key for key in keys if key.startswith(groups) and key not in UNTYPED and not is_allowed(key)]
+
+    assert "\n".join(typed_without_effect(base.split(), names)) == ""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "base",
+    ["env=Pendulum-v1 algo=sac mode=single", "env=CartPole-v1 algo=ppo mode=single algo.lr=0.05 algo.kl_coef=0.2"],
+)
+def test_no_key_is_changed_without_effect_by_a_resume(base, tmp_path):
+    saved = tmp_path / "checkpoints/last"
+    saved.parent.mkdir()
+    outcome([*SMALL, *base.split()], end=saved)
+
+    def names(keys):
+        return [key for key in keys if "." in key and verdict(key) == "careful" and not is_allowed(key)]
+
+    assert "\n".join(typed_without_effect([*base.split(), "total_env_steps=256"], names, start=saved)) == ""
 
 
 def test_no_option_of_noise_is_accepted_without_effect():
     base = ["env=Pendulum-v1", "algo=td3", "mode=single"]
-    assert [*typed_without_effect(base, ["algo.noise", "algo.ou_theta"])] == []
+    assert [
+        *typed_without_effect(base, lambda keys: [k for k in keys if k.startswith(("algo.noise", "algo.ou_"))])
+    ] == []
+
+
+def test_the_search_finds_a_key_without_effect_and_a_crash(monkeypatch):
+    base = ["env=CartPole-v1", "algo=dqn", "mode=single"]
+    monkeypatch.setattr("drl_cli.preflight.unread.RULES", ())
+    (found,) = typed_without_effect(base, lambda keys: ["network.memory_size"])
+    assert found.startswith("network.memory_size=")
+
+    def fails(words, typed=(), start=None):
+        if typed:
+            raise KeyError("kind")
+        return "the same"
+
+    monkeypatch.setattr("key_search.outcome", fails)
+    found = [*typed_without_effect(base, lambda keys: ["algo.double"])]
+    assert found == ["crash: algo.double=false: KeyError: 'kind'"]
 
 
 @pytest.mark.exhaustive

@@ -1,5 +1,6 @@
 """Follow the advice of an error: read what the error tells the user to type, type it, and read the next answer."""
 
+import functools
 import re
 
 from key_search import checked
@@ -19,10 +20,15 @@ def advised(line):
     return [found for part in parts if (found := dict(WORD.findall(part)))]
 
 
-def answer(words, check=checked):
+def answer(words):
     """Return the error lines for these words (a dict of values by key); [] if the run can start."""
+    return _lines(tuple(f"{key}={value}" for key, value in sorted(words.items())))
+
+
+@functools.cache  # several pieces of advice lead to the same words
+def _lines(words):
     try:
-        check([f"{key}={value}" for key, value in words.items()])
+        checked(words)
     except UsageError as error:
         return error.problems
     return []
@@ -30,10 +36,14 @@ def answer(words, check=checked):
 
 def loops(words, ask=answer, depth=5):
     """Yield a line for each advice that, when typed, leads to the same error, or to advice that undoes it."""
-    yield from _follow(words, {}, ask, depth)
+    yield from _follow(words, {}, ask, depth, set())
 
 
-def _follow(words, said, ask, depth):
+def _follow(words, said, ask, depth, seen):
+    here = (*sorted(words.items()), *sorted(said.items()))
+    if here in seen:
+        return
+    seen.add(here)
     for line in ask(words):
         for advice in advised(line):
             undone = [key for key in advice if key in said and said[key] != advice[key]]
@@ -44,7 +54,7 @@ def _follow(words, said, ask, depth):
             if after == words or line in ask(after):
                 yield f"{_text(words)}: {line}   (typing {_text(advice)} changes nothing)"
                 continue
-            yield from _follow(after, {**said, **advice}, ask, depth - 1)
+            yield from _follow(after, {**said, **advice}, ask, depth - 1, seen)
 
 
 def _text(words):
