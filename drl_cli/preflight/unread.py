@@ -33,9 +33,10 @@ def unread_keys(config: Config, words: Sequence[str], spec: EnvSpec | None = Non
 
 def _line(key: str, value: Any, config: Config, spec: EnvSpec | None) -> str | None:
     for rule in _rules(key, config):
-        is_read = rule.is_read(config)
         if isinstance(rule, SpecRule) and spec is not None:
-            is_read = is_read and rule.is_read_in(config, spec)
+            is_read = rule.is_read_in(config, spec)
+        else:
+            is_read = rule.is_read(config)
         if not is_read and value not in rule.harmless:
             names = {"algo": title(config.algo_name), "mode": config.mode, "envs": _all_envs(config)}
             reason, say = rule.reason.format(**names), rule.say.format(**names)

@@ -209,6 +209,13 @@ RULES: tuple[Rule, ...] = (
         ("c51", "qr_dqn", "iqn"),
     ),
     Rule(
+        ("algo.risk",),
+        lambda config: not (_algo("risk")(config) == "cvar" and _algo("risk_level")(config) == 1.0),
+        "the mean of all returns (algo.risk_level=1) is what algo.risk=mean maximises",
+        "leave it out, or add algo.risk_level=0.25",
+        ("c51", "qr_dqn", "iqn"),
+    ),
+    Rule(
         ("algo.loss",),
         lambda config: False,
         "the loss of {algo} is computed from distributions, not from a TD error",

@@ -7,7 +7,7 @@ from key_search import checked
 
 from drl_cli.cli.train import answer
 from drl_cli.errors import USAGE, UsageError
-from drl_cli.preflight.unread import unread_keys
+from drl_cli.preflight.unread import typed_keys, unread_keys
 from drl_cli.preflight.unread_rules import RULES
 
 PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
@@ -52,6 +52,7 @@ UNREAD = [
     (RAINBOW, "algo.epsilon_end=0.1"),
     (RAINBOW, "algo.epsilon_steps=10"),
     (C51, "algo.risk_level=0.5"),
+    (C51, "algo.risk=cvar"),
     (C51, "algo.loss=mse"),
     (PPO, "algo.seq_len=8"),
     (PPO, "algo.kl_target=0.1"),
@@ -81,9 +82,12 @@ READ = [
     ((*DQN, "replay=windows"), "replay.seq_len=4"),
     ((*DQN, "replay=sequences"), "replay.eta=0.5"),
     ((*DQN, "replay=prioritized"), "replay.beta=0.5"),
+    ((*C51, "algo.risk_level=0.5"), "algo.risk=cvar"),
+    (C51, "algo.risk=power"),
+    ((*C51, "algo.risk=cvar"), "algo.risk_level=1.0"),
     (PPO, "algo.clip=0.1"),
     (PPO, "algo.target_kl=0.1"),
-    (PPO, "algo.target_kl=null"),
+    (A2C, "algo.target_kl=null"),
     ((CUE, "algo=ppo", "mode=async", "algo.epochs=1", "algo.minibatch_size=null"), "algo.clip=0.1"),
     ((CUE, "algo=impala", "mode=single", "algo.target_period=2"), "algo.clip=0.1"),
     ((*A2C, "algo.minibatch_size=4"), "algo.clip=0.1"),
@@ -115,6 +119,10 @@ def test_a_typed_key_that_nothing_reads(base, typed):
 @pytest.mark.parametrize(("base", "typed"), READ, ids=lambda value: value if isinstance(value, str) else value[-1])
 def test_a_typed_key_that_is_read_or_says_what_is_done_anyway(base, typed):
     assert [line for line in lines_for(base, typed) if line.startswith(typed.partition("=")[0])] == []
+
+
+def test_a_deleted_key_is_not_typed():
+    assert typed_keys(["~algo.lr", "seed=1", "seed=2"]) == ["seed"]
 
 
 def test_every_rule_has_a_case():

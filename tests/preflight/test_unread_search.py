@@ -20,6 +20,7 @@ ALLOWED = {
     "trainer.threads": "changes the speed",
     "trainer.products": "changes the speed; two libraries may round equally",
     "trainer.on_nonfinite": "decides only after a loss that is not finite",
+    "replay.shards": "1 is what null chooses here",
     "replay.capacity": "a limit, which a short run does not reach",
     "replay.remover": "chooses only in a full table",
     "replay.max_staleness": "a limit, which a short run does not reach",
@@ -39,13 +40,16 @@ UNTYPED = ("algo.name", "algo.preset", "env.name", "env.id", "env.backend")
 FAST = "algo.lr=0.05 algo.epsilon_steps=64 algo.target_period=4"
 """DQN learns fast enough that options of targets and exploration have an effect within 128 steps."""
 
+PIECES = "algo.lr=0.05 replay.seq_len=8 replay.burn_in=4 replay.overlap=2"
+"""Sequences that are shorter than the first episodes."""
+
 FAMILIES = [
     (f"env=CartPole-v1 algo=dqn mode=single {FAST}", LEARNS),
     (
-        f"env=CartPole-v1 algo=c51 mode=single {FAST}",
+        f"env=CartPole-v1 algo=c51 mode=single {FAST} algo.risk_level=0.1",
         ("algo.", "replay."),
     ),
-    ("env=Pendulum-v1 algo=sac mode=single", LEARNS),
+    ("env=Pendulum-v1 algo=sac mode=single algo.lr=0.05", LEARNS),
     ("env=Pendulum-v1 algo=td3 mode=single", ("algo.", "replay.")),
     ("env=CartPole-v1 algo=ppo mode=single algo.lr=0.05", LEARNS),
     ("env=Pendulum-v1 algo=ppo mode=single algo.lr=0.05", ("algo.",)),
@@ -55,7 +59,10 @@ FAMILIES = [
     ("env=CartPole-v1 algo=mrq mode=single", ("algo.gumbel", "algo.contrast", "algo.target", "algo.noise")),
     ("env=Pendulum-v1 algo=mrq mode=single total_env_steps=64", ("algo.",)),
     ("env=Pendulum-v1 algo=mrq mode=single", ("replay.",)),
-    ("env=CartPole-v1 algo=r2d2 mode=single algo.lr=0.05 total_env_steps=512", ("replay.",)),
+    (
+        f"env=CartPole-v1 algo=r2d2 mode=single total_env_steps=512 {PIECES}",
+        ("replay.",),
+    ),
     ("env=BitFlip algo=dqn replay=hindsight mode=single total_env_steps=512", ("replay.",)),
     *((f"env=Pendulum-v1 algo=sac mode={mode}", RUNS) for mode in ("single", "sync", "async")),
     *((f"env=Pendulum-v1 algo=ppo mode={mode} worker.block_rows=16", RUNS) for mode in ("single", "sync")),
