@@ -25,6 +25,8 @@ HELPERS = (
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
+IN_ORDER = ("sequences", "fifo", "fifo-once")
+"""Samplers that serve the steps of an episode in order, which a recurrent network needs."""
 CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": tuple(SAMPLERS)}
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "MODES": MODES,
@@ -136,8 +138,11 @@ def title(name: str) -> str:
     return name.upper() if name in algorithms() else name
 
 
-def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
-    """Return why an algorithm cannot use this environment, run mode or replay sampler, or None if all fit."""
+def refusal(name: str, spec: EnvSpec, mode: str, sampler: str, needs_steps: bool = False) -> str | None:
+    """Return why an algorithm cannot use this environment, run mode or replay sampler, or None if all fit.
+
+    With `needs_steps`, the network is recurrent, and the advice names only samplers that serve steps in order.
+    """
     module = load_algorithm(name)
     if problem := action_problem(name, spec):
         return problem
@@ -145,7 +150,8 @@ def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
         return f"{title(name)} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
     if sampler not in accepted:
-        tables = " or ".join(f"replay={table}" for table in module.TABLES)
+        in_order = [table for table in module.TABLES if table in IN_ORDER] if needs_steps else []
+        tables = " or ".join(f"replay={table}" for table in in_order or module.TABLES)
         return f"{title(name)} can't learn from replay={sampler}; say {tables}"
     return None
 

@@ -12,6 +12,7 @@ from drl_cli.cli.complete import shell_completion
 from drl_cli.errors import DONE, EXIT_CODES, RESOURCES, ReportedError, UsageError, as_usage_error, users_errors
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
+from drl_cli.preflight.unread import unread_keys
 from drl_cli.runs.auto import with_auto
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
@@ -80,7 +81,10 @@ def answer(args: list[str]) -> int:
                 print(auto_line)  # a run shows the line in its header
             if plain.get("explain"):
                 erase(sys.stdout)
-                print("\n".join(explanation(build(plain), command.overrides)))
+                config = build(plain)
+                if unread := unread_keys(config, command.overrides):
+                    raise UsageError(unread)
+                print("\n".join(explanation(config, command.overrides)))
                 return DONE
             lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain))
             notes = [line for line in lines if line is not None]
@@ -139,7 +143,7 @@ def _prepared(
         cluster = join_cluster(config)
     config = fill(with_weights(config), cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
-        spec = preflight(config)
+        spec = preflight(config, args)
         return with_capacity(config, spec), spec, resumed, cluster
 
 

@@ -189,6 +189,11 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
     tick("its constructor")
     env = build(config)
     try:
+        if config.action_repeat > 1 and (steps := time_limit(env)) is not None and config.action_repeat >= steps:
+            raise EnvError(
+                f"env.action_repeat={config.action_repeat}: an episode of {config.id} ends after {steps} steps, so "
+                f"that each episode would have one action; say env.action_repeat={min(4, max(1, steps - 1))}"
+            )
         action = action_spec(config.id, env.action_space)
         tick("reset")
         info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # may contain a mask
@@ -212,10 +217,15 @@ def is_limited(config: EnvConfig, env: "gymnasium.Env[Any, Any]") -> bool:
     """
     if config.backend == "envpool" or config.id in games() or config.id.startswith("drl_cli."):
         return True
+    return time_limit(env) is not None or any(map(math.isfinite, dm_control_limits(env.unwrapped)))
+
+
+def time_limit(env: "gymnasium.Env[Any, Any]") -> int | None:
+    """Return the steps after which Gymnasium's TimeLimit ends an episode, or None without this wrapper."""
     layer = env
     while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, TimeLimit):
         layer = layer.env
-    return isinstance(layer, TimeLimit) or any(map(math.isfinite, dm_control_limits(layer)))
+    return layer._max_episode_steps if isinstance(layer, TimeLimit) else None
 
 
 def dm_control_limits(env: "gymnasium.Env[Any, Any]") -> list[float]:

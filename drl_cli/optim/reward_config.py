@@ -28,9 +28,12 @@ class RewardConfig:
         return self.name if ":" in self.name else None
 
     def problems(self) -> Iterator[str]:
-        """Yield a line for each option that the chosen module does not have."""
+        """Yield a line for each option that the chosen module does not have, and for options that it needs."""
         unused = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
         for key in sorted(unused.get(self.name, {"hidden", "features", "forward_share"})):
             if getattr(self, key) is not None:
                 others = " or reward=".join(name for name in REWARDS if key not in unused[name])
                 yield f"reward.{key}: reward={self.name} has no such option; say reward={others}, or leave it out"
+        needed = {"rnd", "icm"} & {self.name} and {"hidden", "features", "forward_share"} - unused[self.name]
+        if missing := [f"reward.{key}" for key in sorted(needed) if getattr(self, key) is None]:
+            yield f"reward.name={self.name} sets no value for {', '.join(missing)}; say reward={self.name}"

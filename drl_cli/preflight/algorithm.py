@@ -6,7 +6,7 @@ from pathlib import Path
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.learner import NetworkAlgorithm
-from drl_cli.algos.lookup import algorithms, load_algorithm, title
+from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError, as_usage_error
 from drl_cli.networks.torsos import describe, torso_name
@@ -154,11 +154,21 @@ def precision_text(config: Config, spec: EnvSpec) -> list[str]:
     return ["this processor computes convolutions in bfloat16: precision=bf16 gives about 1.4 times as many updates/s"]
 
 
+def no_memory(config: Config) -> str | None:
+    """Return an error line if a recurrent network is asked of an algorithm that never learns from steps in order."""
+    accepted, memory = load_algorithm(config.algo.name).TABLES, config.network.memory
+    if memory == "none" or {*IN_ORDER} & {*accepted}:
+        return None
+    return f"network.memory={memory}: {title(config.algo.name)} has no memory; say network.memory=none"
+
+
 def memory_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting that conflicts with a recurrent network or with replay of sequences."""
     memory, trains = config.network.memory, load_algorithm(config.algo.name).Algorithm
     is_sequences = config.replay.steps is not None
-    if memory != "none" and not (is_sequences or config.is_on_policy):
+    if line := no_memory(config):
+        yield line
+    elif memory != "none" and not (is_sequences or config.is_on_policy):
         yield f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
     if is_sequences and config.algo.n_step > 1 and not issubclass(trains, NetworkAlgorithm):
         yield f"algo.n_step={config.algo.n_step}: the steps of replay=sequences are single ones; say algo.n_step=1"

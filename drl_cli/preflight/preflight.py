@@ -1,8 +1,16 @@
 """Checks before a run: try or compute whatever can fail, before any process or folder is created."""
 
+from collections.abc import Sequence
+
 from drl_cli.algos.lookup import refusal
 from drl_cli.errors import Problems, UsageError
-from drl_cli.preflight.algorithm import check_network, check_priorities, try_algorithm, warn_of_slow_updates
+from drl_cli.preflight.algorithm import (
+    check_network,
+    check_priorities,
+    no_memory,
+    try_algorithm,
+    warn_of_slow_updates,
+)
 from drl_cli.preflight.environment import (
     check_evaluation,
     check_goals,
@@ -13,6 +21,7 @@ from drl_cli.preflight.environment import (
 from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
+from drl_cli.preflight.unread import unread_keys
 from drl_cli.preflight.weights import check_weights
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
@@ -22,10 +31,16 @@ LARGE_BATCH = 2**16
 """If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
 
 
-def preflight(config: Config) -> EnvSpec:
-    """Return the environment's spec. Raise UsageError, with the problems of all checks, if the run can't start."""
+def preflight(config: Config, words: Sequence[str] = ()) -> EnvSpec:
+    """Return the environment's spec. Raise UsageError, with the problems of all checks, if the run can't start.
+
+    `words` are the words that the user typed. A key in them that the run does not read is a problem.
+    """
     check_workers(config)  # first, because other problems of a huge number of workers would hide this one
-    problems = Problems()
+    problems, unread = Problems(), unread_keys(config, words)
+    with problems.collect():
+        if unread:
+            raise UsageError(unread)
     with problems.collect():
         if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
             raise UsageError(lines)
@@ -33,8 +48,12 @@ def preflight(config: Config) -> EnvSpec:
         spec = environment_spec(config)
         for note in spec.notes:
             tell(f"warning: {note}")
-        if problem := refusal(config.algo.name, spec, config.mode, config.replay.table):
-            raise UsageError(problem)
+        if problem := refusal(
+            config.algo.name, spec, config.mode, config.replay.table, config.network.memory != "none"
+        ):
+            raise UsageError([problem, *filter(None, [no_memory(config)])])
+        if lines := [line for line in unread_keys(config, words, spec) if line not in unread]:
+            raise UsageError(lines)
         check_network(config, spec)
         check_normalization(config, spec)
         check_goals(config, spec)

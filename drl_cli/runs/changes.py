@@ -43,6 +43,7 @@ IMPOSSIBLE = (
         "env.id",
     ),
     *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
+    *("algo.initial_alpha", "algo.initial_beta", "algo.temperature_start", "algo.alpha_start", "algo.kl_coef"),  # saved
     *("replay.rows", "replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
 """Keys and groups that can't change, because saved state depends on them. Keys in neither list need confirm=true."""

@@ -52,6 +52,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
 
     file = read_command(sweep.flags).config_file
     more = [f"{key}={value}" for key, value in options.items() if key not in ("resume", "dry_run")]
+    searches = [word for word in more if word.startswith("hpo.") and "resume" not in options]  # was judged before
     configs: list[Config] = []
     problems: dict[str, list[int]] = {}
     tried: set[str] = set()
@@ -64,7 +65,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
             key = repr(config).replace(f"seed={config.seed}", "", 1)
             if key not in tried:
                 with users_errors(config.outside_modules):
-                    preflight(config)
+                    preflight(config, [*job.overrides, *searches])
             tried.add(key)
             configs.append(typed)
         except UsageError as error:

@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import yaml
 
+from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
 from drl_cli.runs.resume import claim_run, named_run, resume, with_config_of
@@ -53,7 +54,8 @@ def eval_steps(run):
 
 
 def test_every_key_has_a_verdict_and_every_listed_key_exists(composed):
-    keys = keys_of(type(build(composed()).algo))
+    keys = {*keys_of(type(build(composed()).algo))}
+    keys |= {f"algo.{field.name}" for name in algorithms() for field in fields(load_algorithm(name).Config)}
     for key in (*FREE, *IMPOSSIBLE, *COMMAND):
         assert key in keys, key
     for expected, names in {
@@ -107,6 +109,12 @@ def test_a_run_is_resumed_in_its_folder(run, train, tmp_path):
         (["seed=4"], CHECKPOINT, "seed=4 (was 3): what was saved depends on it; from_config=RUN starts a new run"),
         (["network.hidden=[8]", "confirm=true"], CHECKPOINT, "network.hidden=[8] (was [16,16])"),
         (["optimizer.name=sgd", "confirm=true"], CHECKPOINT, "optimizer.name=sgd (was adam): what was saved depends"),
+        (
+            ["algo.initial_alpha=0.5", "confirm=true"],
+            CHECKPOINT,
+            "algo.initial_alpha=0.5 (was 1): what was saved depends",
+        ),
+        (["replay.her_k=8", "confirm=true"], USAGE, "replay.her_k=8 has no effect: only hindsight replay"),
         (["-m"], USAGE, "resume: no sweep 'latest'"),
     ],
 )

@@ -173,6 +173,7 @@ def test_the_ranking_begins_with_the_best_job_and_names_the_next_commands(sweep,
         ["2", "-7.0", "-9.0", "0", "-", "1,200", "done", "1", "run1"],
         ["3", "-", "-", "2", "1", "-", "done", "3", "run3"],
     ]
+    assert of_seeds.split()[-2:] == ["2", "-"]  # the jobs without algo.lr are two seeds
     assert done.startswith("3 of 3 jobs done; ")
     assert evaluate == f"next: drl-eval run={(sweep.folder.parent / 'run2').relative_to(tmp_path)} episodes=100"
     assert compare == f"      drl-compare {sweep.folder.relative_to(tmp_path)}"

@@ -8,7 +8,7 @@ weight of the KL divergence are dual variables.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
@@ -35,6 +35,7 @@ TABLES = ("fifo-once",)
 class Config(AlgoConfig):
     """Options of REPPO."""
 
+    n_step: Literal[1]
     lr: Positive
     dual_lr: Positive
     td_lambda: Fraction

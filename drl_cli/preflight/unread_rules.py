@@ -1,0 +1,299 @@
+"""The only list of keys that some runs do not read: who reads them, why others do not, and what to type instead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.networks.torsos import torso_name
+from drl_cli.runtime.config import Config
+from drl_cli.types import EnvSpec, leaves
+
+ON_POLICY = ("ppo", "impala", "vmpo", "reppo", "pqn")
+EXPLORING_BY_EPSILON = ("dqn", "c51", "qr_dqn", "iqn")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`keys` are read only if `is_read(config)`; otherwise the answer is `reason`, and `say` is what to type instead.
+
+    `reason` and `say` may contain {algo}, {mode} and {envs}. The rule holds for `algos`, by default for all. Values in
+    `harmless` describe what the run does without the key.
+    """
+
+    keys: tuple[str, ...]
+    is_read: Callable[[Config], bool]
+    reason: str
+    say: str
+    algos: tuple[str, ...] = ()
+    harmless: tuple[Any, ...] = ()
+    verdict: str = "has no effect"
+
+
+@dataclass(frozen=True)
+class SpecRule(Rule):
+    """A rule that also depends on the environment: `is_read_in(config, spec)`."""
+
+    is_read_in: Callable[[Config, EnvSpec], bool] = lambda config, spec: True
+
+
+def _always(config: Config) -> bool:
+    return True
+
+
+def _algo(name: str) -> Callable[[Config], Any]:  # Any: the value of an option
+    """Return a function that returns an option of the algorithm."""
+    return lambda config: getattr(config.algo, name)
+
+
+def _makes_one_step(config: Config) -> bool:
+    """Return whether each rollout gives one gradient step, in which the policy still is the policy of the rollout."""
+    algo: Any = config.algo
+    is_whole = algo.minibatch_size is None or algo.minibatch_size >= config.trainer.batch_size
+    is_same = config.mode != "async" if algo.name == "ppo" else getattr(algo, "target_period", 1) == 1
+    return bool(algo.epochs == 1 and is_whole and is_same and config.network.memory == "none")
+
+
+def _has_images(config: Config, spec: EnvSpec) -> bool:
+    return any(len(column.shape) > 1 for column in leaves(spec.obs).values())
+
+
+def _has_torso(config: Config, spec: EnvSpec) -> bool:
+    return torso_name(config.network, spec) is not None
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ("orchestrator.sample_insert_ratio", "trainer.updates_per_call"),
+        lambda config: not config.is_on_policy,
+        "{algo} is on-policy and makes its updates with each new rollout",
+        "algo.epochs=N sets how often a rollout is used",
+    ),
+    Rule(
+        ("orchestrator.min_inserts",),
+        lambda config: not config.is_on_policy,
+        "{algo} is on-policy and learns from its first rollout, without a warm-up",
+        "trainer.batch_size=N sets the transitions of a rollout",
+        harmless=(0,),
+    ),
+    Rule(
+        ("orchestrator.band",),
+        lambda config: not config.is_on_policy,
+        "{algo} is on-policy, and its queue has no band",
+        "replay.max_staleness=N sets how old transitions may be",
+    ),
+    Rule(
+        ("orchestrator.limiter", "orchestrator.band", "orchestrator.sample_load_ratio", "orchestrator.gather_window_s"),
+        lambda config: config.mode == "async",
+        "in mode={mode} workers and trainer take turns",
+        "leave it out, or say mode=async",
+        harmless=("ratio",),
+    ),
+    Rule(
+        ("worker.num",),
+        lambda config: config.mode != "single" or config.resume is not None,
+        "in mode=single all workers take turns in the main process",
+        "say worker.envs={envs} for as many environments, or mode=sync",
+        harmless=(1,),
+        verdict="gains nothing",
+    ),
+    Rule(
+        ("replay.her_k",),
+        lambda config: config.replay.changes_goals,
+        "only hindsight replay changes goals",
+        "leave it out, or say replay=hindsight",
+    ),
+    Rule(
+        ("replay.seq_len", "replay.burn_in", "replay.overlap"),
+        lambda config: config.replay.steps is not None,
+        "a row of this replay is one transition, not a sequence",
+        "leave it out, or say replay=sequences",
+        harmless=(0,),
+    ),
+    Rule(
+        ("replay.overlap",),
+        lambda config: getattr(config.replay, "rows", "") != "windows",
+        "windows may begin at any step and have no fixed overlap",
+        "leave it out, or say replay=sequences",
+        harmless=(0,),
+    ),
+    Rule(
+        ("replay.eta",),
+        lambda config: config.replay.steps is not None,
+        "a row of this replay is one transition, whose priority is its own error",
+        "leave it out, or say replay=sequences",
+    ),
+    Rule(
+        ("replay.eta",),
+        lambda config: False,
+        "all steps of a window have one priority",
+        "leave it out",
+        ("mrq",),
+    ),
+    Rule(
+        ("replay.beta",),
+        lambda config: bool(load_algorithm(config.algo.name).WEIGHTS),
+        "the loss of {algo} has no importance weights",
+        "leave it out",
+    ),
+    Rule(
+        ("network.memory_size",),
+        lambda config: config.network.memory != "none",
+        "the network has no memory",
+        "leave it out, or say network=lstm",
+    ),
+    Rule(
+        ("optimizer.end",),
+        lambda config: config.optimizer.schedule != "constant",
+        "the learning rate is constant",
+        "leave it out, or say optimizer.schedule=linear",
+    ),
+    Rule(
+        ("sweep.",),
+        lambda config: False,  # a sweep judges its own keys, and the words of its jobs do not contain them
+        "this is one run, not a sweep",
+        "leave it out, or add -m and several values",
+    ),
+    Rule(
+        ("hpo.",),
+        lambda config: config.hpo.sampler != "none",
+        "no search runs",
+        "leave it out, or search with -m hpo=tpe",
+        harmless=("none",),
+    ),
+    Rule(
+        ("hpo.members", "hpo.rounds", "hpo.quantile", "hpo.resample"),
+        lambda config: config.hpo.sampler in ("none", "pbt"),
+        "only population based training reads it",
+        "leave it out, or say hpo=pbt",
+    ),
+    Rule(
+        ("hpo.trials", "hpo.seeds", "hpo.pruner", "hpo.fresh_seeds"),
+        lambda config: config.hpo.sampler != "pbt",
+        "population based training has no trials",
+        "leave it out; hpo.members=N and hpo.rounds=N set its size",
+        harmless=("none",),
+    ),
+    Rule(
+        ("algo.ou_theta",),
+        lambda config: getattr(config.algo, "noise_kind", "ou") == "ou",
+        "Gaussian noise has no theta",
+        "leave it out, or say algo.noise_kind=ou",
+    ),
+    Rule(
+        ("algo.noise_clip",),
+        _algo("target_noise"),
+        "algo.target_noise=0 adds no noise to clip",
+        "leave it out, or say algo.target_noise=0.2",
+        ("td3", "mrq"),
+    ),
+    Rule(
+        ("algo.munchausen_floor",),
+        _algo("munchausen"),
+        "the rewards have no Munchausen term",
+        "leave it out, or add algo.munchausen=0.9 algo.soft_temperature=0.03",
+        EXPLORING_BY_EPSILON,
+    ),
+    Rule(
+        ("algo.epsilon_start", "algo.epsilon_end", "algo.epsilon_steps"),
+        lambda config: not _algo("noisy")(config),
+        "noisy layers explore in place of epsilon",
+        "leave it out, or say algo.noisy=false",
+        EXPLORING_BY_EPSILON,
+    ),
+    Rule(
+        ("algo.risk_level",),
+        lambda config: _algo("risk")(config) != "mean",
+        "algo.risk=mean has no level",
+        "leave it out, or say algo.risk=cvar",
+        ("c51", "qr_dqn", "iqn"),
+    ),
+    Rule(
+        ("algo.risk",),
+        lambda config: not (_algo("risk")(config) == "cvar" and _algo("risk_level")(config) == 1.0),
+        "the mean of all returns (algo.risk_level=1) is what algo.risk=mean maximises",
+        "leave it out, or add algo.risk_level=0.25",
+        ("c51", "qr_dqn", "iqn"),
+    ),
+    Rule(
+        ("algo.loss",),
+        lambda config: False,
+        "the loss of {algo} is computed from distributions, not from a TD error",
+        "leave it out, or say algo=dqn",
+        ("c51", "qr_dqn", "iqn"),
+    ),
+    Rule(
+        ("algo.seq_len",),
+        lambda config: config.network.memory != "none",
+        "only a recurrent network learns from pieces of a rollout",
+        "leave it out, or say network=lstm",
+        ON_POLICY,
+    ),
+    Rule(
+        ("algo.kl_target",),
+        _algo("kl_coef"),
+        "the loss has no KL penalty (algo.kl_coef=0)",
+        "leave it out, or add algo.kl_coef=0.2",
+        ("ppo", "impala"),
+    ),
+    Rule(
+        ("algo.target_kl",),
+        lambda config: _algo("epochs")(config) > 1,
+        "there is no later epoch to leave out (algo.epochs=1)",
+        "leave it out, or say algo.epochs=4",
+        ("ppo", "impala"),
+    ),
+    Rule(
+        ("algo.clip", "algo.value_clip"),
+        lambda config: not _makes_one_step(config),
+        "each rollout gives one gradient step, in which nothing has changed that could be clipped",
+        "leave it out, or say algo.epochs=4",
+        ("ppo", "impala"),
+    ),
+    Rule(
+        ("algo.contrast_temperature",),
+        _algo("contrast_weight"),
+        "the loss has no contrastive term (algo.contrast_weight=0)",
+        "leave it out, or add algo.contrast_weight=0.1",
+        ("mrq",),
+    ),
+    SpecRule(
+        ("algo.gumbel_temperature",),
+        _always,
+        "only discrete actions are drawn with Gumbel noise",
+        "leave it out",
+        ("mrq",),
+        is_read_in=lambda config, spec: spec.action.kind == "discrete",
+    ),
+    SpecRule(
+        ("algo.epsilon_std",),
+        _always,
+        "a policy over choices has no standard deviation",
+        "leave it out",
+        ("vmpo",),
+        is_read_in=lambda config, spec: spec.action.kind == "box",
+    ),
+    SpecRule(
+        ("network.channels", "network.torso_activation"),
+        _always,
+        "the network has no convolutions",
+        "leave it out",
+        is_read_in=_has_torso,
+    ),
+    SpecRule(
+        ("replay.compress",),
+        _always,
+        "the observations have no images to compress",
+        "leave it out",
+        harmless=("none",),
+        is_read_in=_has_images,
+    ),
+    SpecRule(
+        ("env.frame_stack",),
+        _always,
+        "the observations have no images to stack",
+        "leave it out",
+        harmless=("auto",),
+        is_read_in=_has_images,
+    ),
+)
