@@ -29,8 +29,8 @@ from drl_cli.chains.program import in_place
 if TYPE_CHECKING:
     from drl_cli.chains.tape import Record
 
-PRIORITY = 10
-"""What is added to the niceness of a process that compiles beside training."""
+PARENT, NICENESS = "DRL_PARENT", "DRL_NICENESS"
+"""Variables for the process that compiles: its parent's id, and by how much it lowers its priority."""
 
 
 class NotCompiled(Exception):
@@ -42,9 +42,8 @@ class Compilation:
 
     def __init__(self, record: Record, is_urgent: bool) -> None:
         self.started = time.perf_counter()
-        self.cpu_s = 0.0
         graph = in_place(record)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None
         try:
             self._library = _cache_dir() / f"{_key(graph, record)}.so"
@@ -56,16 +55,17 @@ class Compilation:
         except OSError as error:
             self.close()
             raise NotCompiled(str(error)) from error
-        command = [sys.executable, "-m", "drl_cli.chains.compiling", str(source), str(self._library)]
-        self._process = subprocess.Popen(
-            command if is_urgent else ["nice", "-n", str(PRIORITY), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ
-            | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "DRL_PARENT": str(os.getpid())},
-        )
+        self._errors = Path(self._folder) / "errors.txt"  # not a pipe, which would fill up while nobody reads
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
+        own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "10"}
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "drl_cli.chains.compiling", str(source), str(self._library)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, **one_thread, **own},
+            )
 
     def library(self, wait: bool) -> str | None:
         """Return the path of the library, or None if it is not ready and `wait` is False. Raise NotCompiled."""
@@ -73,19 +73,18 @@ class Compilation:
             return str(self._library)
         if not wait and self._process.poll() is None:
             return None
-        _, errors = self._process.communicate()
-        status, self._process = self._process.returncode, None
+        status, self._process = self._process.wait(), None
+        lines = [line.strip() for line in self._errors.read_text(errors="replace").splitlines() if line.strip()]
         self.close()
         if status or not self._library.exists():
-            lines = [line.strip() for line in errors.splitlines() if line.strip()] or [f"exit code {status}"]
-            raise NotCompiled(lines[-1][:300])
+            raise NotCompiled((lines or [f"exit code {status}"])[-1][:300])
         return str(self._library)
 
     def close(self) -> None:
         """End the compilation if it still runs, and delete its temporary files."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
         self._process = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -93,9 +92,9 @@ class Compilation:
 
 
 def _cache_dir() -> Path:
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    folder = Path(cache_dir()) / "drl_cli"
+    """Return a folder below torch's own for compiled code. The import of torch's function would take a second."""
+    own = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or own) / "drl_cli"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -133,10 +132,11 @@ def _end_with_parent() -> None:
     if sys.platform == "linux":
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-        if os.getppid() != int(os.environ["DRL_PARENT"]):
+        if os.getppid() != int(os.environ[PARENT]):
             sys.exit(1)
 
 
 if __name__ == "__main__":
     _end_with_parent()
+    os.nice(int(os.environ[NICENESS]))
     compile_graph(*sys.argv[1:])
