@@ -57,7 +57,7 @@ class Compilation:
             raise NotCompiled(str(error)) from error
         self._errors = Path(self._folder) / "errors.txt"  # not a pipe, which would fill up while nobody reads
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
-        own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "10"}
+        own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "5"}
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "drl_cli.chains.compiling", str(source), str(self._library)],
