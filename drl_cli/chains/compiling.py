@@ -1,6 +1,6 @@
 """Compile a recorded update in a process of low priority, or take the library from an earlier compilation.
 
-    python -m drl_cli.chains.compiling GRAPH LIBRARY      # what `Compilation` starts
+    python -m drl_cli.chains.compiling LIBRARY < GRAPH      # what `Compilation` starts
 
 Libraries are kept beside torch's other compiled code (TORCHINDUCTOR_CACHE_DIR), by a hash of all that they depend on.
 """
@@ -44,26 +44,27 @@ class Compilation:
         self.started = time.perf_counter()
         graph = in_place(record)
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: str | None = None
         try:
             self._library = _cache_dir() / f"{_key(graph, record)}.so"
             if self._library.exists():
                 return
-            self._folder = tempfile.mkdtemp(prefix="drl-chain-")
-            source = Path(self._folder) / "graph.pt"
-            torch.save((fx.GraphModule({}, graph), record.examples), source)
+            self._start(graph, record, is_urgent)
         except OSError as error:
-            self.close()
             raise NotCompiled(str(error)) from error
-        self._errors = Path(self._folder) / "errors.txt"  # not a pipe, which would fill up while nobody reads
+
+    def _start(self, graph: fx.Graph, record: Record, is_urgent: bool) -> None:
+        """Start the process. Its files have no name: they disappear with it. A pipe could fill up."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
         own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "5"}
-        with self._errors.open("wb") as errors:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # read after the end of the process
+        with tempfile.TemporaryFile() as source:
+            torch.save((fx.GraphModule({}, graph), record.examples), source)
+            source.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "drl_cli.chains.compiling", str(source), str(self._library)],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "drl_cli.chains.compiling", str(self._library)],
+                stdin=source,
                 stdout=subprocess.DEVNULL,
-                stderr=errors,
+                stderr=self._errors,
                 env={**os.environ, **one_thread, **own},
             )
 
@@ -74,21 +75,19 @@ class Compilation:
         if not wait and self._process.poll() is None:
             return None
         status, self._process = self._process.wait(), None
-        lines = [line.strip() for line in self._errors.read_text(errors="replace").splitlines() if line.strip()]
-        self.close()
         if status or not self._library.exists():
-            raise NotCompiled((lines or [f"exit code {status}"])[-1][:300])
+            self._errors.seek(0)
+            text = self._errors.read().decode(errors="replace")
+            lines = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit code {status}"]
+            raise NotCompiled(lines[-1][:300])
         return str(self._library)
 
     def close(self) -> None:
-        """End the compilation if it still runs, and delete its temporary files."""
-        if self._process is not None and self._process.poll() is None:
+        """End the compilation if it still runs."""
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self._process = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            self._process = None
 
 
 def _cache_dir() -> Path:
@@ -113,11 +112,12 @@ def _flags() -> str:
     return platform.processor()
 
 
-def compile_graph(source: str, library: str) -> None:
-    """Compile a saved graph into a library. The library appears as a whole or not at all."""
+def compile_graph(library: str) -> None:
+    """Compile the graph that stdin has into a library. The library appears as a whole or not at all."""
     from torch._inductor import aot_compile
 
-    module, examples = torch.load(source, weights_only=False)
+    with open(0, "rb") as source:
+        module, examples = torch.load(source, weights_only=False)
     built = aot_compile(module, tuple(examples))
     unfinished = f"{library}.{os.getpid()}"
     try:
@@ -139,4 +139,4 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     _end_with_parent()
     os.nice(int(os.environ[NICENESS]))
-    compile_graph(*sys.argv[1:])
+    compile_graph(sys.argv[1])
