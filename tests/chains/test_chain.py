@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from support.chains import chained_learn, without_compiler
+from interpreted import chained_learn, without_compiler
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains import recording

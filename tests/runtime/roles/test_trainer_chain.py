@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import TINY, make_config
-from support.chains import without_compiler
+from interpreted import without_compiler
 
 from drl_cli.chains.when import When
 from drl_cli.envs.make import read_spec
