@@ -78,7 +78,9 @@ def test_the_contract_finds_what_a_broken_copy_learns_from(monkeypatch, broken, 
 def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     config = make_config("env=CartPole-v1", "algo=r2d2")
     assert list(memory_problems(config)) == []
-    monkeypatch.setattr(algorithm_checks, "load_algorithm", lambda name: SimpleNamespace(Algorithm=Algorithm))
+    monkeypatch.setattr(
+        algorithm_checks, "load_algorithm", lambda name: SimpleNamespace(Algorithm=Algorithm, TABLES=("sequences",))
+    )
     (problem,) = memory_problems(config)
     assert problem.startswith("algo.n_step=5")
 
