@@ -6,6 +6,7 @@ import pty
 import re
 import struct
 import termios
+from contextlib import suppress
 
 import pytest
 
@@ -28,8 +29,17 @@ def terminal(monkeypatch):
     resize(100, 30)
     with os.fdopen(end, "w") as out:
         monkeypatch.setattr("rich.console._STD_STREAMS", (end,))  # rich asks the standard streams for the size
-        yield out, resize, lambda: os.read(main, 1 << 20).decode()
+        yield out, resize, lambda: read_all(main).decode()
     os.close(main)
+
+
+def read_all(main):
+    """Return everything that the terminal has received; one read returns a part of it."""
+    parts = []
+    with suppress(BlockingIOError):
+        while part := os.read(main, 1 << 16):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def rows_up(text):
