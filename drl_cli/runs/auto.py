@@ -19,6 +19,8 @@ FALLBACK = "mrq"
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
 CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat)\b")
 """Keys that make another task of an environment, so that its recorded results do not count."""
+ENOUGH = 3
+"""The number of seeds from which a result counts as proven."""
 Result = dict[str, Any]  # see `results`
 
 
@@ -47,18 +49,24 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
 
     Of the algorithms that reached a threshold with all seeds in time, those count that needed at most half more steps
     than the best one, and the one with the shortest run is chosen. Without a threshold, the largest return decides.
+    Results of fewer than `ENOUGH` seeds decide only if there are no others; the reason names a better one of them.
     """
     changes = [arg.lstrip("+~") for arg in overrides if CHANGES.match(arg)]
     recorded = [result for result in results() if result["env"] == env] if not changes else []
     found = [result for result in recorded if budget is None or result["steps"] <= budget]
-    if passed := [result for result in found if result["threshold"] is not None]:
+    proven = [result for result in found if result["seeds"] >= ENOUGH] or found
+    if passed := [result for result in proven if result["threshold"] is not None]:
         most = 1.5 * min(result["steps"] for result in passed)
         best = min((one for one in passed if one["steps"] <= most), key=lambda one: (one["seconds"], one["algo"]))
         num, reached = best["seeds"], f"reached {best['threshold']:g}"
         return best["algo"], f"{reached} in {num} of {num} recorded runs, {best['steps']:,} steps"
     if found:
-        best = max(found, key=lambda one: (one["return"], one["algo"]))
-        return best["algo"], f"largest recorded return here, {best['return']:g} after {best['steps']:,} steps"
+        best = max(proven, key=lambda one: (one["return"], one["algo"]))
+        reason = f"largest recorded return here, {best['return']:g} after {best['steps']:,} steps ({_seeds(best)})"
+        other = max(found, key=lambda one: one["return"])
+        if other["return"] > best["return"]:
+            reason += f"; {other['algo']} had {other['return']:g}, but with {_seeds(other)} only"
+        return best["algo"], reason
     name = f"{env} with {' '.join(changes)}" if changes else env
     reason = f"no recorded result for {name}" + (f" within {budget:,.0f} steps" if recorded else "")
     spec = typed_spec((*overrides, *([] if any(arg.startswith("env=") for arg in overrides) else [f"env={env}"])))
@@ -66,6 +74,10 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
         name = DEFAULT_ALGORITHMS[spec.action.kind]
         return name, f"{reason}, and {FALLBACK} has no {ACTIONS[spec.action.kind]} actions"
     return FALLBACK, f"{reason}; {FALLBACK} has one set of values for all environments"
+
+
+def _seeds(result: Result) -> str:
+    return f"{result['seeds']} seed{'s' if result['seeds'] > 1 else ''}"
 
 
 def results() -> list[Result]:

@@ -243,13 +243,19 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str], table: 
 def auto(rows: dict[str, Row], records: Records) -> str:
     """Return the text of conf/auto.json, from which algo=auto chooses (drl_cli.runs.auto.py).
 
-    The results are those of rows with three seeds that name only env, algo and evaluations. With a threshold,
-    every seed has to reach it. A row without a threshold counts only if no row of its environment has one.
+    The results are those of rows that name only env, algo, mode and evaluations. With a threshold, every recorded seed
+    has to reach it. A row without a threshold counts only if no row of its environment has one. A row that names a mode
+    counts only if there is no other row of its environment and algorithm.
     """
-    found = []
+    plain: list[dict[str, Any]] = []
+    with_mode: list[dict[str, Any]] = []
     has_threshold = {row["env"] for row in rows.values() if row["threshold"] is not None}
     for name, row in rows.items():
-        own = [word for word in flat(row["overrides"]) if not word.startswith(("manage.", "logger.", "checkpoint."))]
+        words = [*flat(row["overrides"])]
+        own = [
+            word for word in words if not word.startswith(("mode=", "worker.num=", "manage.", "logger.", "checkpoint."))
+        ]
+        has_mode = any(word.startswith("mode=") for word in words)
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
         if row["threshold"] is None and row["env"] in has_threshold:
@@ -257,13 +263,15 @@ def auto(rows: dict[str, Row], records: Records) -> str:
         is_passed = row["threshold"] is None or all(
             run["return"] >= row["threshold"] and run["env_steps"] is not None for run in made
         )
-        if own or "peer" in row or ":" in row["env"] or len(made) < 3 or len(made) < len(runs) or not is_passed:
+        if own or "peer" in row or ":" in row["env"] or not made or not is_passed:
             continue
         medians = {key: float(np.median([run[key] for run in made])) for key in ("env_steps", "return", "seconds")}
         result = {key: row[key] for key in ("env", "algo", "threshold")} | {"seeds": len(made)}
         result |= {"steps": int(medians["env_steps"]), "return": medians["return"], "seconds": medians["seconds"]}
-        found.append(json.dumps(result))
-    return "[\n" + ",\n".join(found) + "\n]\n"
+        (with_mode if has_mode else plain).append(result)
+    known = {(result["env"], result["algo"]) for result in plain}
+    found = plain + [result for result in with_mode if (result["env"], result["algo"]) not in known]
+    return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
 
 
 def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> list[str]:

@@ -13,6 +13,9 @@ RESULTS = [
     {"env": "A-v0", "algo": "c51", "threshold": 475, "seeds": 3, "steps": 15_000, "return": 478, "seconds": 11.0},
     {"env": "B-v0", "algo": "iqn", "threshold": None, "seeds": 3, "steps": 50_000, "return": 7, "seconds": 90.0},
     {"env": "B-v0", "algo": "dqn", "threshold": None, "seeds": 3, "steps": 50_000, "return": 5, "seconds": 10.0},
+    {"env": "B-v0", "algo": "c51", "threshold": None, "seeds": 1, "steps": 50_000, "return": 9, "seconds": 10.0},
+    {"env": "C-v0", "algo": "c51", "threshold": None, "seeds": 2, "steps": 50_000, "return": 9, "seconds": 10.0},
+    {"env": "D-v0", "algo": "dqn", "threshold": 20, "seeds": 2, "steps": 50_000, "return": 21, "seconds": 10.0},
 ]
 
 
@@ -27,7 +30,9 @@ def known(monkeypatch):
         ("A-v0", None, "c51", "reached 475 in 3 of 3 recorded runs, 15,000 steps"),  # dqn needs too many steps
         ("A-v0", 13_000, "ppo", "reached 475 in 3 of 3 recorded runs, 12,000 steps"),
         ("A-v0", 5_000, "mrq", "no recorded result for A-v0 within 5,000 steps"),
-        ("B-v0", None, "iqn", "largest recorded return here, 7 after 50,000 steps"),
+        ("B-v0", None, "iqn", "return here, 7 after 50,000 steps (3 seeds); c51 had 9, but with 1 seed only"),
+        ("C-v0", None, "c51", "largest recorded return here, 9 after 50,000 steps (2 seeds)"),
+        ("D-v0", None, "dqn", "reached 20 in 2 of 2 recorded runs, 50,000 steps"),
         ("Pendulum-v1", None, "mrq", "no recorded result for Pendulum-v1;"),
         ("drl_cli.envs.probes:Switches-v0", None, "ppo", "mrq has no multi-discrete actions"),
     ],

@@ -298,7 +298,7 @@ def test_the_results_for_algo_auto_are_current():
     assert learn.AUTO.read_text() == learn.auto(table["rows"], records), "run scripts/bench/learn.py"
 
 
-def test_algo_auto_compares_rows_in_which_all_of_three_seeds_passed():
+def test_algo_auto_compares_rows_in_which_all_recorded_seeds_passed():
     records = {"dqn": {str(seed): RECORDS["dqn"]["0"] | {"env_steps": 10 * seed} for seed in range(3)}}
     line = {
         "env": "CartPole-v1",
@@ -314,8 +314,16 @@ def test_algo_auto_compares_rows_in_which_all_of_three_seeds_passed():
     long = {"dqn": ROW, "dqn long": ROW | {"threshold": None}}
     assert json.loads(learn.auto(long, records | {"dqn long": records["dqn"]})) == [line]
     assert json.loads(learn.auto({"dqn": ROW}, RECORDS)) == []  # one seed failed
-    for other in ({"overrides": ["algo.lr=1"]}, {"peer": "sb3"}, {"seeds": [0, 1]}, {"seeds": [0, 1, 2, 3]}):
+    for other in ({"overrides": ["algo.lr=1"]}, {"peer": "sb3"}):
         assert json.loads(learn.auto({"dqn": ROW | other}, records)) == []
+    few = line | {"seeds": 2, "steps": 5}
+    assert json.loads(learn.auto({"dqn": ROW | {"seeds": [0, 1]}}, records)) == [few]
+    assert json.loads(learn.auto({"dqn": ROW | {"seeds": [0, 1, 2, 3]}}, records)) == [line]  # the fourth is not run
+    in_async = {"dqn async": ROW | {"overrides": ["mode=async"], "seeds": [0, 1]}}
+    records["dqn async"] = records["dqn"]
+    assert json.loads(learn.auto(in_async, records)) == [few]
+    assert json.loads(learn.auto({"dqn": ROW} | in_async, records)) == [line]
+    assert json.loads(learn.auto(in_async | {"dqn": ROW}, records)) == [line]
 
 
 def test_the_page_shows_a_command_of_each_row_with_records():
