@@ -120,7 +120,10 @@ class Chain:
 
     def _beside(self, sizes: Any, columns: Columns, counts: Any) -> Any:
         """Make the update and record it. Start the compilation if the last record was the same."""
-        _, result, variant = self._recorded(sizes, columns, counts)
+        tape, result, variant = self._recorded(sizes, columns, counts)
+        if not tape.is_sound:
+            tape.rewind()
+            result = self._skipped()
         if variant is None:
             return result
         old = self._find(sizes, counts)
@@ -146,9 +149,11 @@ class Chain:
         last: _Variant | None = None
         for _ in range(MOST_RECORDS):
             tape, result, variant = self._recorded(sizes, columns, counts)
-            if variant is None:
+            if variant is None and tape.is_sound:
                 return result
             tape.rewind()
+            if variant is None:
+                return self._skipped()
             if variant.is_rare:
                 self._variants.append(variant)
                 return self._update(columns, counts)

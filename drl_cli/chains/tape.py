@@ -134,6 +134,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sound.append(condition)
 
     @property
+    def is_sound(self) -> bool:
+        """Whether all demanded conditions hold."""
+        return all(bool(condition) for condition in self._sound)
+
+    @property
     def conditions(self) -> Sequence[Tensor]:
         """The conditions that the update demands."""
         return self._sound
@@ -179,6 +184,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.reason is not None:
+            for tensor in _written(func, args, kwargs):
+                self._memory(tensor)  # for `rewind`
             return func(*args, **kwargs)
         try:
             step = self._before(func, args, kwargs)

@@ -199,6 +199,29 @@ def test_an_update_whose_condition_fails_is_undone(instant):
     assert learner.w.tolist() == [2.0] * 3
 
 
+@pytest.mark.parametrize("time", ["before", "beside"])
+@pytest.mark.parametrize("is_traceable", [True, False])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_update_is_undone_while_it_is_recorded_too(instant, time, is_traceable, bad):
+    class Careful(Learner):
+        def update(self, columns, counts):
+            if not is_traceable:
+                float(columns["x"].sum())
+            is_sound = columns["x"].isfinite().all()
+            if tape := recording():
+                tape.require(is_sound)
+            elif not is_sound:
+                return "skipped"
+            self.w.add_(columns["x"])
+            return (self.w.sum(),)
+
+    learner = Careful()
+    chain = Chain(learner.update, learner, When(time), lambda: "skipped")
+    results = [chain({"x": torch.full((3,), float("nan") if i == bad else 1.0)}) for i in range(4)]
+    assert [result == "skipped" for result in results] == [i == bad for i in range(4)]
+    assert learner.w.tolist() == [3.0] * 3
+
+
 def test_a_tensor_that_is_replaced_between_updates_ends_the_program(instant):
     class Reading(Learner):
         factor = None

@@ -85,13 +85,15 @@ def test_a_resumed_trainer_continues_bit_for_bit():
         assert all(np.array_equal(array, state[name]) for name, array in whole.state().items())
 
 
-@pytest.mark.parametrize("bad", [0, 2])
-def test_an_update_that_is_not_finite_is_skipped_as_without_compilation(bad):
-    plain, chained = (make(f"trainer.compile={c}", "trainer.on_nonfinite=skip", algo="sac") for c in ("false", "true"))
+@pytest.mark.parametrize("mode", ["single", "async"])
+@pytest.mark.parametrize(("bad", "call"), [(0, 0), (1, 0), (2, 1)])
+def test_an_update_that_is_not_finite_is_skipped_as_without_compilation(mode, bad, call):
+    options = (f"mode={mode}", "trainer.on_nonfinite=skip")
+    plain, chained = (make(f"trainer.compile={choice}", *options, algo="sac") for choice in ("false", "true"))
     for trainer in (plain, chained):
-        reports = train(trainer, 1) + train(trainer, 1, first=1, bad=bad) + train(trainer, 1, first=2)
-        assert [report.skipped for report in reports] == [0, 1, 0]
-        assert [report.num_updates for report in reports] == [UPDATES, UPDATES - 1, UPDATES]
+        reports = [train(trainer, 1, first=i, bad=bad if i == call else None)[0] for i in range(3)]
+        assert [report.skipped for report in reports] == [int(i == call) for i in range(3)]
+        assert [report.num_updates for report in reports] == [UPDATES - (i == call) for i in range(3)]
     for name, array in plain.state().items():
         np.testing.assert_allclose(array, chained.state()[name], rtol=1e-3, atol=1e-5)
 
