@@ -122,7 +122,7 @@ class Chain:
         """Make the update and record it. Start the compilation if the last record was the same."""
         tape, result, variant = self._recorded(sizes, columns, counts)
         if not tape.is_sound:
-            tape.rewind()
+            tape.rewind(generators=False)  # a skipped update has used its random numbers
             result = self._skipped()
         if variant is None:
             return result
@@ -151,7 +151,7 @@ class Chain:
             tape, result, variant = self._recorded(sizes, columns, counts)
             if variant is None and tape.is_sound:
                 return result
-            tape.rewind()
+            tape.rewind(generators=variant is not None)
             if variant is None:
                 return self._skipped()
             if variant.is_rare:

@@ -143,11 +143,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The conditions that the update demands."""
         return self._sound
 
-    def rewind(self) -> None:
-        """Give all storages and random generators the content that they had before the update."""
+    def rewind(self, generators: bool = True) -> None:
+        """Give all storages, and with `generators` the random generators, the content they had before the update."""
         for (tensor, _), original in zip(self._captured, self._originals, strict=True):
             tensor.copy_(original)
-        for generator, state in self._generators.items():
+        for generator, state in self._generators.items() if generators else ():
             generator.set_state(state)
 
     def fail(self, reason: str) -> None:
