@@ -20,7 +20,8 @@ from torch import Tensor
 
 from drl_cli.chains.compiling import Compilation, NotCompiled
 from drl_cli.chains.program import Program
-from drl_cli.chains.tape import Record, Tape, Untraceable
+from drl_cli.chains.record import Record
+from drl_cli.chains.tape import Tape, Untraceable
 from drl_cli.chains.when import When
 
 Columns = Mapping[str, Tensor]

@@ -27,7 +27,7 @@ from torch import fx
 from drl_cli.chains.program import in_place
 
 if TYPE_CHECKING:
-    from drl_cli.chains.tape import Record
+    from drl_cli.chains.record import Record
 
 PARENT, NICENESS = "DRL_PARENT", "DRL_NICENESS"
 """Variables for the process that compiles: its parent's id, and by how much it lowers its priority."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 if TYPE_CHECKING:
-    from drl_cli.chains.tape import Record
+    from drl_cli.chains.record import Record
 
 aten = torch.ops.aten
 

@@ -16,10 +16,7 @@ on counts, such as a period, are noted: `Record.path` tells for which counts the
 from __future__ import annotations
 
 import operator
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path as File
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +25,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from drl_cli.chains import _present
+from drl_cli.chains import _present, operations
 from drl_cli.chains.counts import Path, Probe
 from drl_cli.chains.memory import Geometry, Memory, Recipe, Unreadable
+from drl_cli.chains.record import Draw, Record
 
 aten = torch.ops.aten
 HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
@@ -41,49 +39,6 @@ SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
 class Untraceable(Exception):
     """An update cannot become a graph; the message names the line."""
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Random numbers of an update: `operation(*args, **kwargs)`, or for an operation in place, of an empty `like`."""
-
-    operation: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    like: tuple[tuple[int, ...], torch.dtype, torch.device] | None
-
-    def __call__(self) -> Tensor:
-        own = [] if self.like is None else [torch.empty(self.like[0], dtype=self.like[1], device=self.like[2])]
-        drawn: Tensor = self.operation(*own, *self.args, **self.kwargs)
-        return drawn
-
-
-@dataclass(frozen=True)
-class Record:
-    """An update as a graph. Its placeholders are the storages, the batch, the scalars and the draws, in this order.
-
-    `storages` are the captured tensors in one dimension. The graph's first outputs are the new values of the storages
-    with the indices `written`, and the others are the tensors that were given to `Tape.record`. `examples` are tensors
-    of the placeholders' sizes and types. `scalars` compute the scalars from the counts.
-    """
-
-    graph: fx.Graph
-    storages: Sequence[Tensor]
-    written: Sequence[int]
-    scalars: Sequence[Callable[[Any], float]]
-    draws: Sequence[Draw]
-    examples: Sequence[Tensor]
-    path: Path
-    demands: bool
-
-    def equals(self, other: Record) -> bool:
-        """Return whether two records are the same program on the same memory, with equal constants."""
-        if str(self.graph) != str(other.graph) or len(self.storages) != len(other.storages):
-            return False
-        return all(
-            a.data_ptr() == b.data_ptr() or (i not in self.written and a.shape == b.shape and torch.equal(a, b))
-            for i, (a, b) in enumerate(zip(self.storages, other.storages, strict=True))
-        )
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -152,14 +107,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def fail(self, reason: str) -> None:
         """Note why the update cannot become a graph. It goes on without a record."""
-        self.reason = self.reason or f"{_line()}: {reason}"
+        self.reason = self.reason or f"{operations.line()}: {reason}"
 
     def record(self, outputs: Sequence[Tensor]) -> Record:
         """Return the graph with these outputs. Raise Untraceable."""
         try:
             nodes = [self._read(tensor) for tensor in outputs] if self.reason is None else []
             storages = [tensor for tensor, _ in self._captured]
-            memories = [self._memories[_address(tensor)] for tensor in storages]
+            memories = [self._memories[operations.address(tensor)] for tensor in storages]
             written = [i for i, memory in enumerate(memories) if memory.is_written]
             news = [memories[i].flat() for i in written] if self.reason is None else []
         except Unreadable as error:
@@ -184,7 +139,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.reason is not None:
-            for tensor in _written(func, args, kwargs):
+            for tensor in operations.written(func, args, kwargs):
                 self._memory(tensor)  # for `rewind`
             return func(*args, **kwargs)
         try:
@@ -210,12 +165,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.fail("the update needs the value of a tensor in Python")
             return None
         is_dynamic = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
-        if is_dynamic and (func is not aten.index.Tensor or _has_mask(args[1])):
+        if is_dynamic and (func is not aten.index.Tensor or operations.has_mask(args[1])):
             self.fail(f"{func}: the result's size depends on values")
             return None
         if torch.Tag.nondeterministic_seeded in tags:
             return self._drawing(func, args, kwargs)
-        written = _written(func, args, kwargs)
+        written = operations.written(func, args, kwargs)
         for tensor in written:
             self._memory(tensor)  # keeps the content that the operation will change, for `rewind`
         if not written:
@@ -225,7 +180,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _writing(self, func: Any, args: Any, kwargs: Any, written: Sequence[Tensor]) -> Callable[[Any], None]:
         """Add the variant of an operation without side effect, and write its results where the operation does."""
-        pure = _functional(func)
+        pure = operations.functional(func)
         if pure is None:
             raise Unreadable("there is no variant without a side effect")
         names = {argument.name for argument in pure._schema.arguments}
@@ -252,11 +207,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _drawing(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
-        own = _written(func, args, kwargs)
+        own = operations.written(func, args, kwargs)
         for tensor in own:
             self._memory(tensor)
         rest = args[1:] if own else args
-        if _tensors((rest, kwargs)) or len(own) > 1 or (own and own[0] is not args[0]):
+        if operations.tensors((rest, kwargs)) or len(own) > 1 or (own and own[0] is not args[0]):
             self.fail(f"{func}: random numbers that depend on tensors")
             return None
         like = (tuple(own[0].shape), own[0].dtype, own[0].device) if own else None
@@ -278,7 +233,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, func: Any, args: Any, kwargs: Any, nodes_args: Any, nodes_kwargs: Any, out: Any) -> None:
         """Add an operation without side effect; its results are new tensors, or views of an argument."""
         results = list(out) if isinstance(out, tuple | list) else [out]
-        sources = {_address(tensor): tensor for tensor in _tensors((args, kwargs))}
+        sources = {operations.address(tensor): tensor for tensor in operations.tensors((args, kwargs))}
         node: fx.Node | None = None
         for i, result in enumerate(results):
             if not isinstance(result, Tensor):
@@ -288,11 +243,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             index = i if isinstance(out, tuple | list) else None
             if not result.numel():
                 continue
-            source = sources.get(_address(result))
+            source = sources.get(operations.address(result))
             if source is not None:
                 if func not in SAME and Geometry.of(source) != Geometry.of(result):
                     recipe = self._recipe(func, args, kwargs, source, index)
-                    self._memories[_address(result)].remember(Geometry.of(result), recipe)
+                    self._memories[operations.address(result)].remember(Geometry.of(result), recipe)
                 continue
             node = node or self._call(func, *nodes_args, **nodes_kwargs)
             self._remember(result, node if index is None else self._call(_item, node, index))
@@ -320,7 +275,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._memory(tensor).write(Geometry.of(tensor), node)
 
     def _memory(self, tensor: Tensor) -> Memory:
-        memory = self._memories.get(_address(tensor))
+        memory = self._memories.get(operations.address(tensor))
         return self._capture(tensor) if memory is None else memory
 
     def _capture(self, tensor: Tensor) -> Memory:
@@ -336,7 +291,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _declare(self, tensor: Tensor) -> fx.Node:
         node = self.graph.placeholder("input")
-        if (memory := self._memories.get(_address(tensor))) is not None:
+        if (memory := self._memories.get(operations.address(tensor))) is not None:
             memory.add(Geometry.of(tensor), node)
         else:
             self._remember(tensor, node)
@@ -344,7 +299,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _remember(self, tensor: Tensor, node: fx.Node) -> Memory:
         self._kept.append(tensor)
-        memory = self._memories[_address(tensor)] = Memory(self._call, Geometry.of(tensor), node)
+        memory = self._memories[operations.address(tensor)] = Memory(self._call, Geometry.of(tensor), node)
         return memory
 
     def _call(self, func: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -362,55 +317,3 @@ class _Watch(TorchFunctionMode):
         if func in HOST:
             self.tape.fail(f"Tensor.{func.__name__}: the update needs the value of a tensor in Python")
         return func(*args, **(kwargs or {}))
-
-
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    tree_map_only(Tensor, found.append, values)
-    return found
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that an operation changes."""
-    found: list[Any] = []
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += value if isinstance(value, list | tuple) else [] if value is None else [value]
-    return found
-
-
-def _has_mask(indices: Sequence[Tensor | None]) -> bool:
-    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
-
-
-def _functional(func: Any) -> Any:
-    """Return the variant of an operation without side effect, or None: `add` of `add_`, `mm` of `mm.out`."""
-    name = func._schema.name.split("::")[1]
-    namespace = getattr(torch.ops, func.namespace)
-    packet = getattr(namespace, name.removesuffix("_"), None) if name.endswith("_") else getattr(namespace, name)
-    if packet is None:
-        return None
-    outs = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write and a.is_out}
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name not in outs]
-    for overload in packet.overloads():
-        candidate = getattr(packet, overload)
-        arguments = candidate._schema.arguments
-        if any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
-            continue
-        if [(a.name, str(a.type)) for a in arguments] == wanted:
-            return candidate
-    return None
-
-
-def _line() -> str:
-    """Return the innermost line that is neither torch's nor this room's."""
-    skipped = (str(File(torch.__file__).parent), str(File(__file__).parent))
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(skipped):
-            return f"{frame.filename}:{frame.lineno}"
-    return "?"
