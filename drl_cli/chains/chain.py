@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -212,7 +213,12 @@ class Chain:
     def _load(self, variant: _Variant, library: str) -> None:
         assert variant.compilation is not None
         seconds = time.perf_counter() - variant.compilation.started
-        variant.program, variant.compilation = Program(variant.record, library), None
+        try:
+            variant.program, variant.compilation = Program(variant.record, library), None
+        except RuntimeError as error:  # such as a library of another machine
+            Path(library).unlink(missing_ok=True)
+            self._give_up(f"{library} cannot be loaded: {str(error).splitlines()[0]}")
+            return
         if not self._is_told:
             self._is_told = True
             self._when.tell(f"compiled updates take over (compiled in {seconds:.0f} s)")

@@ -16,7 +16,8 @@ on counts, such as a period, are noted: `Record.path` tells for which counts the
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -119,6 +120,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             news = [memories[i].flat() for i in written] if self.reason is None else []
         except Unreadable as error:
             self.fail(str(error))
+        except Exception as error:
+            self.fail(f"its results cannot be recorded: {error!r}")
         if self.reason is not None:
             raise Untraceable(self.reason)
         groups = (self._captured, self._batch, self._scalars, self._draws)
@@ -139,21 +142,28 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.reason is not None:
-            for tensor in operations.written(func, args, kwargs):
-                self._memory(tensor)  # for `rewind`
+            with self._guarded(func):
+                for tensor in operations.written(func, args, kwargs):
+                    self._memory(tensor)  # for `rewind`
             return func(*args, **kwargs)
-        try:
+        step: Callable[[Any], None] | None = None
+        with self._guarded(func):
             step = self._before(func, args, kwargs)
-        except Unreadable as error:
-            self.fail(f"{func}: {error}")
-            step = None
         out = func(*args, **kwargs)
         if step is not None:
-            try:
+            with self._guarded(func):
                 step(out)
-            except Unreadable as error:
-                self.fail(f"{func}: {error}")
         return out
+
+    @contextmanager
+    def _guarded(self, func: Any) -> Iterator[None]:
+        """Turn an error of the record into the reason why the update is not traceable: the update itself goes on."""
+        try:
+            yield
+        except Unreadable as error:
+            self.fail(f"{func}: {error}")
+        except Exception as error:
+            self.fail(f"{func} cannot be recorded: {error!r}")
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
         """Read the operation's arguments; return a function that adds the operation, given its results."""

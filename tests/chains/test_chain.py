@@ -9,8 +9,10 @@ import torch
 from interpreted import chained_learn, without_compiler
 
 from drl_cli.algos.base import Counts
+from drl_cli.chains import chain as chain_module
 from drl_cli.chains import recording
 from drl_cli.chains.chain import MOST_VARIANTS, Chain
+from drl_cli.chains.program import Program
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.optim.group import Context
 from drl_cli.settings.conf import conf_dir
@@ -143,6 +145,24 @@ def test_a_failed_compilation_is_one_warning_and_changes_nothing(instant):
         ((level, text),) = when.take_notes()
         assert level == logging.WARNING
         assert "there is no compiler" in text
+
+
+def test_a_library_that_cannot_be_loaded_is_one_warning(monkeypatch, tmp_path):
+    def library(self, wait):
+        (tmp_path / "damaged.so").write_text("no library")
+        return str(tmp_path / "damaged.so")
+
+    instant = without_compiler(monkeypatch)
+    monkeypatch.setattr(instant, "library", library)
+    monkeypatch.setattr(chain_module, "Program", Program)
+    for time in ("before", "beside"):
+        learner, when = Learner(), When(time)
+        learn(Chain(learner.update, learner, when), learner, 12)
+        assert torch.equal(learner.w, eager(12)[1])
+        ((level, text),) = when.take_notes()
+        assert level == logging.WARNING
+        assert "damaged.so cannot be loaded" in text
+        assert not (tmp_path / "damaged.so").exists()
 
 
 def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(instant):

@@ -9,6 +9,7 @@ from torch import nn
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains import recording, untaped
+from drl_cli.chains.memory import Memory
 from drl_cli.chains.program import in_place
 from drl_cli.chains.tape import Tape, Untraceable
 
@@ -271,3 +272,33 @@ def test_an_update_that_raises_leaves_no_tape_behind():
     with pytest.raises(ZeroDivisionError), Tape():
         _ = np.array([1]) / (1 // 0)
     assert recording() is None
+
+
+def test_an_error_of_the_record_does_not_reach_the_update(monkeypatch):
+    def broken(self, geometry):
+        raise RuntimeError("a fault of the record")
+
+    monkeypatch.setattr(Memory, "read", broken)
+    tape = Tape()
+    with tape:
+        tape.input(x := inputs(0))
+        outputs = in_place_chain(agent := Agent(), x)
+    plain = in_place_chain(other := Agent(), inputs(0))
+    torch.testing.assert_close(list(outputs), list(plain))
+    torch.testing.assert_close(agent.tensors(), other.tensors())
+    with pytest.raises(Untraceable, match="cannot be recorded: RuntimeError"):
+        tape.record(outputs)
+
+
+def test_functions_of_torch_func_are_recorded():
+    def update(agent, x):
+        slopes = torch.func.vmap(torch.func.grad(lambda row: (row * agent.flat[:4]).square().sum()))(x)
+        agent.flat[:4].sub_(slopes.mean(0))
+        return (slopes,)
+
+    plain, taped = Agent(), Agent()
+    expected = [update(plain, inputs(seed))[0].clone() for seed in range(2)]
+    _, record, outputs = recorded(update, taped, inputs(0))
+    torch.testing.assert_close(outputs[0], expected[0])
+    torch.testing.assert_close(run(record, inputs(1))[0], expected[1])
+    torch.testing.assert_close(taped.tensors(), plain.tensors())
