@@ -186,6 +186,25 @@ def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(
         assert [level for level, _ in when.take_notes()] == [logging.WARNING]
 
 
+def test_an_update_that_counts_its_calls_is_not_compiled_even_if_nothing_differs_yet(instant):
+    class Late(Learner):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def update(self, columns, counts):
+            self.calls += 1
+            self.w.add_(columns["x"] if self.calls < 8 else -columns["x"])
+            return (self.w.sum(),)
+
+    learner, when = Late(), When("beside")
+    learn(Chain(learner.update, learner, when), learner, 10)
+    assert learner.w.tolist() == [sum(range(1, 8)) - sum(range(8, 11))] * 3
+    assert "changes the attribute 'calls'" in when.take_notes()[0][1]
+
+
 def test_updates_that_always_differ_are_given_up(instant):
     class Numeric(Learner):
         def update(self, columns, counts):

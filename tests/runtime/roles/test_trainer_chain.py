@@ -47,8 +47,8 @@ def batches(seed, bad=None):
 
 
 def train(trainer, calls, first=0, bad=None):
-    header = BatchTrainingData(0, UPDATES, 1_000, 99)
-    return [trainer.train(header, batches(i, bad))[0] for i in range(first, first + calls)]
+    headers = {i: BatchTrainingData(0, UPDATES, 1_000, 500 * i) for i in range(first, first + calls)}
+    return [trainer.train(header, batches(i, bad))[0] for i, header in headers.items()]
 
 
 @pytest.mark.parametrize("algo", ["td3", "sac"])
