@@ -89,11 +89,7 @@ class Chain:
         )
 
     def reset(self) -> None:
-        """Forget all records, because tensors were replaced."""
-        self.close()
-
-    def close(self) -> None:
-        """End compilations that still run."""
+        """Forget all records and programs, and end compilations that still run."""
         for variant in self._variants:
             if variant.compilation is not None:
                 variant.compilation.close()
@@ -225,7 +221,7 @@ class Chain:
 
     def _give_up(self, reason: str) -> None:
         """Make all updates by plain Python from now on."""
-        self.close()
+        self.reset()
         self._is_off = True
         self._when.warn(f"trainer.compile: the updates are not compiled, and run as before: {reason}")
 

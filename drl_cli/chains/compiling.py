@@ -91,10 +91,15 @@ class Compilation:
 
 
 def _cache_dir() -> Path:
-    """Return a folder below torch's own for compiled code. The import of torch's function would take a second."""
+    """Return a folder below torch's own for compiled code. The import of torch's function would take a second.
+
+    Raise NotCompiled if the folder belongs to another user.
+    """
     own = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
     folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or own) / "drl_cli"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():  # its libraries would run with the rights of this user
+        raise NotCompiled(f"{folder} belongs to another user; set TORCHINDUCTOR_CACHE_DIR")
     return folder
 
 

@@ -60,19 +60,20 @@ class Probe(int):
     def _plain(self) -> int:
         return int.__int__(self)
 
-    def _exactly(self) -> int:
+    def note_value(self) -> int:
+        """Return the value as a plain integer, and allow only counts with this value."""
         value = self._plain()
         self._path.note(self._compute, value)
         return value
 
     def __float__(self) -> float:
-        return float(self._exactly())
+        return float(self.note_value())
 
     def __int__(self) -> int:
-        return self._exactly()
+        return self.note_value()
 
     def __index__(self) -> int:
-        return self._exactly()
+        return self.note_value()
 
     def __bool__(self) -> bool:
         outcome = self._plain() != 0
@@ -87,7 +88,7 @@ def _arithmetic(name: str) -> Callable[[Probe, Any], Any]:
 
     def method(self: Probe, other: Any) -> Any:
         if type(other) is not int:
-            return of(self._exactly(), other._exactly() if isinstance(other, Probe) else other)
+            return of(self.note_value(), other.note_value() if isinstance(other, Probe) else other)
         return Probe._make(self._path, lambda counts: of(self._compute(counts), other), of(self._plain(), other))
 
     return method
@@ -97,7 +98,7 @@ def _comparison(name: str) -> Callable[[Probe, Any], Any]:
     of = getattr(operator, name.strip("_"))
 
     def method(self: Probe, other: Any) -> Any:
-        other = other._exactly() if isinstance(other, Probe) else other
+        other = other.note_value() if isinstance(other, Probe) else other
         outcome = of(self._plain(), other)
         self._path.note(lambda counts: of(self._compute(counts), other), outcome)
         return outcome
@@ -107,7 +108,7 @@ def _comparison(name: str) -> Callable[[Probe, Any], Any]:
 
 def _other(name: str) -> Callable[..., Any]:
     def method(self: Probe, *args: Any) -> Any:
-        return getattr(int, name)(self._exactly(), *args)
+        return getattr(int, name)(self.note_value(), *args)
 
     return method
 

@@ -33,13 +33,7 @@ class Program:
     """Runs a compiled record. The call has no checks: the columns must have the sizes of the recorded update."""
 
     def __init__(self, record: Record, library: str) -> None:
-        is_cpu = record.examples[0].device.type == "cpu"
-        runner: Any = torch._C._aoti
-        self._runner = (
-            runner.AOTIModelContainerRunnerCpu(library, 1)
-            if is_cpu
-            else runner.AOTIModelContainerRunnerCuda(library, 1, "cuda", "")
-        )
+        self._runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
         self._keep(record)
 
     def _keep(self, record: Record) -> None:

@@ -326,4 +326,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in HOST:
             self.tape.fail(f"Tensor.{func.__name__}: the update needs the value of a tensor in Python")
+        values: list[Any] = [args, kwargs]
+        tree_map_only(slice, lambda part: values.append((part.start, part.stop, part.step)), (args, kwargs))
+        tree_map_only(Probe, Probe.note_value, values)  # torch would read the number without a trace
         return func(*args, **(kwargs or {}))

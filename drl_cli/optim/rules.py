@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from drl_cli.chains import recording, untaped
+from drl_cli.chains import recording
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer_config import OptimizerConfig, Part, takes
 from drl_cli.optim.params import Params
+from drl_cli.optim.plain_steps import PLAIN
 from drl_cli.utils.lazy import Tensor, torch
 
 
@@ -162,13 +163,13 @@ class TorchOptim(OneForEachPart):
                 part.flat.grad = part.grad
                 self.flat[name] = part.flat
                 self.optimizers[name] = self.kind([part.flat], **arguments(name, options, self.kind, config))
-        self.is_plain = config.name in _PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
+        self.is_plain = config.name in PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         if recording() is None or not self.is_plain:
             super().step(names, factor)
             return
-        plain_step = _PLAIN[self.name]
+        plain_step = PLAIN[self.name]
         for name in names:
             if name in self.optimizers:
                 optimizer, flat = self.optimizers[name], self.flat[name]
@@ -278,65 +279,3 @@ def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor
     """Return the tensors that a torch optimizer keeps for one of its parameters."""
     memory = optimizer.state.get(value, {})
     return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}
-
-
-def _sgd(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Make a step of torch.optim.SGD without dampening, with plain operations."""
-    if group["weight_decay"]:
-        grad = grad + group["weight_decay"] * flat
-    if momentum := group["momentum"]:
-        buffer = _zeros(memory, "momentum_buffer", flat)
-        buffer.copy_(momentum * buffer + grad)
-        grad = grad + momentum * buffer if group["nesterov"] else buffer
-    flat.copy_(flat - lr * grad)
-
-
-def _rmsprop(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Make a step of torch.optim.RMSprop with plain operations."""
-    if group["weight_decay"]:
-        grad = grad + group["weight_decay"] * flat
-    alpha = group["alpha"]
-    _zeros(memory, "step", flat[:0]).add_(1.0)
-    square = _zeros(memory, "square_avg", flat)
-    square.copy_(alpha * square + (1.0 - alpha) * grad * grad)
-    variance: Tensor = square
-    if group["centered"]:
-        mean = _zeros(memory, "grad_avg", flat)
-        mean.copy_(alpha * mean + (1.0 - alpha) * grad)
-        variance = square - mean * mean
-    change = grad / (variance.sqrt() + group["eps"])
-    if group["momentum"]:
-        buffer = _zeros(memory, "momentum_buffer", flat)
-        buffer.copy_(group["momentum"] * buffer + change)
-        change = buffer
-    flat.copy_(flat - lr * change)
-
-
-def _radam(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Make a step of torch.optim.RAdam (Liu et al. 2019, arXiv 1908.03265) with plain operations."""
-    if group["weight_decay"]:
-        grad = grad + group["weight_decay"] * flat
-    beta1, beta2 = group["betas"]
-    step = _zeros(memory, "step", flat[:0]).add_(1.0).double()
-    mean, square = _zeros(memory, "exp_avg", flat), _zeros(memory, "exp_avg_sq", flat)
-    mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
-    square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
-    most, seen = 2.0 / (1.0 - beta2) - 1.0, 1.0 - beta2**step
-    length = most - 2.0 * step * beta2**step / seen
-    safe = length.clamp_min(5.0)
-    rectified = ((safe - 4.0) * (safe - 2.0) * most / ((most - 4.0) * (most - 2.0) * safe)).sqrt()
-    adaptive = (rectified * seen.sqrt()).float() / (square.sqrt() + group["eps"])
-    size = (lr / (1.0 - beta1**step)).float()
-    flat.copy_(flat - size * mean * torch.where(length > 5.0, adaptive, 1.0))
-
-
-def _zeros(memory: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """Return an optimizer's tensor, which is 0 before the first step; an empty `like` stands for a single number."""
-    if memory.get(name) is None:
-        with untaped():
-            memory[name] = torch.zeros_like(like) if len(like) else torch.zeros(())
-    kept: Tensor = memory[name]
-    return kept
-
-
-_PLAIN = {"sgd": _sgd, "rmsprop": _rmsprop, "radam": _radam}

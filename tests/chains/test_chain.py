@@ -1,6 +1,7 @@
 """Chain: when an update is recorded, compiled and run as a program, with an interpreter in place of the compiler."""
 
 import logging
+import os
 import shutil
 
 import numpy as np
@@ -163,6 +164,15 @@ def test_a_library_that_cannot_be_loaded_is_one_warning(monkeypatch, tmp_path):
         assert level == logging.WARNING
         assert "damaged.so cannot be loaded" in text
         assert not (tmp_path / "damaged.so").exists()
+
+
+def test_a_cache_of_another_user_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
+    learner, when = Learner(), When("before")
+    learn(Chain(learner.update, learner, when), learner, 4)
+    assert torch.equal(learner.w, eager(4)[1])
+    assert "belongs to another user" in when.take_notes()[0][1]
 
 
 def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(instant):

@@ -302,3 +302,24 @@ def test_functions_of_torch_func_are_recorded():
     torch.testing.assert_close(outputs[0], expected[0])
     torch.testing.assert_close(run(record, inputs(1))[0], expected[1])
     torch.testing.assert_close(taped.tensors(), plain.tensors())
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, n: x * n,
+        lambda x, n: x + torch.tensor(n),
+        lambda x, n: torch.full_like(x, n),
+        lambda x, n: torch.add(x, x, alpha=n),
+        lambda x, n: x[:, :n],
+    ],
+)
+def test_a_count_that_torch_reads_as_a_number_allows_only_this_count(compute):
+    tape = Tape(Counts(3, 2))
+    with tape:
+        tape.input(x := inputs(0))
+        out = compute(x, tape.counts.env_steps)
+    torch.testing.assert_close(out, compute(inputs(0), 2))
+    path = tape.record([out]).path
+    assert path.allows(Counts(9, 2))
+    assert not path.allows(Counts(3, 4))
