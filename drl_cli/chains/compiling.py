@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import fx
+from torch import Tensor, fx
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from drl_cli.chains.program import in_place
 
@@ -107,7 +109,8 @@ def _key(graph: fx.Graph, record: Record) -> str:
     """Return a hash of everything that the compiled code depends on."""
     sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in record.examples]
     machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), _flags())
-    parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads())
+    own = Path(__file__).read_text()
+    parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads(), own)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -119,10 +122,12 @@ def _flags() -> str:
 
 def compile_graph(library: str) -> None:
     """Compile the graph that stdin has into a library. The library appears as a whole or not at all."""
-    from torch._inductor import aot_compile
+    from torch._inductor import aot_compile, config
 
+    config.memory_planning = True  # one allocation for all intermediate results
     with open(0, "rb") as source:
         module, examples = torch.load(source, weights_only=False)
+    compute_scalars_once(module, examples)
     built = aot_compile(module, tuple(examples))
     unfinished = f"{library}.{os.getpid()}"
     try:
@@ -130,6 +135,29 @@ def compile_graph(library: str) -> None:
         os.replace(unfinished, library)
     finally:
         Path(unfinished).unlink(missing_ok=True)
+
+
+def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> None:
+    """Make torch store each value that larger tensors use, such as Adam's bias correction `1 - beta^step`.
+
+    Without this, torch computes the value again for every few elements of a larger tensor.
+    """
+    FakeTensorProp(module).propagate(*examples)
+
+    def size(node: fx.Node) -> int:
+        value = node.meta.get("val")
+        return value.numel() if isinstance(value, Tensor) else 0
+
+    for node in [*module.graph.nodes]:
+        if node.op == "call_function" and size(node) == 1 and any(size(user) > 1 for user in node.users):
+            value = node.meta["val"]
+            with module.graph.inserting_after(node):
+                # this view, unlike others, needs a tensor in memory
+                stored = module.graph.call_function(
+                    torch.ops.aten.as_strided.default, (node, [*value.shape], [*value.stride()])
+                )
+            node.replace_all_uses_with(stored, delete_user_cb=lambda user, own=stored: user is not own)
+    module.recompile()
 
 
 def _end_with_parent() -> None:

@@ -20,6 +20,21 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
+@contextmanager
+def no_subnormals() -> Iterator[None]:
+    """Treat numbers below 1.2e-38 as 0 in this thread inside the `with` block, if the processor can.
+
+    The moments of Adam decay to such numbers where a gradient stays 0, as in the weights of a relu that is never
+    active. Each operation with them takes about a hundred times as long.
+    """
+    can = torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        if can:
+            torch.set_flush_denormal(False)
+
+
 def keep_freed_memory() -> None:
     """Make the C library keep freed memory for later use, instead of returning the memory to the operating system.
 

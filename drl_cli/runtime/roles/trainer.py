@@ -22,7 +22,7 @@ from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.types import Array, Columns, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
-from drl_cli.utils.torch_ops import keep_freed_memory
+from drl_cli.utils.torch_ops import keep_freed_memory, no_subnormals
 
 
 class Trainer:
@@ -66,6 +66,7 @@ class Trainer:
         """Start from a published vector. Raise ValueError with both sizes if the vector does not fit."""
         self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
 
+    @no_subnormals()
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
         """Make one update per batch of `columns` `[U, B, ...]`. Return the report, and priorities if replay needs them.
 
