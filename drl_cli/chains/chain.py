@@ -41,7 +41,7 @@ class _Variant:
         self.records, self.is_rare = 1, record.path.share() < RARE
         self.compilation: Compilation | None = None
         self.program: Program | None = None
-        memory = {tensor.data_ptr() for tensor in record.storages}
+        memory = {tensor.untyped_storage().data_ptr() for tensor in record.storages}
         self.read = {name: x for name, x in _own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
 
     def result(self, outputs: Sequence[Tensor]) -> Any:

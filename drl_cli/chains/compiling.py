@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
+from drl_cli.chains import direct_products
 from drl_cli.chains.program import in_place
 
 if TYPE_CHECKING:
@@ -81,7 +84,8 @@ class Compilation:
             self._errors.seek(0)
             text = self._errors.read().decode(errors="replace")
             lines = [line.strip() for line in text.splitlines() if line.strip()] or [f"exit code {status}"]
-            raise NotCompiled(lines[-1][:300])
+            errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)] or lines
+            raise NotCompiled(errors[-1][:300])
         return str(self._library)
 
     def close(self) -> None:
@@ -109,7 +113,7 @@ def _key(graph: fx.Graph, record: Record) -> str:
     """Return a hash of everything that the compiled code depends on."""
     sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in record.examples]
     machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), _flags())
-    own = Path(__file__).read_text()
+    own = [path.read_text() for path in (Path(__file__), Path(direct_products.__file__))]
     parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads(), own)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -125,6 +129,7 @@ def compile_graph(library: str) -> None:
     from torch._inductor import aot_compile, config
 
     config.memory_planning = True  # one allocation for all intermediate results
+    direct_products.call_directly()
     with open(0, "rb") as source:
         module, examples = torch.load(source, weights_only=False)
     compute_scalars_once(module, examples)
@@ -142,7 +147,7 @@ def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> 
 
     Without this, torch computes the value again for every few elements of a larger tensor.
     """
-    FakeTensorProp(module).propagate(*examples)
+    FakeTensorProp(module, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*examples)
 
     def size(node: fx.Node) -> int:
         value = node.meta.get("val")

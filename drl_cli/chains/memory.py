@@ -43,11 +43,15 @@ class Geometry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The elements from `start` to `stop` of a storage; `node` has their values, in any shape but in this order."""
+    """The elements from `start` to `stop` of a storage; `node` has their values, in any shape but in this order.
+
+    `is_new`: the update wrote these elements.
+    """
 
     start: int
     stop: int
     node: fx.Node
+    is_new: bool
 
 
 class Recipe(NamedTuple):
@@ -67,18 +71,18 @@ class Memory:
     def __init__(self, call: Callable[..., fx.Node], geometry: Geometry, node: fx.Node) -> None:
         self._call, self._whole = call, geometry
         self._recipes: dict[Geometry, Recipe] = {}
-        self.is_written = False
-        self._set(geometry, node)
+        self._set(geometry, node, is_new=False)
 
-    def _set(self, geometry: Geometry, node: fx.Node) -> None:
+    def _set(self, geometry: Geometry, node: fx.Node, is_new: bool) -> None:
         self._nodes = {geometry: node}
         start = geometry.offset
-        self.pieces = [Piece(start, start + geometry.length, node)] if geometry.is_contiguous else []
+        self.pieces = [Piece(start, start + geometry.length, node, is_new)] if geometry.is_contiguous else []
 
     def add(self, geometry: Geometry, node: fx.Node) -> None:
         """Add elements that no other node holds."""
         self._nodes[geometry] = node
-        self.pieces = sorted([*self.pieces, Piece(geometry.offset, geometry.offset + geometry.length, node)])
+        piece = Piece(geometry.offset, geometry.offset + geometry.length, node, is_new=False)
+        self.pieces = sorted([*self.pieces, piece], key=_start)
 
     def remember(self, geometry: Geometry, recipe: Recipe) -> None:
         """Note how a view is made, for the case that it is read after a later write."""
@@ -94,9 +98,8 @@ class Memory:
 
     def write(self, geometry: Geometry, node: fx.Node) -> None:
         """Make `node` the values of a view."""
-        self.is_written = True
         if geometry == self._whole:
-            self._set(geometry, node)
+            self._set(geometry, node, is_new=True)
             return
         if not geometry.is_contiguous:
             if dense_and_order := _dense(geometry):
@@ -106,25 +109,29 @@ class Memory:
                 self._scatter(geometry, node)
             return
         start, stop = geometry.offset, geometry.offset + geometry.length
-        pieces = [Piece(start, stop, node)]
+        pieces = [Piece(start, stop, node, is_new=True)]
         for piece in self._present():
             if piece.start < start:
                 pieces.append(self._part(piece, piece.start, min(piece.stop, start)))
             if piece.stop > stop:
                 pieces.append(self._part(piece, max(piece.start, stop), piece.stop))
         self._nodes = {geometry: node}
-        self.pieces = sorted(pieces, key=lambda piece: piece.start)
+        self.pieces = sorted(pieces, key=_start)
 
     def flat(self) -> fx.Node:
         """Return the content of the whole storage in one dimension."""
         return self._join(self._whole.offset, self._whole.offset + self._whole.length)
+
+    def changes(self) -> list[Piece]:
+        """Return the pieces that the update wrote, with nodes of one dimension."""
+        return [self._part(piece, piece.start, piece.stop) for piece in self.pieces if piece.is_new]
 
     def _scatter(self, geometry: Geometry, node: fx.Node) -> None:
         """Write to a view with gaps between its elements, such as a column."""
         size, stride, offset = self._within(geometry)
         flat = self._call(aten.as_strided_scatter.default, self.flat(), node, size, stride, offset)
         start = self._whole.offset
-        self._nodes, self.pieces = {geometry: node}, [Piece(start, start + self._whole.length, flat)]
+        self._nodes, self.pieces = {geometry: node}, [Piece(start, start + self._whole.length, flat, is_new=True)]
 
     def _within(self, geometry: Geometry) -> tuple[list[int], list[int], int]:
         return [*geometry.size], [*geometry.stride], geometry.offset - self._whole.offset
@@ -158,7 +165,11 @@ class Memory:
         flat = self._call(aten.view.default, piece.node, [-1])
         if (start, stop) != (piece.start, piece.stop):
             flat = self._call(aten.slice.Tensor, flat, 0, start - piece.start, stop - piece.start)
-        return Piece(start, stop, flat)
+        return Piece(start, stop, flat, piece.is_new)
+
+
+def _start(piece: Piece) -> int:
+    return piece.start
 
 
 def _dense(geometry: Geometry) -> tuple[Geometry, list[int]] | None:

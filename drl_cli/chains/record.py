@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from drl_cli.chains.counts import Path
+from drl_cli.chains.memory import Piece
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,10 @@ class Draw:
 class Record:
     """An update as a graph. Its placeholders are the storages, the batch, the scalars and the draws, in this order.
 
-    `storages` are the captured tensors in one dimension. The graph's first outputs are the new values of the storages
-    with the indices `written`, and the others are the tensors that were given to `Tape.record`. `examples` are tensors
-    of the placeholders' sizes and types. `scalars` compute the scalars from the counts.
+    `storages` are the captured tensors in one dimension, divided into the parts that are written alone. The graph's
+    first outputs are the new values of the storages with the indices `written`, and the others are the tensors that
+    were given to `Tape.record`. `examples` are tensors of the placeholders' sizes and types. `scalars` compute the
+    scalars from the counts.
     """
 
     graph: fx.Graph
@@ -53,3 +58,48 @@ class Record:
             a.data_ptr() == b.data_ptr() or (i not in self.written and a.shape == b.shape and torch.equal(a, b))
             for i, (a, b) in enumerate(zip(self.storages, other.storages, strict=True))
         )
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A captured tensor in one dimension, its placeholder, and the pieces of it that an update writes."""
+
+    flat: Tensor
+    node: fx.Node
+    changes: Sequence[Piece]
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Return where the parts begin and end: each change is one part."""
+        ends = {0, len(self.flat)} | {end for piece in self.changes for end in (piece.start, piece.stop)}
+        return [*pairwise(sorted(ends))]
+
+
+def in_parts(graph: fx.Graph, storages: Sequence[Storage], others: Sequence[fx.Node]) -> fx.Graph:
+    """Return the graph with its placeholders in order: first the parts of the storages, then the others.
+
+    A part that is read is a placeholder, and no slice of one. So a compiler can write to it in place.
+    """
+    new, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    names = (f"x{i}" for i in count())
+    placed = [[(*ends, new.placeholder(next(names))) for ends in storage.parts()] for storage in storages]
+    known |= {node: new.placeholder(next(names)) for node in others}
+    whole = {storage.node: parts for storage, parts in zip(storages, placed, strict=True)}
+    for node, parts in whole.items():
+        nodes = [part for *_, part in parts]
+        known[node] = nodes[0] if len(nodes) == 1 else new.call_function(aten.cat.default, (nodes,))
+    for node in graph.nodes:
+        if node in known:
+            continue
+        if node.target is aten.view.default and node.args[0] in whole and node.args[1] == [-1]:
+            whole[node] = whole[node.args[0]]
+        if node.target is aten.slice.Tensor and node.args[0] in whole:
+            start, stop = node.args[2:]
+            for first, end, part in whole[node.args[0]]:
+                if first <= start and stop <= end:
+                    same = (first, end) == (start, stop)
+                    cut = (part, 0, start - first, stop - first)
+                    known[node] = part if same else new.call_function(aten.slice.Tensor, cut)
+        if node not in known:
+            known[node] = new.node_copy(node, lambda node: known[node])
+    new.eliminate_dead_code()
+    return new

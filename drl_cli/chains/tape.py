@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map_only
 from drl_cli.chains import _present, operations
 from drl_cli.chains.counts import Path, Probe
 from drl_cli.chains.memory import Geometry, Memory, Recipe, Unreadable
-from drl_cli.chains.record import Draw, Record
+from drl_cli.chains.record import Draw, Record, Storage, in_parts
 
 aten = torch.ops.aten
 HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
@@ -112,32 +112,30 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def record(self, outputs: Sequence[Tensor]) -> Record:
         """Return the graph with these outputs. Raise Untraceable."""
+        storages = list[Storage]()
         try:
             nodes = [self._read(tensor) for tensor in outputs] if self.reason is None else []
-            storages = [tensor for tensor, _ in self._captured]
-            memories = [self._memories[operations.address(tensor)] for tensor in storages]
-            written = [i for i, memory in enumerate(memories) if memory.is_written]
-            news = [memories[i].flat() for i in written] if self.reason is None else []
+            for flat, node in self._captured:
+                storages.append(Storage(flat, node, self._memories[operations.address(flat)].changes()))
         except Unreadable as error:
             self.fail(str(error))
         except Exception as error:
             self.fail(f"its results cannot be recorded: {error!r}")
         if self.reason is not None:
             raise Untraceable(self.reason)
-        groups = (self._captured, self._batch, self._scalars, self._draws)
-        self.graph.output((*news, *nodes))
-        placeholders = [node for group in groups for *_, node in group]
-        ordered, known = fx.Graph(), dict[fx.Node, fx.Node]()
-        for i, node in enumerate(placeholders):
-            known[node] = ordered.placeholder(f"x{i}")
-        for node in self.graph.nodes:
-            if node not in known:
-                known[node] = ordered.node_copy(node, lambda node: known[node])
-        ordered.eliminate_dead_code()
+        self.graph.output((*(piece.node for storage in storages for piece in storage.changes), *nodes))
         batch, scalars = [tensor for tensor, _ in self._batch], [tensor for _, tensor, _ in self._scalars]
-        examples = [torch.zeros_like(tensor) for tensor in (*storages, *batch, *scalars, *self._drawn)]
+        others = [*(node for _, node in self._batch), *(node for *_, node in self._scalars)]
+        graph = in_parts(self.graph, storages, [*others, *(node for _, node in self._draws)])
+        parts, written = list[Tensor](), list[int]()
+        for storage in storages:
+            starts = {piece.start for piece in storage.changes}
+            for start, stop in storage.parts():
+                written += [len(parts)] if start in starts else []
+                parts.append(storage.flat[start:stop])
+        examples = [torch.zeros_like(tensor) for tensor in (*parts, *batch, *scalars, *self._drawn)]
         computes, draws = [compute for compute, *_ in self._scalars], [draw for draw, _ in self._draws]
-        return Record(ordered, storages, written, computes, draws, examples, self.path, bool(self._sound))
+        return Record(graph, parts, written, computes, draws, examples, self.path, bool(self._sound))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

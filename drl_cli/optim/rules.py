@@ -108,8 +108,8 @@ class FusedAdam:
         square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
         steps = count.double()  # 1 - 0.999 has four digits in float32
         size = (lr / (1.0 - beta1**steps)).float()
-        root = (1.0 - beta2**steps).sqrt().float()
-        flat.copy_(decay * flat - size * mean / (square.sqrt() / root + self.options["eps"]))
+        scale = (1.0 - beta2**steps).rsqrt().float()
+        flat.copy_(decay * flat - size * mean / (square.sqrt() * scale + self.options["eps"]))
 
     def _views_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
         by_options: dict[Part, list[str]] = {}
