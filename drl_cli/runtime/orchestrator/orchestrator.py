@@ -113,7 +113,7 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
-        self.reports.send(self.learning.params_header)
+        self.reports.send(self.learning.params_header, is_last=self.progress.env_steps > 0)
         self._until(lambda: not self.saver.busy)
         self._decide()
         self._save()

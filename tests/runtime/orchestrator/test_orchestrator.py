@@ -206,15 +206,15 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
     graph.run()
     graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
     send = graph.reports.send
-    graph.reports.send = lambda header: (sent.append(header), send(header))
+    graph.reports.send = lambda *args, **last: (sent.append((*args, last)), send(*args, **last))
     shown = []
     graph.reports.ending = shown.append
     assert graph.trainer_facts is None
     graph.finish()
-    assert shown == ["the last checkpoint", "the last evaluation"]
+    assert shown == ["the last checkpoint", "", "the last evaluation"]
     newest = graph.learning.params_header
     assert newest.opt_steps == graph.progress.opt_steps > 0
-    assert sent == [newest]
+    assert sent == [(newest, {"is_last": True})]
     ((args, is_over),) = finished
     assert args == (newest, graph.learning.params, graph.config.orchestrator.stall_s)
     assert not is_over()
