@@ -21,6 +21,7 @@ from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups
 from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
+from drl_cli.settings.warm_up import with_short_warm_up
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
@@ -66,13 +67,14 @@ def answer(words: Sequence[str]) -> int:
     from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
 
-    config = compose(command.overrides, command.config_file)
+    config, changes = with_short_warm_up(compose(command.overrides, command.config_file), command.overrides)
     share_cores("async" if options.tune else config.mode)
     with users_errors(config.outside_modules):
         spec = preflight(config)
         check_use(config, spec, options)
         if auto_line is not None:
             print(auto_line)
+        print("".join(f"{line}\n" for line in changes), end="")
         if not config.dry_run:
             measure(config, spec, options, command, typed.overrides)
     return DONE

@@ -21,6 +21,7 @@ from drl_cli.runtime.files.checkpoint import adopt
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Space, Value, typed
 from drl_cli.settings.space import space as read_space
+from drl_cli.settings.warm_up import with_short_warm_up
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.ranking import print_values
@@ -126,6 +127,9 @@ def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], ov
     config, hpo = configs[0], configs[0].hpo
     check_rounds(config)
     round_steps = -(-config.total_env_steps // hpo.rounds)
+    in_round = replace(config, total_env_steps=round_steps)  # the warm-up of the first round is that of the run
+    _, changes = with_short_warm_up(in_round, [*fixed, *(f"{key}=" for key in space)])
+    print("".join(f"{line}\n" for line in changes), end="")
     text = f"{hpo.members} members, {hpo.rounds} rounds of {round_steps:,} env steps"
     if is_dry_run(options, f"{text} over {', '.join(space)}; all checks passed at {len(configs)} points"):
         return DONE

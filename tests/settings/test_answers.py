@@ -307,7 +307,7 @@ VALUES = [
     ("device=cuda:x", 2, "device: must be auto, cpu, cuda or cuda:N, got cuda:x"),
     ("logger=wandb", 2, "no logger option 'wandb'. Did you mean logger.wandb=offline?"),
     ("algo=acktr", 2, "unknown algorithm 'acktr'.   available: "),
-    ("env=Pendulum-v1 total_env_steps=10", 2, "say total_env_steps=1002 or more"),
+    ("env=Pendulum-v1 total_env_steps=10", 2, "say total_env_steps=130 or more"),
     ("env=Pendulum-v1 hpo=tpe", 2, "drl-train -m env=Pendulum-v1 hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'"),
     ("hpo=tpe algo.lr=interval(1,2)", 2, "drl-train -m hpo=tpe 'algo.lr=interval(1,2)'"),
     ("-m seed=range(0,100000)", 2, "this sweep has 100,000 jobs, and sweep.max_jobs=1000 is the most"),
