@@ -21,7 +21,6 @@ from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups
 from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
-from drl_cli.settings.warm_up import with_short_warm_up
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
@@ -66,6 +65,7 @@ def answer(words: Sequence[str]) -> int:
     command = with_run(typed)
     from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
+    from drl_cli.settings.fill import with_short_warm_up
 
     config, changes = with_short_warm_up(compose(command.overrides, command.config_file), command.overrides)
     share_cores("async" if options.tune else config.mode)

@@ -135,8 +135,7 @@ def _prepared(
     from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
-    from drl_cli.settings.fill import fill
-    from drl_cli.settings.warm_up import with_short_warm_up
+    from drl_cli.settings.fill import fill, with_short_warm_up
 
     resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config

@@ -20,10 +20,9 @@ from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_values
-from drl_cli.settings.fill import fill
+from drl_cli.settings.fill import fill, measure, with_short_warm_up
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
-from drl_cli.settings.warm_up import measure, with_short_warm_up
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
 """Groups whose files are a layer with the group's name. Files of other groups belong to the layer `default`."""

@@ -48,8 +48,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     from drl_cli.preflight.weights import with_weights
     from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
-    from drl_cli.settings.fill import fill
-    from drl_cli.settings.warm_up import with_short_warm_up
+    from drl_cli.settings.fill import fill, with_short_warm_up
 
     file = read_command(sweep.flags).config_file
     more = [f"{key}={value}" for key, value in options.items() if key not in ("resume", "dry_run")]

@@ -21,7 +21,6 @@ from drl_cli.runtime.files.checkpoint import adopt
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import Space, Value, typed
 from drl_cli.settings.space import space as read_space
-from drl_cli.settings.warm_up import with_short_warm_up
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.ranking import print_values
@@ -120,6 +119,8 @@ class Population(SearchRecord):
 
 def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
     """Check the corners of the search space, then train. Return the exit code. Raise UsageError if a check fails."""
+    from drl_cli.settings.fill import with_short_warm_up
+
     refuse_keys(options, SEARCH_KEYS, "is of a search, not of hpo=pbt")
     fixed, space = read_space(overrides)
     check_space(space)

@@ -94,6 +94,7 @@ def test_a_dry_run_a_sweep_and_a_benchmark_say_so(drl_here, tmp_path, monkeypatc
     assert typed.startswith("8 members, 10 rounds of 500 env steps")
 
 
+@pytest.mark.exhaustive
 def test_a_job_of_a_sweep_has_the_shortened_warm_up(trained, tmp_path):
     out, _ = trained("-m", "seed=0,1", *SMALL, "total_env_steps=500")
     assert out.count(LINE) == 1

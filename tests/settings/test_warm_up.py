@@ -3,7 +3,7 @@
 import pytest
 from graphs import make_config
 
-from drl_cli.settings.warm_up import short_warm_up, with_short_warm_up
+from drl_cli.settings.fill import short_warm_up, with_short_warm_up
 
 BASE = ("env=Pendulum-v1", "algo=sac", "mode=single")  # tuned: a warm-up of 1,000, batches of 128, a ratio of 0.5
 KEY, RANDOM = "orchestrator.min_inserts", "worker.random_steps"
