@@ -40,9 +40,10 @@ def report_line(status: Status) -> str:
     episodes = f"train return {number(status.train_return, '.1f'):>9}  length {number(status.train_length):>6}"
     if status.train_return is None:
         episodes = f"{NO_EPISODE:<{len(episodes)}}"
+    left = "" if status.state == "ending" else f"  {left_text(status)}"
     return (
         f"{_begin(status, status.env_steps)}  {episodes}  {_speed(status)}  ratio {ratio_text(status)}  "
-        f"lag {number(status.policy_lag):>4}  {left_text(status)}"
+        f"lag {number(status.policy_lag):>4}{left}"
     )
 
 

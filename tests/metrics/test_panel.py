@@ -160,6 +160,7 @@ def test_a_line_before_the_first_episode_has_ended_says_so():
     assert "step  12,288  no episode has ended yet  " in before
     assert before[before.index("env/s") :] == line[line.index("env/s") :]
     assert before.index("env/s") == line.index("env/s")
+    assert report_line(dataclasses.replace(STATUS, state="ending")) == line[: line.index("  left")]
 
 
 def test_a_line_about_waiting():

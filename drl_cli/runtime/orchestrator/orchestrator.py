@@ -124,6 +124,7 @@ class Orchestrator:
             self._until(lambda: not self.saver.busy)
         self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
+        self.reports.ending("the last records")
         if (problem := self.saver.problem) is not None:
             exit_code = problem.exit_code if isinstance(problem, RunError) else None
             raise NotSaved(f"the final weights could not be saved: {problem}", exit_code)

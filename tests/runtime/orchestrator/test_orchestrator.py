@@ -211,7 +211,7 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
     graph.reports.ending = shown.append
     assert graph.trainer_facts is None
     graph.finish()
-    assert shown == ["the last checkpoint", "", "the last evaluation"]
+    assert shown == ["the last checkpoint", "", "the last evaluation", "the last records"]
     newest = graph.learning.params_header
     assert newest.opt_steps == graph.progress.opt_steps > 0
     assert sent == [(newest, {"is_last": True})]
