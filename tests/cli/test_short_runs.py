@@ -102,9 +102,9 @@ def test_a_job_of_a_sweep_has_the_shortened_warm_up(trained, tmp_path):
     assert [read_config(folder).orchestrator.min_inserts for folder in runs] == [50, 50]
 
 
-@pytest.mark.parametrize("command", ["train", "bench"])
-def test_only_a_typed_warm_up_is_refused(drl_here, command):
-    done = drl_here(command, *SMALL, "total_env_steps=500", "orchestrator.min_inserts=500", "dry_run=true")
+@pytest.mark.parametrize("words", [("train",), ("train", "-m", "seed=0,1"), ("bench",)])
+def test_only_a_typed_warm_up_is_refused(drl_here, words):
+    done = drl_here(*words, *SMALL, "total_env_steps=500", "orchestrator.min_inserts=500", "dry_run=true")
     assert (done.returncode, done.stdout) == (2, "")
     assert "orchestrator.min_inserts=500 is not below total_env_steps=500" in done.stderr
 

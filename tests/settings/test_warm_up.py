@@ -67,6 +67,8 @@ def test_the_config_and_the_line():
     assert (config.min_inserts, config.random_steps, config.num_updates) == (50, 50, 225)
     assert line == f"warm-up: {KEY}=50 (not 1000), shortened to a tenth of total_env_steps=500"
     assert with_short_warm_up(config, words) == (config, [])
+    _, (line,) = with_short_warm_up(make_config(*words, "trainer.batch_size=50"), words)
+    assert line.endswith("=50 (not 1000), shortened to a tenth of total_env_steps=500")
     words = ("env=LunarLander", "algo=rainbow", "mode=single", "total_env_steps=300")
     config, (line,) = with_short_warm_up(make_config(*words), words)
     size = config.trainer.batch_size

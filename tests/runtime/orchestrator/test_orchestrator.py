@@ -200,6 +200,15 @@ def test_a_rescue_before_the_first_version_saves_nothing(build_graph):
     assert not list((graph.folder / "checkpoints").iterdir())
 
 
+def test_a_run_that_ends_before_its_first_step_has_no_last_report(build_graph):
+    graph, sent = build_graph(COUNTER, "mode=sync"), []
+    graph.interrupt()
+    graph.run()
+    graph.reports.send = lambda *args, **last: sent.append(last)
+    graph.finish()
+    assert (graph.progress.env_steps, sent) == (0, [{"is_last": False}])
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_graph, mode):
     graph, finished, sent = build_graph(COUNTER, f"mode={mode}", "total_env_steps=300"), [], []
