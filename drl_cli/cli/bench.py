@@ -65,14 +65,16 @@ def answer(words: Sequence[str]) -> int:
     command = with_run(typed)
     from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
+    from drl_cli.settings.fill import with_short_warm_up
 
-    config = compose(command.overrides, command.config_file)
+    config, changes = with_short_warm_up(compose(command.overrides, command.config_file), command.overrides)
     share_cores("async" if options.tune else config.mode)
     with users_errors(config.outside_modules):
         spec = preflight(config)
         check_use(config, spec, options)
         if auto_line is not None:
             print(auto_line)
+        print("".join(f"{line}\n" for line in changes), end="")
         if not config.dry_run:
             measure(config, spec, options, command, typed.overrides)
     return DONE

@@ -125,14 +125,17 @@ def train(
 
 def _prepared(
     config: Config, console: Console, args: Sequence[str]
-) -> "tuple[Config, EnvSpec, Resumed | None, Cluster | None]":
-    """Fill in the config for this machine or cluster, and check it. Raise UsageError if the config can't run."""
+) -> "tuple[Config, list[str], EnvSpec, Resumed | None, Cluster | None]":
+    """Fill in the config for this machine or cluster, and check it. Raise UsageError if the config can't run.
+
+    The lines say what is changed to fit total_env_steps.
+    """
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
-    from drl_cli.settings.fill import fill
+    from drl_cli.settings.fill import fill, with_short_warm_up
 
     resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config
@@ -142,9 +145,10 @@ def _prepared(
         console.awaits(f"the cluster at {config.ray.address}")
         cluster = join_cluster(config)
     config = fill(with_weights(config), cluster.nodes if cluster else ())
+    config, changes = (config, []) if resumed else with_short_warm_up(config, args)
     with users_errors(config.outside_modules):
         spec = preflight(config, args)
-        return with_capacity(config, spec), spec, resumed, cluster
+        return with_capacity(config, spec), changes, spec, resumed, cluster
 
 
 def _train(
@@ -155,8 +159,9 @@ def _train(
     args: Sequence[str],
     began: float,
 ) -> dict[str, Any]:
-    config, spec, resumed, cluster = _prepared(config, console, args)
+    config, changes, spec, resumed, cluster = _prepared(config, console, args)
     if config.dry_run:
+        print("".join(f"{line}\n" for line in changes), end="")
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
@@ -181,7 +186,13 @@ def _train(
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
         network += rollout_text(config)
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
-        for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, *network, *filter(None, described)):
+        for line in (
+            f"{title}  ->  {relative_path(folder)}{start}",
+            *notes,
+            *changes,
+            *network,
+            *filter(None, described),
+        ):
             console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)

@@ -39,8 +39,12 @@ class Display:
             print(text, file=self.out, flush=True)
 
     def is_due(self, status: Status) -> bool:
-        """Return whether the next report is due, and if so, restart the period. While the run starts, return False."""
-        if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
+        """Return whether the next report is due, and if so, restart the period. While the run starts, return False.
+
+        The last report of training, which awaits nothing, is always due.
+        """
+        is_last = status.state == "ending" and not status.awaits
+        if status.state == "starting" or (not is_last and time.monotonic() - self.reported < self.period_s):
             return False
         self.reported = time.monotonic()
         return True

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import clock, left_text, number, ratio_text
+from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text
 
 COLORS = dict.fromkeys(("failed", "diverged", "killed"), "red") | dict.fromkeys(("interrupted", "paused"), "yellow")
 COLORS["done"] = "green"
@@ -96,7 +96,7 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
         yield "waiting for", Text(status.awaited, style="bold")
     if not status.env_steps:
         return
-    training = ["no episode has ended yet"]
+    training = [NO_EPISODE]
     if status.train_return is not None:
         last = f"mean of the last {status.train_episodes} of {status.episodes:,} episodes"
         training = [f"return {status.train_return:.1f}", f"length {number(status.train_length)}", last]

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from drl_cli.metrics.status import Status
 
+NO_EPISODE = "no episode has ended yet"
+
 
 def clock(seconds: float | None) -> str:
     """Return a duration such as `0:03:58`, or `-` if it is unknown."""
@@ -35,10 +37,13 @@ def report_line(status: Status) -> str:
     """Return a line about training. Successive lines have aligned columns."""
     if status.awaits:
         return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {_speed(status)}"
+    episodes = f"train return {number(status.train_return, '.1f'):>9}  length {number(status.train_length):>6}"
+    if status.train_return is None:
+        episodes = f"{NO_EPISODE:<{len(episodes)}}"
+    left = "" if status.state == "ending" else f"  {left_text(status)}"
     return (
-        f"{_begin(status, status.env_steps)}  train return {number(status.train_return, '.1f'):>9}  "
-        f"length {number(status.train_length):>6}  {_speed(status)}  ratio {ratio_text(status)}  "
-        f"lag {number(status.policy_lag):>4}  {left_text(status)}"
+        f"{_begin(status, status.env_steps)}  {episodes}  {_speed(status)}  ratio {ratio_text(status)}  "
+        f"lag {number(status.policy_lag):>4}{left}"
     )
 
 

@@ -132,7 +132,7 @@ def update_problems(config: Config) -> Iterator[str]:
     elif config.num_updates < 1:
         yield (
             f"orchestrator.sample_insert_ratio={pace.sample_insert_ratio:g} x the transitions after "
-            f"orchestrator.min_inserts={config.min_inserts} is below 1 at total_env_steps={steps}: {NO_UPDATE}"
+            f"orchestrator.min_inserts={warm} is below 1 at total_env_steps={steps}: {NO_UPDATE}; {advice}"
         )
 
 

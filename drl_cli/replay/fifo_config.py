@@ -72,7 +72,8 @@ class FifoConfig(ReplayConfig):
                 "say mode=sync"
             )
         if load.total_env_steps < batch:
-            yield f"total_env_steps={load.total_env_steps} is below trainer.batch_size={batch}: {NO_UPDATE}"
+            line = f"total_env_steps={load.total_env_steps} is below trainer.batch_size={batch}: {NO_UPDATE}"
+            yield f"{line}; say total_env_steps={batch} or more"
         held = ahead + (self.times > 1)
         if self.capacity < (needed := held * batch + load.collected):
             yield (

@@ -20,7 +20,7 @@ from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_values
-from drl_cli.settings.fill import fill
+from drl_cli.settings.fill import fill, measure, with_short_warm_up
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
 
@@ -57,7 +57,7 @@ def explanation(config: Config, typed: Sequence[str]) -> list[str]:
     `typed` are the overrides that the user typed. The job has further overrides if the environment chooses options.
     """
     layers = job_layers(typed)
-    rows = [*chosen_options(layers, _choices()), *settings(config, layers)]
+    rows = [*chosen_options(layers, _choices()), *settings(config, layers, typed)]
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
     lines, last_group = list[str](), None
     for *cells, source in rows:
@@ -76,14 +76,17 @@ def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Itera
             yield f"{group}=", option, last.name, last.source
 
 
-def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
-    """Yield a row for each key."""
+def settings(config: Config, layers: Sequence[Layer], typed: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield a row for each key. `typed` are the overrides that the user typed."""
+    before, (config, _) = _values(config), with_short_warm_up(config, typed)
     derived = _derived(config)
     for key, value in _values(config).items():
         *earlier, last = (layer for layer in layers if layer.sets(key))
         source = last.source + (f"; here {as_typed(derived[key])}" if key in derived else "")
         if earlier and last.name == TYPED and key in earlier[-1].values:
             source = f"was {as_typed(earlier[-1].values[key])} ({earlier[-1].name}, {earlier[-1].source})"
+        if value != before[key]:
+            source = f"{source}: {as_typed(before[key])}, shortened to {measure(config)}"
         yield key, as_typed(value), last.name, source
 
 

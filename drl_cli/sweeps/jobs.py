@@ -48,20 +48,23 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     from drl_cli.preflight.weights import with_weights
     from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
-    from drl_cli.settings.fill import fill
+    from drl_cli.settings.fill import fill, with_short_warm_up
 
     file = read_command(sweep.flags).config_file
     more = [f"{key}={value}" for key, value in options.items() if key not in ("resume", "dry_run")]
     searches = [word for word in more if word.startswith("hpo.") and "resume" not in options]  # was judged before
     configs: list[Config] = []
     problems: dict[str, list[int]] = {}
+    changes: dict[str, list[int]] = {}
     tried: set[str] = set()
     codes: list[int] = []
     for job in jobs:
         try:
             check_command(CommandLine([], job.overrides, file, is_sweep=False))
             typed = build(mapping([*job.overrides, *more], file))
-            config = fill(with_weights(typed))
+            config, lines = with_short_warm_up(fill(with_weights(typed)), job.overrides)
+            for line in lines:
+                changes.setdefault(line, []).append(job.number)
             key = repr(config).replace(f"seed={config.seed}", "", 1)
             if key not in tried:
                 with users_errors(config.outside_modules):
@@ -78,6 +81,8 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     if problems:
         lines = [f"{problem}{_in_jobs(numbers, len(jobs))}" for problem, numbers in problems.items()]
         raise UsageError(lines, min(codes))
+    for line, numbers in changes.items():
+        print(f"{line}{_in_jobs(numbers, len(jobs))}")
     if configs:
         check_cluster(configs, Path(configs[0].output_dir).absolute() if sweep.folder == Path() else sweep.folder)
     return configs

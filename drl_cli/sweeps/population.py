@@ -119,6 +119,8 @@ class Population(SearchRecord):
 
 def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
     """Check the corners of the search space, then train. Return the exit code. Raise UsageError if a check fails."""
+    from drl_cli.settings.fill import with_short_warm_up
+
     refuse_keys(options, SEARCH_KEYS, "is of a search, not of hpo=pbt")
     fixed, space = read_space(overrides)
     check_space(space)
@@ -126,6 +128,9 @@ def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], ov
     config, hpo = configs[0], configs[0].hpo
     check_rounds(config)
     round_steps = -(-config.total_env_steps // hpo.rounds)
+    in_round = replace(config, total_env_steps=round_steps)  # the warm-up of the first round is that of the run
+    _, changes = with_short_warm_up(in_round, [*fixed, *(f"{key}=" for key in space)])
+    print("".join(f"{line}\n" for line in changes), end="")
     text = f"{hpo.members} members, {hpo.rounds} rounds of {round_steps:,} env steps"
     if is_dry_run(options, f"{text} over {', '.join(space)}; all checks passed at {len(configs)} points"):
         return DONE

@@ -154,8 +154,50 @@ def steps_of(checkpoint):
     return int(checkpoint.name.split("_")[1].split("-")[0])
 
 
+def weights(run):
+    return (run.folder / "checkpoints/last/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("mode", "total"),
+    [
+        ("single", 4000),
+        pytest.param("sync", 6000, marks=EXHAUSTIVE),
+        pytest.param("async", 6000, marks=EXHAUSTIVE),
+    ],
+)
+def test_a_run_that_sighup_ended_is_resumed_to_its_budget(start, tmp_path, mode, total):
+    args = (
+        *SMALL,
+        f"mode={mode}",
+        "orchestrator.sample_insert_ratio=0.25",
+        "manage.eval_period=2000",
+        f"total_env_steps={total}",
+    )
+    run = start(*args)
+    run.until(lambda: run.saved >= 400)
+    run.send(signal.SIGHUP, group=True)
+    check_end(run, signal.SIGHUP)
+    checkpoint = open_checkpoint(run.folder / "checkpoints" / "last")
+    assert checkpoint.params_header.opt_steps > 0
+    assert checkpoint.env_steps < total
+    resume = run.out.split("next: drl-train ")[1].split()[0]
+    again = start(resume)
+    assert again.wait() == 0, again.err
+    assert f"  from step {checkpoint.env_steps}" in again.out.replace(",", "")
+    assert (run.status, again.left()) == ("done", [])
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["env_steps"] >= total
+    assert summary["updates_per_env_step"] == pytest.approx(0.25, rel=0.02)
+    if mode != "async":
+        (tmp_path / "once").mkdir()
+        once = start(*args, "debug.in_process=true", cwd=tmp_path / "once")
+        assert once.wait() == 0, once.err
+        assert weights(once) == weights(run)
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("mode", ["single", "async"])
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
 def test_a_run_under_nohup_goes_on(start, mode):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run inherits it, as from nohup
     try:

@@ -96,6 +96,17 @@ def test_plain_reports_every_period_and_at_each_evaluation(clock):
     assert (console.status.scores, console.status.best) == (((400, 201.5),), (400, 201.5))
 
 
+def test_the_last_report_of_training_is_shown_before_its_period_is_over(clock):
+    console, shown = make("plain", period_s=30.0)
+    console.report(**RUNNING)
+    console.report(**RUNNING | {"state": "ending", "awaits": "the last checkpoint"})
+    assert len(shown()) == 1
+    console.report(**RUNNING | {"state": "ending", "env_steps": 1000})
+    assert "100.0%  step 1,000  train return       3.0" in shown()[1]
+    console.report(**RUNNING | {"state": "ending", "awaits": "the last evaluation"})
+    assert len(shown()) == 2
+
+
 def test_json_prints_one_object_per_line(clock):
     console, shown = make("json", period_s=30.0)
     console.awaits("Ray")

@@ -155,6 +155,14 @@ def test_lines_of_training_and_evaluation_are_aligned():
     )
 
 
+def test_a_line_before_the_first_episode_has_ended_says_so():
+    line, before = report_line(STATUS), report_line(dataclasses.replace(STATUS, train_return=None, train_length=None))
+    assert "step  12,288  no episode has ended yet  " in before
+    assert before[before.index("env/s") :] == line[line.index("env/s") :]
+    assert before.index("env/s") == line.index("env/s")
+    assert report_line(dataclasses.replace(STATUS, state="ending")) == line[: line.index("  left")]
+
+
 def test_a_line_about_waiting():
     warm = dataclasses.replace(STATUS, awaits="warm-up", done=640, needed=1000)
     assert "waiting for warm-up 640/1,000     812 env/s" in report_line(warm)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
 from types import SimpleNamespace
@@ -181,6 +182,24 @@ def test_a_line_tells_that_the_bound_on_the_age_lets_workers_wait(config, overri
 def test_warm_up_and_versions_follow_from_the_table(config, overrides, expected):
     made = config(*overrides)
     assert (made.min_inserts, made.sample_load_ratio, made.random_steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "few"),
+    [
+        (("algo=ppo",), 10),
+        (("algo=sac",), 10),
+        (("algo=sac",), 1001),  # 1,000 steps of warm-up
+        (("algo=sac", "orchestrator.sample_insert_ratio=1e-3"), 1500),
+        (("algo=sac", "algo.n_step=5", "orchestrator.sample_insert_ratio=0.25"), 1010),
+    ],
+)
+def test_the_advised_budget_is_the_smallest_that_is_enough(config, overrides, few):
+    def lines(budget):
+        return pace_problems(config("mode=single", "worker.num=1", *overrides, f"total_env_steps={budget}"))
+
+    advised = int(re.search(r"say total_env_steps=(\d+) or more", lines(few)[-1])[1])
+    assert (lines(advised), bool(lines(advised - 1))) == ([], True)
 
 
 def test_every_shard_holds_a_hand_over(config):

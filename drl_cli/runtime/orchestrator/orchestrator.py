@@ -113,7 +113,7 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
-        self.reports.send(self.learning.params_header)
+        self.reports.send(self.learning.params_header, is_last=self.progress.env_steps > 0)
         self._until(lambda: not self.saver.busy)
         self._decide()
         self._save()
@@ -124,6 +124,7 @@ class Orchestrator:
             self._until(lambda: not self.saver.busy)
         self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
+        self.reports.ending("the last records")
         if (problem := self.saver.problem) is not None:
             exit_code = problem.exit_code if isinstance(problem, RunError) else None
             raise NotSaved(f"the final weights could not be saved: {problem}", exit_code)

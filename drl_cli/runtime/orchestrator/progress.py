@@ -231,6 +231,14 @@ class Progress:
         """
         return self.training_before_s + max(0.0, self.elapsed_s() - self.evaluation_s)
 
+    def mean_rates(self) -> dict[str, float]:
+        """Return the steps per second in training. They are 0 before the first collect call has ended."""
+        elapsed = self.training_s() or math.inf
+        return {
+            "env_steps_per_s": (self.env_steps - self._before[0]) / elapsed,
+            "opt_steps_per_s": (self.opt_steps - self._before[1]) / elapsed,
+        }
+
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
         """Return the fractions of time that the workers and the trainer (since its first update) spent waiting."""
         moment = self.ended or now()
@@ -287,7 +295,6 @@ class Progress:
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
         self._system()
-        elapsed = self.training_s() or float("inf")  # 0 if the first call for steps has not ended: no speed is known
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {
@@ -302,8 +309,7 @@ class Progress:
             "best_return": best.mean if best else None,
             "best_step": best.params_header.env_steps if best else None,
             "eval_episodes": self.config.manage.eval_episodes,
-            "env_steps_per_s": (self.env_steps - self._before[0]) / elapsed,
-            "opt_steps_per_s": (self.opt_steps - self._before[1]) / elapsed,
+            **self.mean_rates(),
             "policy_lag_mean": self._lags[0] / max(1, self._lags[1]),
             "policy_lag_max": self._lags[2],
             "worker_wait_frac": worker_wait,

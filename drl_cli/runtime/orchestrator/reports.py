@@ -44,7 +44,8 @@ class Reports:
     def go_on(self, env_steps: int) -> None:
         self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
 
-    def send(self, params_header: LoadParams, state: str = "running") -> None:
+    def send(self, params_header: LoadParams, state: str = "running", is_last: bool = False) -> None:
+        """Send a report. The last report, after the last step of training, is shown even if no report is due."""
         self.next = now() + self.config.logger.report_s
         worker_wait_s = self.worker_wait_s()
         scalars = self.progress.report(worker_wait_s)
@@ -59,11 +60,16 @@ class Reports:
         fields = status_fields(self.config, self.progress, self.rates, scalars)
         if self.progress.collect_started is None and self.console.status.env_steps:  # shows the first collect calls
             fields = {name: value for name, value in fields.items() if name not in ("awaits", "done", "needed")}
+        awaits = self.console.status.awaits
         if self.is_ending:
-            fields |= {"state": "ending", "awaits": self.console.status.awaits, "left_s": 0.0}
+            fields |= {"state": "ending", "awaits": "" if is_last else awaits, "left_s": 0.0}
+            means = self.progress.mean_rates()  # a short run has no second report, from which a recent rate is known
+            fields |= {name: rate for name, rate in means.items() if is_last and fields[name] is None}
         else:
             fields["state"] = "starting" if self.progress.collect_started is None else state
         self.console.report(**fields)
+        if is_last:
+            self.ending(awaits)
 
     def published(self, params_header: LoadParams, params: Ref) -> None:
         """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""

@@ -200,21 +200,30 @@ def test_a_rescue_before_the_first_version_saves_nothing(build_graph):
     assert not list((graph.folder / "checkpoints").iterdir())
 
 
+def test_a_run_that_ends_before_its_first_step_has_no_last_report(build_graph):
+    graph, sent = build_graph(COUNTER, "mode=sync"), []
+    graph.interrupt()
+    graph.run()
+    graph.reports.send = lambda *args, **last: sent.append(last)
+    graph.finish()
+    assert (graph.progress.env_steps, sent) == (0, [{"is_last": False}])
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_graph, mode):
     graph, finished, sent = build_graph(COUNTER, f"mode={mode}", "total_env_steps=300"), [], []
     graph.run()
     graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
     send = graph.reports.send
-    graph.reports.send = lambda header: (sent.append(header), send(header))
+    graph.reports.send = lambda *args, **last: (sent.append((*args, last)), send(*args, **last))
     shown = []
     graph.reports.ending = shown.append
     assert graph.trainer_facts is None
     graph.finish()
-    assert shown == ["the last checkpoint", "the last evaluation"]
+    assert shown == ["the last checkpoint", "", "the last evaluation", "the last records"]
     newest = graph.learning.params_header
     assert newest.opt_steps == graph.progress.opt_steps > 0
-    assert sent == [newest]
+    assert sent == [(newest, {"is_last": True})]
     ((args, is_over),) = finished
     assert args == (newest, graph.learning.params, graph.config.orchestrator.stall_s)
     assert not is_over()

@@ -14,6 +14,7 @@ from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rates import RecentRates
 from drl_cli.runtime.orchestrator.reports import Reports
 
 
@@ -94,6 +95,24 @@ def test_the_state_of_the_status_follows_the_run(make):
     made.ending("the last checkpoint")
     made.send(LoadParams(1, 2, 3))
     assert status() == ("ending", "the last checkpoint")
+
+
+def test_the_last_report_awaits_nothing_and_always_has_rates(make):
+    made = make()
+    made.progress.collected(make_insert(40))
+    made.ending("the last checkpoint")
+    made.send(LoadParams(1, 2, 3))
+    assert (made.console.status.awaits, made.console.status.env_steps_per_s) == ("the last checkpoint", None)
+    made.rates = RecentRates(2)
+    made.progress.training_s, made.progress.opt_steps = lambda: 8.0, 4
+    shown, made.console.display.report = [], lambda status: shown.append(status)
+    made.send(LoadParams(1, 2, 3), is_last=True)
+    ((status, again),) = zip(shown, [made.console.status], strict=True)
+    assert (status.state, status.awaits, status.left_s) == ("ending", "", 0.0)
+    assert (status.env_steps_per_s, status.opt_steps_per_s) == (5.0, 0.5)
+    assert (again.state, again.awaits) == ("ending", "the last checkpoint")
+    made.send(LoadParams(1, 2, 3), is_last=True)
+    assert made.console.status.env_steps_per_s == 0.0  # the recent rate, known from two reports
 
 
 def test_exploration_is_a_mean_over_the_workers(make, sink):
