@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from drl_cli.algos.lookup import refusal
 from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
-from drl_cli.runs.auto import with_auto
+from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
@@ -68,7 +68,7 @@ def answer(words: Sequence[str]) -> int:
 
     config = compose(command.overrides, command.config_file)
     share_cores("async" if options.tune else config.mode)
-    with users_errors(config.outside_modules):
+    with naming_choice(auto_line), users_errors(config.outside_modules):
         spec = preflight(config)
         check_use(config, spec, options)
         if auto_line is not None:
@@ -131,7 +131,8 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine, str | None]:
     try:
         command = read_command([arg for arg in args if arg not in own])
         command, auto_line = with_auto(command)
-        check_command(with_run(command))
+        with naming_choice(auto_line):
+            check_command(with_run(command))
     except UsageError as error:
         exit_code = USAGE if problems else error.exit_code
         problems += error.problems

@@ -255,6 +255,8 @@ KEYS = [
     ("env=CartPole-v1 algo=rainbow replay=uniform", 2, "which replay.sampler=uniform does not have; say replay=prio"),
     ("env=CartPole-v1 algo=appo replay=prioritized", 2, "algo=appo needs replay.max_staleness, which replay.sampler"),
     ("env=CartPole-v1 algo=impala replay=uniform", 2, "does not have; say replay=fifo-once"),
+    ("env=Pong algo=auto algo.epochs=3", 2, "mrq has no option 'epochs'.   algo=auto chose mrq: "),
+    ("env=CartPole-v1 algo=auto replay=uniform dry_run=true", 2, "   algo=auto chose ppo: reached 475"),
     ("env=CartPole-v1 algo=auto,ppo", 2, "algo=auto,ppo: several values are a sweep, which needs -m: drl-train -m"),
     ("algo=mrq replay=uniform replay.beta=1", 2, "replay.beta: only replay=prioritized and replay=sequences have this"),
 ]  # fmt: skip
@@ -371,7 +373,7 @@ RIGHT = [
     ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
     ("env=CartPole-v1 algo=auto dry_run=true", "algo=auto chose "),
     ("env=CartPole-v1 algo=auto dry_run=True", "algo=auto chose "),
-    ("env=CartPole-v1 algo=auto explain=true", "algo=auto chose "),
+    ("env=CartPole-v1 algo=auto explain=true", "algo=auto, command line"),
     ("-m env=CartPole-v1 algo=auto seed=0,1 dry_run=true", "algo=auto chose "),
     ("env=CartPole-v1 algo.epsilon_end=0.1 explain=true", "action space  env=CartPole-v1"),
     ("env=LunarLanderContinuous env.kwargs.continuous=false explain=true", "action space  env=LunarLanderContinuous"),
