@@ -8,7 +8,8 @@ import yaml
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
 from drl_cli.errors import USER_CODE, UsageError, as_usage_error
-from drl_cli.settings.conf import bases, option_file, options, unreadable
+from drl_cli.settings.conf import LOADER, bases, conf_dir, option_file, options, unreadable
+from drl_cli.settings.synonyms import nearest_algorithm
 from drl_cli.settings.value_types import Unreadable, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound
 from drl_cli.utils.spelling import did_you_mean
@@ -21,12 +22,28 @@ def config_class(name: str) -> type[AlgoConfig]:
             found = load_algorithm(name).Config
         group_of(found)
     except NotFound as error:
-        known = ", ".join(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
-        hint = did_you_mean(name, ["auto", *known.split(", ")], quote="'")
-        line = f"unknown algorithm '{name}'.{hint}   available: {known}, or a module to import from {os.getcwd()}"
+        known = algorithm_names()
+        near = nearest_algorithm(name)
+        hint = f" The nearest here is algo={near}." if near else did_you_mean(name, ["auto", *known], quote="'")
+        listed = ", ".join(known)
+        line = f"unknown algorithm '{name}'.{hint}   available: {listed}, or a module to import from {os.getcwd()}"
         raise UsageError(line if name.isidentifier() else str(error)) from error
     except Unreadable as error:
         raise UsageError([f"{name}: {problem}" for problem in error.problems]) from error
+    return found
+
+
+def algorithm_names() -> list[str]:
+    """Return every name that `algo=` takes, except auto and the user's modules: algorithms, presets, installed ones."""
+    return list(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
+
+
+def algorithms_with(option: str) -> list[str]:
+    """Return the built-in algorithms whose yaml sets this option. Do not import the algorithms, which is slow."""
+    found = []
+    for name in algorithms():
+        node = yaml.load((conf_dir() / "algo" / f"{name}.yaml").read_text(), LOADER)
+        found += [name] if option in node.get("algo", node) else []
     return found
 
 

@@ -158,8 +158,16 @@ NAMES = [
     ("tuned=sac-Pendulum", 2, "no set of tuned values 'sac-Pendulum'. Did you mean sac-Pendulum-v1?"),
     ("algo=dqn env=CartPole-v1 tuned=sac-Pendulum-v1", 2, "tuned=sac-Pendulum-v1 is of algo=sac, and this run has"),
     ("algo=rainbow env=CartPole-v1 tuned=dqn-CartPole-v1", 2, "tuned=dqn-CartPole-v1 is of algo=dqn, and this run has"),
-    ("algo=rainbow algo.atms=5", 2, "algo.atms: c51 has no option 'atms'. Did you mean algo.atoms?"),
-    ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: dqn has no option 'n_stp'. Did you mean algo.n_step?"),
+    ("env=LunarLanderContinuous algo=droq algo.dropout=1.5", 2, "algo.dropout: droq has no option 'dropout'. Did you "),
+    (
+        "env=CartPole-v1 algo=ppo algo.n_step=3",
+        2,
+        "algo.n_step: must be 1, got 3, because rollouts hold single steps; a",
+    ),
+    ("env=CartPole-v1 algo=pqn algo.n_step=3", 2, "; algo.q_lambda sets how many rewards count"),
+    ("algo=trpo", 2, "unknown algorithm 'trpo'. The nearest here is algo=ppo.   available: "),
+    ("algo=rainbow algo.atms=5", 2, "algo.atms: rainbow has no option 'atms'. Did you mean algo.atoms?"),
+    ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: r2d2 has no option 'n_stp'. Did you mean algo.n_step?"),
 ]
 WORDS = [
     ("--env Pendulum-v1", 2, "no flag '--env': options have no dashes; say env=Pendulum-v1"),
@@ -255,8 +263,8 @@ KEYS = [
     ("env=CartPole-v1 algo=rainbow replay=uniform", 2, "which replay.sampler=uniform does not have; say replay=prio"),
     ("env=CartPole-v1 algo=appo replay=prioritized", 2, "algo=appo needs replay.max_staleness, which replay.sampler"),
     ("env=CartPole-v1 algo=impala replay=uniform", 2, "does not have; say replay=fifo-once"),
-    ("env=Pong algo=auto algo.epochs=3", 2, "mrq has no option 'epochs'.   algo=auto chose mrq: "),
-    ("env=CartPole-v1 algo=auto replay=uniform dry_run=true", 2, "   algo=auto chose ppo: reached 475"),
+    ("env=Pong algo=auto algo.epochs=3", 2, "pqn, reppo, vmpo   algo=auto chose mrq: "),
+    ("env=CartPole-v1 algo=auto replay=uniform", 2, "   algo=auto chose ppo: reached 475"),
     ("env=CartPole-v1 algo=auto,ppo", 2, "algo=auto,ppo: several values are a sweep, which needs -m: drl-train -m"),
     ("algo=mrq replay=uniform replay.beta=1", 2, "replay.beta: only replay=prioritized and replay=sequences have this"),
 ]  # fmt: skip
@@ -308,7 +316,7 @@ VALUES = [
     ("env=Pendulum-v1 network.hidden=[256", 2, "is not closed; say network.hidden=[256]"),
     ("device=cuda:x", 2, "device: must be auto, cpu, cuda or cuda:N, got cuda:x"),
     ("logger=wandb", 2, "no logger option 'wandb'. Did you mean logger.wandb=offline?"),
-    ("algo=acktr", 2, "unknown algorithm 'acktr'.   available: "),
+    ("algo=acktr", 2, "unknown algorithm 'acktr'. The nearest here is algo=ppo.   available: "),
     ("env=Pendulum-v1 total_env_steps=10", 2, "say total_env_steps=1002 or more"),
     ("env=Pendulum-v1 hpo=tpe", 2, "drl-train -m env=Pendulum-v1 hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'"),
     ("hpo=tpe algo.lr=interval(1,2)", 2, "drl-train -m hpo=tpe 'algo.lr=interval(1,2)'"),
