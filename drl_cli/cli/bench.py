@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from drl_cli.algos.lookup import refusal
 from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
 from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import refusal
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
@@ -169,7 +169,9 @@ def check_use(config: Config, spec: EnvSpec, options: Options) -> None:
         raise UsageError("ray.address: drl-bench measures this machine, not a cluster; leave it out")
     if config.explain:
         raise UsageError("explain: drl-bench measures; drl-train explain=true says where values come from")
-    if options.tune and (problem := refusal(config.algo.name, spec, "async", config.replay.table)):
+    if options.tune and (
+        problem := refusal(config.algo.name, spec, "async", config.replay.table, typed=config.algo_name)
+    ):
         raise UsageError(f"tune=true: {problem}")
 
 

@@ -11,9 +11,10 @@ import yaml
 
 from drl_cli.algos.lookup import ACTIONS, load_algorithm
 from drl_cli.errors import UsageError
+from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults
-from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_spec, typed_values
+from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 
 FALLBACK = "mrq"

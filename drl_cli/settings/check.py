@@ -8,11 +8,10 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import action_problem
 from drl_cli.errors import USER_CODE, Problems, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
 from drl_cli.runtime.config import Config
-from drl_cli.settings.algorithm import algorithm_of, config_class, short_name
+from drl_cli.settings.algorithm import action_problem, algorithm_of, config_class, short_name
 from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
@@ -73,7 +72,8 @@ def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str 
     if algo is None or command.config_file is not None or not is_one:
         return None
     spec = typed_spec(tuple(command.overrides))
-    return action_problem(algorithm_of(unquoted(typed["algo"])), spec) if spec is not None else None
+    option = unquoted(typed["algo"])
+    return action_problem(algorithm_of(option), spec, option) if spec is not None else None
 
 
 def _check_override(

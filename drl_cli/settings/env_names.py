@@ -12,6 +12,7 @@ import yaml
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import MISSING, USER_CODE, UsageError
 from drl_cli.networks.images import image, is_large
+from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import conf_dir, defaults, option_file
@@ -38,8 +39,6 @@ DM_CONTROL = re.compile(
 """The ways to write a task of dm_control. Its id is dm_control/DOMAIN-TASK-v0."""
 FAMILIES = ("mujoco", "images")
 """Kinds of environments that share tuned values: `conf/tuned/<algo>-<family>.yaml`."""
-DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
-"""The default algorithm by the kind of actions. The default of train.yaml is for continuous actions."""
 
 
 def check_env(name: str, ours: Sequence[str]) -> None:

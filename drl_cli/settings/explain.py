@@ -15,11 +15,12 @@ from omegaconf import OmegaConf
 
 from drl_cli.algos.lookup import ACTIONS
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_values
+from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import fill
 from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.settings.hydra_plugins import chosen_groups

@@ -123,8 +123,8 @@ def test_several_environments_are_refused():
 
 
 def test_every_recorded_result_names_an_algorithm_that_fits():
-    from drl_cli.algos.lookup import action_problem, load_algorithm
-    from drl_cli.settings.algorithm import algorithm_of
+    from drl_cli.algos.lookup import load_algorithm
+    from drl_cli.settings.algorithm import action_problem, algorithm_of
     from drl_cli.settings.env_names import typed_spec
 
     for env in {result["env"] for result in auto.results()}:
