@@ -69,17 +69,20 @@ def answer(words: Sequence[str]) -> int:
     config = compose(command.overrides, command.config_file)
     share_cores("async" if options.tune else config.mode)
     with naming_choice(auto_line), users_errors(config.outside_modules):
-        spec = preflight(config)
+        spec = preflight(config, typed.overrides)
         check_use(config, spec, options)
         if auto_line is not None:
             print(auto_line)
         if not config.dry_run:
-            measure(config, spec, options, command, typed.overrides)
+            measure(config, spec, options, command, typed)
     return DONE
 
 
-def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: Sequence[str]) -> None:
-    """Measure the chosen parts, print the figures, and propose a command line if `tune` is set."""
+def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: CommandLine) -> None:
+    """Measure the chosen parts, print the figures, and propose a command line if `tune` is set.
+
+    `typed` is the command line before `with_run` read `from_config`.
+    """
     from drl_cli.bench.end_to_end import overridden
     from drl_cli.bench.figures import row
     from drl_cli.bench.suite import Suite
@@ -104,7 +107,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
     if tuned is not None:
         setting, pace = tuned
         mode = [] if config.mode == "async" else ["mode=async"]
-        line = shlex.join(["drl-train", *overridden(typed, *mode, *setting.keys)])
+        line = shlex.join(["drl-train", *typed.flags, *overridden(typed.overrides, *mode, *setting.keys)])
         asked = None if config.is_on_policy else config.orchestrator.sample_insert_ratio
         print("\n".join([*advice(pace, asked), f"next: {line}"]))
     if options.json is not None:

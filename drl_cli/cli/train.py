@@ -161,6 +161,8 @@ def _train(
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
+    from drl_cli.algos.lookup import load_algorithm
+    from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
     from drl_cli.preflight.pace import rollout_text
     from drl_cli.runtime.files.checkpoint import write_json
@@ -172,6 +174,8 @@ def _train(
         begin_job(folder)
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
             record = resumed.begin(command) if resumed else run_record(config, folder, command)
+            formats = kind_of(load_algorithm(config.algo.name).Policy, config.network).formats
+            record |= {"renders": spec.renders, "formats": list(formats)}  # which commands `end_text` may recommend
             write_config(folder, config)
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")

@@ -159,3 +159,8 @@ def test_a_wrapper_that_raises_in_a_step_is_a_fault():
     envs = EnvBatch(named("Stuck"), read_spec(named("Stuck")), [0], 0)
     with pytest.raises(EnvFault, match="env 0: step raised RuntimeError: stuck"):
         envs.step(np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize(("id", "renders"), [("Pendulum-v1", True), ("drl_cli.envs.probes:BitFlip-v0", False)])
+def test_whether_videos_can_be_recorded_is_read_from_the_metadata(id, renders):
+    assert read_spec(EnvConfig("test", id, {}, None, 1.0, "auto", False, False)).renders == renders

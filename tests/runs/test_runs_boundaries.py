@@ -28,6 +28,7 @@ def run(small_run, tmp_path, monkeypatch):
 
 
 def test_the_next_commands_stand_below_each_other(tmp_path):
+    (tmp_path / "events.out.tfevents.1").touch()
     text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, tmp_path)
     assert [line[:12] for line in text.splitlines()[1:]] == [
         "next: drl-ev", "      drl-pl", "      drl-ex", "      tensor",
