@@ -33,7 +33,9 @@ EXAMPLES = (
 class Options:
     """Options of drl-compare."""
 
-    runs: tuple[str, ...] = field(metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids"})
+    runs: tuple[str, ...] = field(
+        metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids, names of runs"}
+    )
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
     smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")

@@ -40,6 +40,11 @@ def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(run):
     assert named_run(read_command(["-m", "from_config=latest", "seed=1,2"])).resolve() == run.resolve()
 
 
+@pytest.mark.parametrize("word", ["resume=small", "resume=name=small", "from_config=small"])
+def test_a_run_may_be_resumed_by_its_name(run, word):
+    assert named_run(read_command([word])).resolve() == run.resolve()
+
+
 def test_weights_are_loaded_only_before_the_first_checkpoint(run):
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["load_weights"] = "elsewhere"

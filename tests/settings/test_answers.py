@@ -343,7 +343,7 @@ VALUES = [
     ("env=Pendulum-v1 env.kwargs.colour=1", 2, "Pendulum-v1 has no argument 'colour'.   arguments: render_mode, g"),
 ]
 RUNS = [
-    ("resume=", 2, "resume: say which run: resume=latest, a path, or the start of a run id"),
+    ("resume=", 2, "resume: say which run: resume=latest, a path, the start of a run id, or a run's name"),
     ("resume=lastest", 2, "Did you mean latest?"),
     ("from_config=latest algo=ppo", 2, "so it can't change; a new run: drl-train algo=ppo ..."),
     ("from_config=latest replay=fifo-once", 2, "here single keys can be set, such as replay.KEY=VALUE"),
