@@ -576,6 +576,32 @@ def test_a_task_of_dm_control_may_be_written_in_several_ways(place, answer, monk
     assert_answer(place, answer(f"env={name}"), 2, f"no environment '{name}'. Did you mean env=dm_control/cheetah-run-")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("dm_control/cheeta-run-v0", "cheetah-run"),
+        ("dm_control/cheetah-rum-v0", "cheetah-run"),
+        ("dmc/walkr-walk", "walker-walk"),
+        ("cheeta-run", "cheetah-run"),
+        ("humanoid_cmu-run", "humanoid_CMU-run"),
+        ("dm_control/cartpole-swingup_spars-v0", "cartpole-swingup_sparse"),
+    ],
+)
+def test_a_misspelled_task_of_dm_control_is_corrected_before_its_package_is_asked_for(
+    place, answer, monkeypatch, name, meant
+):
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
+    says = f"no environment '{name}'. Did you mean env=dm_control/{meant}-v0?"
+    assert_answer(place, answer(f"env={name}"), 2, says)
+
+
+@pytest.mark.parametrize("name", ["dm_control/stack_2_bricks_features-v0", "dm_control/RodentTwoTouch-v0"])
+def test_other_tasks_of_dm_control_ask_for_its_package(place, answer, monkeypatch, name):
+    monkeypatch.setattr("drl_cli.envs.catalog._is_there", lambda module: module != "shimmy")
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
+    assert_answer(place, answer(f"env={name}"), 3, f"{name} needs shimmy:  pip install")
+
+
 def test_rendering_mujoco_in_a_window_needs_a_display(place, answer, monkeypatch):
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)
