@@ -55,8 +55,8 @@ def naming_choice(line: str | None) -> Iterator[None]:
         yield
     except UsageError as error:
         name = line.removeprefix(CHOSE).partition(":")[0] if line is not None else ""
-        about = re.compile(rf"algo\.|.*\b{re.escape(name)}\b", re.IGNORECASE)
-        place = next((i for i, problem in enumerate(error.problems) if about.match(problem)), None)
+        about = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
+        place = next((i for i, problem in enumerate(error.problems) if about.search(problem)), None)
         if line is None or place is None:
             raise
         problems = [*error.problems]

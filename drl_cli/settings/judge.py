@@ -30,26 +30,22 @@ def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig, typed: str 
     problems: list[str] = []
     result = key.type.read(value, key.name, problems)
     if problems:
-        raise UsageError(
-            [
-                unknown_key(line, algo, typed=typed) if isinstance(line, UnknownKey) else line + _why_fixed(line, algo)
-                for line in problems
-            ]
-        )
+        unknown = (unknown_key(line, algo, typed=typed) if isinstance(line, UnknownKey) else line for line in problems)
+        raise UsageError([line + _why_fixed(line, algo, typed) for line in unknown])
     return result
 
 
-def _why_fixed(line: str, algo: type[AlgoConfig]) -> str:
+def _why_fixed(line: str, algo: type[AlgoConfig], typed: str | None) -> str:
     """Return why an algorithm that learns from rollouts has a fixed `algo.n_step`, if the line is about this key."""
     keys = keys_of(algo)
-    if not (line.startswith("algo.n_step: ") and _is_on_policy(keys)):
+    if not (line.startswith("algo.n_step: ") and is_on_policy(keys)):
         return ""
     other = next(key for key in LAMBDAS if key in keys)
-    return f", because rollouts hold single steps; {other} sets how many rewards count"
+    return f", because {typed or short_name(algo)} learns from rollouts; {other} sets how many rewards count"
 
 
-def _is_on_policy(keys: Mapping[str, Key]) -> bool:
-    """Return whether an algorithm learns from rollouts: its option `n_step` can only be 1."""
+def is_on_policy(keys: Mapping[str, Key]) -> bool:
+    """Return whether an algorithm with these keys learns from rollouts: its option `n_step` can only be 1."""
     return isinstance(keys["algo.n_step"].type, Choice)
 
 
@@ -59,7 +55,7 @@ def problems_of(name: str, value: Any, algo: type[AlgoConfig], typed: str | None
     if name not in keys:
         return [] if is_free(name, keys) else [unknown_key(name, algo, value, typed)]
     try:
-        judge(keys[name], value, algo)
+        judge(keys[name], value, algo, typed)
     except UsageError as error:
         return error.problems
     return []
@@ -90,7 +86,7 @@ def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None, typed: str
 def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
     """Return a sentence with the key that the user probably means, or with advice, or ''."""
     full = f"{group}.{name}" if group else name
-    excluded = OFF_POLICY if _is_on_policy(keys) else ON_POLICY
+    excluded = OFF_POLICY if is_on_policy(keys) else ON_POLICY
     advice, others = note(full), [key for key in synonyms(full, keys) if key not in excluded]
     others.sort(key=lambda key: key not in ON_POLICY)
     siblings = [_last(key) for key, each in keys.items() if each.group == group]

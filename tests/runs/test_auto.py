@@ -56,7 +56,7 @@ def test_a_result_of_few_seeds_that_would_not_be_chosen_is_not_named(known):
     ("problems", "place"),
     [
         (["seed: must be >= 0, got -1", "algo.epochs: dqn has no option 'epochs'."], 1),
-        (["algo.atms: c51 has no option 'atms'. Did you mean algo.atoms?", "dqn is here"], 0),
+        (["algo.lr: must be > 0, got 0"], None),
         (["DQN can't learn from replay=fifo; say replay=uniform"], 0),
         (["seed: must be >= 0, got -1", "no set of tuned values 'dqn2'"], None),
     ],

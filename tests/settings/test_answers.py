@@ -167,7 +167,7 @@ NAMES = [
     (
         "env=CartPole-v1 algo=ppo algo.n_step=3",
         2,
-        "algo.n_step: must be 1, got 3, because rollouts hold single steps; a",
+        "algo.n_step: must be 1, got 3, because ppo learns from rollouts; algo",
     ),
     ("env=CartPole-v1 algo=pqn algo.n_step=3", 2, "; algo.q_lambda sets how many rewards count"),
     ("algo=trpo", 2, "unknown algorithm 'trpo'. The nearest here is algo=ppo.   available: "),
@@ -180,6 +180,7 @@ WORDS = [
     ("--resume latest", 2, "no flag '--resume': options have no dashes; say resume=latest"),
     ("--lr 1e-3", 2, "no flag '--lr': options have no dashes; say algo.lr=1e-3"),
     ("--total-timesteps 1e6", 2, "no flag '--total-timesteps': options have no dashes; say total_env_steps=1e6"),
+    ("--n-steps 5 env=CartPole-v1 algo=ppo", 2, "options have no dashes; say worker.unroll=5"),
     ("--hidden 256", 2, "say network.hidden=[256]"),
     ("--cuda", 2, "say device=cuda"),
     ("--seed", 2, "say seed=..."),

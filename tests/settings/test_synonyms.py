@@ -180,3 +180,7 @@ def test_algorithms_with_an_option_are_found_without_their_import():
 def test_a_flag_of_another_tool_means_our_key():
     assert meant("n-steps") == "algo.n_step"
     assert meant("num-steps") == "total_env_steps"
+    assert meant("n-steps", ["algo=a2c"]) == "worker.unroll"
+    assert meant("n-steps", ["algo=dqn", "seed=1"]) == "algo.n_step"
+    assert meant("n-steps", ["algo=no_such"]) == "algo.n_step"
+    assert meant("learning-starts", ["algo=ppo"]) is None
