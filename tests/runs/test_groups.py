@@ -153,6 +153,7 @@ def test_the_last_part_of_a_key_is_a_hint_and_a_reward_module_is_the_last_choice
     keys = ["reward.lr", "algo.lr", "seed"]
     assert key_hint("lr", keys) == " Did you mean algo.lr?"
     assert key_hint("lr", ["reward.lr"]) == " Did you mean reward.lr?"
+    assert key_hint("lr", ["reward.lr", "teacher.lr"]) == " Did you mean teacher.lr?"
     assert key_hint("sed", keys, ["sort"]) == " Did you mean seed?"
     assert key_hint("srot", keys, ["sort"]) == " Did you mean sort?"
     assert key_hint("n_epochs", keys) == ""

@@ -596,7 +596,9 @@ def test_a_misspelled_task_of_dm_control_is_corrected_before_its_package_is_aske
     assert_answer(place, answer(f"env={name}"), 2, says)
 
 
-@pytest.mark.parametrize("name", ["dm_control/stack_2_bricks_features-v0", "dm_control/RodentTwoTouch-v0"])
+@pytest.mark.parametrize(
+    "name", ["dm_control/stack_2_bricks_features-v0", "dm_control/RodentTwoTouch-v0", "dm_control/walker-jump-v0"]
+)
 def test_other_tasks_of_dm_control_ask_for_its_package(place, answer, monkeypatch, name):
     monkeypatch.setattr("drl_cli.envs.catalog._is_there", lambda module: module != "shimmy")
     monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
