@@ -1,5 +1,6 @@
 """The text printed at the end of a run: the results and useful next commands."""
 
+import importlib.util
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ def _commands(summary: Mapping[str, Any], folder: Path) -> list[str]:
         commands.append(f"drl-train resume={run}")
     if summary.get("checkpoint_best"):
         commands.append(f"drl-eval run={run} episodes=100")
-        if facts.get("renders", True):
+        if facts.get("renders", True) and importlib.util.find_spec("PIL") is not None:  # drl-play writes with Pillow
             commands.append(f"drl-play run={run}")
         if formats := facts.get("formats", ["numpy"]):
             commands.append(f"drl-export run={run}{'' if 'numpy' in formats else f' format={formats[0]}'}")

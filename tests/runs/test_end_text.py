@@ -26,11 +26,19 @@ def test_resume_is_advised_unless_the_users_code_would_fail_again(tmp_path, exit
         ({"formats": ["torch", "onnx"]}, ["drl-eval", "drl-play", "drl-export format=torch"]),
     ],
 )
-def test_only_commands_that_work_for_the_run_are_recommended(tmp_path, facts, words):
+def test_only_commands_that_work_for_the_run_are_recommended(tmp_path, monkeypatch, facts, words):
     (tmp_path / "run.json").write_text(json.dumps(facts))
     summary = {"status": "done", "checkpoint_best": "checkpoints/step_1"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)  # Pillow is installed
     lines = [line[6:].replace(f" run={tmp_path}", "") for line in end_text(summary, tmp_path).splitlines()[1:]]
     assert [line.removesuffix(" episodes=100") for line in lines] == words
+
+
+@pytest.mark.parametrize("has_pillow", [True, False])
+def test_a_video_is_recommended_if_pillow_is_installed(tmp_path, monkeypatch, has_pillow):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: has_pillow or None)
+    text = end_text({"status": "done", "checkpoint_best": "checkpoints/step_1"}, tmp_path)
+    assert ("drl-play" in text) == has_pillow
 
 
 def test_tensorboard_is_recommended_if_the_run_wrote_for_it(tmp_path):
