@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = "outputs") -> "TrainedPolicy":
     """Return the trained policy of a run. `policy(obs)` returns the best action, in the environment's own units.
 
-    `run` is a path, `latest`, a glob, or the start of a run id below output_dir. `checkpoint` is best, last, a number
-    of env steps, or the name of a checkpoint folder. Raise UsageError if the checkpoint is missing or can't be loaded.
+    `run` is a path, `latest`, a glob, or the start of the id or the name of a run below output_dir. `checkpoint` is
+    best, last, a number of env steps, or the name of a checkpoint folder. Raise UsageError if the checkpoint is missing
+    or can't be loaded.
     """
     from drl_cli.deploy.trained import open_policy
 

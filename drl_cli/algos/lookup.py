@@ -1,4 +1,4 @@
-"""Find algorithms by name (built-in, installed, or a user's module), and check whether an algorithm fits a run."""
+"""Find algorithms by name: built-in, installed, or a user's module."""
 
 import importlib
 import pkgutil
@@ -11,7 +11,6 @@ import drl_cli.algos.continuous
 import drl_cli.algos.on_policy
 from drl_cli.algos.base import AlgoConfig, Algorithm, Policy
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import NotFound, import_module
 
 ENTRY_POINTS = "drl_cli.algos"
@@ -136,33 +135,3 @@ def _lacks(module: ModuleType) -> list[str]:
 def title(name: str) -> str:
     """Return an algorithm's name for messages: `SAC` for the built-in `sac`, or `my_pkg.my_algo` unchanged."""
     return name.upper() if name in algorithms() else name
-
-
-def refusal(name: str, spec: EnvSpec, mode: str, sampler: str, needs_steps: bool = False) -> str | None:
-    """Return why an algorithm cannot use this environment, run mode or replay sampler, or None if all fit.
-
-    With `needs_steps`, the network is recurrent, and the advice names only samplers that serve steps in order.
-    """
-    module = load_algorithm(name)
-    if problem := action_problem(name, spec):
-        return problem
-    if mode not in module.MODES:
-        return f"{title(name)} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
-    accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
-    if sampler not in accepted:
-        in_order = [table for table in module.TABLES if table in IN_ORDER] if needs_steps else []
-        tables = " or ".join(f"replay={table}" for table in in_order or module.TABLES)
-        return f"{title(name)} can't learn from replay={sampler}; say {tables}"
-    return None
-
-
-def action_problem(name: str, spec: EnvSpec) -> str | None:
-    """Return why an algorithm can't act in an environment, and which algorithms can; None if this algorithm can."""
-    module = load_algorithm(name)
-    if spec.action.kind in module.ACTIONS:
-        return None
-    wanted = ACTIONS[module.ACTIONS[0]]
-    fits = [f"algo={other}" for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
-    advice = f" For this: {' or '.join(fits)}" if fits else " No algorithm here handles that yet."
-    article = "an" if wanted[0] in "aeiou" else "a"
-    return f"{title(name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"

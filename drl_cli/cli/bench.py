@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from drl_cli.algos.lookup import refusal
 from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
-from drl_cli.runs.auto import with_auto
+from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import refusal
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
@@ -69,19 +69,22 @@ def answer(words: Sequence[str]) -> int:
 
     config, changes = with_short_warm_up(compose(command.overrides, command.config_file), command.overrides)
     share_cores("async" if options.tune else config.mode)
-    with users_errors(config.outside_modules):
-        spec = preflight(config)
+    with naming_choice(auto_line), users_errors(config.outside_modules):
+        spec = preflight(config, typed.overrides)
         check_use(config, spec, options)
         if auto_line is not None:
             print(auto_line)
         print("".join(f"{line}\n" for line in changes), end="")
         if not config.dry_run:
-            measure(config, spec, options, command, typed.overrides)
+            measure(config, spec, options, command, typed)
     return DONE
 
 
-def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: Sequence[str]) -> None:
-    """Measure the chosen parts, print the figures, and propose a command line if `tune` is set."""
+def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: CommandLine) -> None:
+    """Measure the chosen parts, print the figures, and propose a command line if `tune` is set.
+
+    `typed` is the command line before `with_run` read `from_config`.
+    """
     from drl_cli.bench.end_to_end import overridden
     from drl_cli.bench.figures import row
     from drl_cli.bench.suite import Suite
@@ -106,7 +109,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
     if tuned is not None:
         setting, pace = tuned
         mode = [] if config.mode == "async" else ["mode=async"]
-        line = shlex.join(["drl-train", *overridden(typed, *mode, *setting.keys)])
+        line = shlex.join(["drl-train", *typed.flags, *overridden(typed.overrides, *mode, *setting.keys)])
         asked = None if config.is_on_policy else config.orchestrator.sample_insert_ratio
         print("\n".join([*advice(pace, asked), f"next: {line}"]))
     if options.json is not None:
@@ -133,7 +136,8 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine, str | None]:
     try:
         command = read_command([arg for arg in args if arg not in own])
         command, auto_line = with_auto(command)
-        check_command(with_run(command))
+        with naming_choice(auto_line):
+            check_command(with_run(command))
     except UsageError as error:
         exit_code = USAGE if problems else error.exit_code
         problems += error.problems
@@ -170,7 +174,9 @@ def check_use(config: Config, spec: EnvSpec, options: Options) -> None:
         raise UsageError("ray.address: drl-bench measures this machine, not a cluster; leave it out")
     if config.explain:
         raise UsageError("explain: drl-bench measures; drl-train explain=true says where values come from")
-    if options.tune and (problem := refusal(config.algo.name, spec, "async", config.replay.table)):
+    if options.tune and (
+        problem := refusal(config.algo.name, spec, "async", config.replay.table, typed=config.algo_name)
+    ):
         raise UsageError(f"tune=true: {problem}")
 
 

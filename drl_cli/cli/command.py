@@ -17,7 +17,7 @@ from drl_cli.settings.options import parse, usage
 
 T = TypeVar("T")
 
-RUN_HELP = "a path, latest, a glob or the start of a run id"
+RUN_HELP = "a path, latest, a glob, the start of a run id or a run's name (its newest run)"
 CHECKPOINT_HELP = "best, last, a number of env steps or a folder's name"
 OUTPUT_DIR_HELP = "where the runs are"
 

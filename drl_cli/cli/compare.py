@@ -12,12 +12,11 @@ from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments
 from drl_cli.runs.find import find_runs
-from drl_cli.runs.groups import SHORT, Group, grouped, pooled_keys, unshown_keys
+from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
 from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
-from drl_cli.utils.spelling import did_you_mean
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")
@@ -33,7 +32,9 @@ EXAMPLES = (
 class Options:
     """Options of drl-compare."""
 
-    runs: tuple[str, ...] = field(metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids"})
+    runs: tuple[str, ...] = field(
+        metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids, names of runs"}
+    )
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
     smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")
@@ -95,8 +96,8 @@ def chosen_groups(options: Options) -> list[Group]:
         raise UsageError("none of these runs has an evaluation yet")
     known = {key for run in runs for key in run.config}
     if unknown := [key for key in options.by if SHORT.get(key, key) not in known]:
-        names = [*known, "env", "algo"]
-        raise UsageError([f"by: no run has a key '{key}'.{did_you_mean(key, names)}" for key in unknown])
+        short = ("env", "algo")
+        raise UsageError([f"by: no run has a key '{key}'.{key_hint(key, known, short)}" for key in unknown])
     groups = grouped(runs, options.by)
     if mixed := pooled_keys(groups):
         more = ",".join((*options.by, *mixed))

@@ -17,7 +17,7 @@ from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, opti
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
-from drl_cli.runs.find import check_format, find_runs, find_saved_step, find_step, read_config
+from drl_cli.runs.find import check_format, find_runs, find_saved_step, find_step, is_folder_of_runs, read_config
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.run import Run, read_json
 from drl_cli.runs.statistics import interval
@@ -64,6 +64,8 @@ def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:
     own = [arg for arg in args if not arg.lstrip("+").startswith(KWARGS)]
     bare = [arg for arg in without_flags(own, ())[0] if "=" not in arg]
     options = parse(own, Options, positional="run" if len(bare) < 2 else "runs")
+    if bare == [options.run] and is_folder_of_runs(options.run, options.output_dir):
+        options = dataclasses.replace(options, run=Options.run, runs=(options.run,))
     if options.runs is not None and any(arg.startswith("run=") for arg in own):
         raise UsageError("run names one run, runs several: say one of them")
     return options, dict(map(environment_argument, (arg for arg in args if arg not in own)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError
-from drl_cli.runs.auto import with_auto
+from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.settings.check import check_command
@@ -34,7 +34,8 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     if command.flags:
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
     command, auto_line = with_auto(with_config_of(named_run(command), command))
-    check_command(command)
+    with naming_choice(auto_line):
+        check_command(command)
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):
         raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")

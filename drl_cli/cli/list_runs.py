@@ -15,7 +15,7 @@ import yaml
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import MAX_NAMED, all_runs
-from drl_cli.runs.groups import SHORT, grouped, override_text, without_repeats
+from drl_cli.runs.groups import SHORT, grouped, key_hint, override_text, without_repeats
 from drl_cli.runs.implied import differences
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
@@ -25,7 +25,6 @@ from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
-from drl_cli.utils.spelling import did_you_mean
 
 Sort = Literal["newest", "best", "final", "steps", "seconds"]
 
@@ -143,8 +142,8 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
         if key != "status":
             known = {*DESCRIBING, *(key for run in runs for key in run.config)}
             if runs and SHORT.get(key, key) not in known:
-                names = [*known, "env", "algo", "status", *group_of(Options).keys]
-                raise UsageError(f"{key}: no run has this key.{did_you_mean(key, names)}")
+                more = ["env", "algo", "status", *group_of(Options).keys]
+                raise UsageError(f"{key}: no run has this key.{key_hint(key, known, more)}")
         asked = (values.strip("[]") if key == "tags" else values).split(",")
         found = [run for run in found if any(_fits(run, key, one) for one in asked)]
     return found

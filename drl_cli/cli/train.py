@@ -13,7 +13,7 @@ from drl_cli.errors import DONE, EXIT_CODES, RESOURCES, ReportedError, UsageErro
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.preflight.unread import unread_keys
-from drl_cli.runs.auto import with_auto
+from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
@@ -59,7 +59,8 @@ def answer(args: list[str]) -> int:
     command, auto_line = with_auto(with_config_of(named_run(command), command))
     if is_search(command.overrides) and not command.is_sweep:
         raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
-    check_command(command)
+    with naming_choice(auto_line):
+        check_command(command)
     if command.is_sweep and "explain=true" in command.overrides:
         raise UsageError("explain=true explains one run: leave -m and the lists of values out")
     if command.is_sweep:
@@ -73,7 +74,7 @@ def answer(args: list[str]) -> int:
     if console_kind(args) == "auto":
         announce(sys.stdout, "reading the config")
     try:
-        with composed(command.overrides, command.config_file) as plain:
+        with naming_choice(auto_line), composed(command.overrides, command.config_file) as plain:
             from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
 
             if auto_line is not None and (plain.get("explain") or plain.get("dry_run")):
@@ -84,7 +85,7 @@ def answer(args: list[str]) -> int:
                 config = build(plain)
                 if unread := unread_keys(config, command.overrides):
                     raise UsageError(unread)
-                print("\n".join(explanation(config, command.overrides)))
+                print("\n".join(explanation(config, args)))
                 return DONE
             lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain))
             notes = [line for line in lines if line is not None]
@@ -165,6 +166,8 @@ def _train(
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
+    from drl_cli.algos.lookup import load_algorithm
+    from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
     from drl_cli.preflight.pace import rollout_text
     from drl_cli.runtime.files.checkpoint import write_json
@@ -176,6 +179,8 @@ def _train(
         begin_job(folder)
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
             record = resumed.begin(command) if resumed else run_record(config, folder, command)
+            formats = kind_of(load_algorithm(config.algo.name).Policy, config.network).formats
+            record |= {"renders": spec.renders, "formats": list(formats)}  # which commands `end_text` may recommend
             write_config(folder, config)
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")

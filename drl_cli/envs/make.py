@@ -204,7 +204,8 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         free = unbounded(env.action_space)
         text = f"{free} dimension of its action has" if free == 1 else f"{free} dimensions of its actions have"
         note = f"{config.id}: {text} no bounds; the policy's values go in as they are"
-        return replace(spec, frame_stacks=stacks, notes=(note,) if free else (), is_limited=is_limited(config, env))
+        notes, renders = (note,) if free else (), "rgb_array" in ((env.metadata or {}).get("render_modes") or ())
+        return replace(spec, frame_stacks=stacks, notes=notes, is_limited=is_limited(config, env), renders=renders)
     finally:
         tick("close")
         env.close()

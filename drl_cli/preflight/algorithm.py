@@ -70,7 +70,7 @@ def check_priorities(config: Config) -> None:
     """Raise UsageError if workers should compute priorities but the algorithm's policy can't."""
     if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
         raise UsageError(
-            f"{title(config.algo.name)}'s policy has no critic to compute replay.initial_priority=worker with; "
+            f"{title(config.algo_name)}'s policy has no critic to compute replay.initial_priority=worker with; "
             "say replay.initial_priority=max"
         )
 
@@ -109,9 +109,12 @@ def check_network(config: Config, spec: EnvSpec) -> None:
             with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
                 import_object(outside)
         if not load_algorithm(config.algo.name).REWARDS:
+            why = "a bonus in replay would become out of date"
+            if config.is_on_policy:
+                why = "it computes no advantages, to which the bonus's advantages could be added"
             problems.append(
-                f"reward: {title(config.algo.name)} takes no reward module, because a bonus in replay would become out "
-                "of date; say reward=none, or an algorithm that learns from new rollouts, such as algo=ppo"
+                f"reward: {title(config.algo_name)} takes no reward module, because {why}; "
+                "say reward=none, or an algorithm that computes advantages from new rollouts, such as algo=ppo"
             )
     if uses_network_group(config):
         problems += memory_problems(config)
@@ -131,7 +134,7 @@ def uses_network_group(config: Config) -> bool:
 def network_text(config: Config, spec: EnvSpec) -> str:
     """Return a line that describes the network: its layers in order, and the torso that `auto` chooses."""
     if not uses_network_group(config):
-        return f"{title(config.algo.name)}'s own"
+        return f"{title(config.algo_name)}'s own"
     chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
     return chosen + describe(config.network, spec)
 
@@ -159,7 +162,7 @@ def no_memory(config: Config) -> str | None:
     accepted, memory = load_algorithm(config.algo.name).TABLES, config.network.memory
     if memory == "none" or {*IN_ORDER} & {*accepted}:
         return None
-    return f"network.memory={memory}: {title(config.algo.name)} has no memory; say network.memory=none"
+    return f"network.memory={memory}: {title(config.algo_name)} has no memory; say network.memory=none"
 
 
 def memory_problems(config: Config) -> Iterator[str]:

@@ -57,7 +57,7 @@ def rollout_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting with which an on-policy algorithm would get wrong or other rollouts than asked."""
     if config.random_steps:
         yield (
-            f"worker.random_steps={config.random_steps}: {title(config.algo.name)} is on-policy and would learn from "
+            f"worker.random_steps={config.random_steps}: {title(config.algo_name)} is on-policy and would learn from "
             "random actions; say worker.random_steps=0"
         )
     block, share = config.block_rows, config.trainer.batch_size // config.trainer.num

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from drl_cli.algos.lookup import refusal
 from drl_cli.errors import Problems, UsageError
 from drl_cli.preflight.algorithm import (
     check_network,
@@ -24,6 +23,7 @@ from drl_cli.preflight.resources import check_hardware, check_resources, check_w
 from drl_cli.preflight.unread import unread_keys
 from drl_cli.preflight.weights import check_weights
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import refusal
 from drl_cli.types import EnvSpec
 from drl_cli.utils.run_log import tell
 
@@ -48,9 +48,9 @@ def preflight(config: Config, words: Sequence[str] = ()) -> EnvSpec:
         spec = environment_spec(config)
         for note in spec.notes:
             tell(f"warning: {note}")
-        if problem := refusal(
-            config.algo.name, spec, config.mode, config.replay.table, config.network.memory != "none"
-        ):
+        is_recurrent, typed, replay = config.network.memory != "none", config.algo_name, config.replay.option
+        given = (config.algo.name, spec, config.mode, config.replay.table, is_recurrent)
+        if problem := refusal(*given, typed=typed, replay=replay):
             raise UsageError([problem, *filter(None, [no_memory(config)])])
         if lines := [line for line in unread_keys(config, words, spec) if line not in unread]:
             raise UsageError(lines)

@@ -47,6 +47,11 @@ class ReplayConfig:
         return "sequences" if self.steps else "uniform" if self.outside_sampler else self.sampler
 
     @property
+    def option(self) -> str:
+        """The word after `replay=`, for messages."""
+        return self.table
+
+    @property
     def outside_sampler(self) -> str | None:
         """The import path of the user's sampler, or None."""
         return self.sampler if ":" in self.sampler else None

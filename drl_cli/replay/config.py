@@ -46,6 +46,10 @@ class UniformConfig(ReplayConfig):
         return Steps(self.burn_in, self.seq_len) if self.rows in ("sequences", "windows") else None
 
     @property
+    def option(self) -> str:
+        return self.rows if self.is_indexed else self.table
+
+    @property
     def changes_goals(self) -> bool:
         return self.rows == "hindsight"
 

@@ -3,15 +3,18 @@
 import dataclasses
 import json
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
 
 from drl_cli.algos.lookup import ACTIONS, load_algorithm
 from drl_cli.errors import UsageError
+from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults
-from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_spec, typed_values
+from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 
 FALLBACK = "mrq"
@@ -19,6 +22,7 @@ FALLBACK = "mrq"
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
 CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat)\b")
 """Keys that make another task of an environment, so that its recorded results do not count."""
+CHOSE = "algo=auto chose "
 ENOUGH = 3
 """The number of seeds from which a result counts as proven."""
 Result = dict[str, Any]  # see `results`
@@ -41,7 +45,23 @@ def with_auto(command: CommandLine) -> tuple[CommandLine, str | None]:
     name, reason = choose(env, _budget(words.get("total_env_steps")), tuple(overrides))
     algo = ",".join(dict.fromkeys(AUTO.sub(name, part) for part in parts(typed)))
     changed = [f"algo={algo}" if arg.startswith("algo=") else arg for arg in command.overrides]
-    return dataclasses.replace(command, overrides=changed), f"algo=auto chose {name}: {reason}"
+    return dataclasses.replace(command, overrides=changed), f"{CHOSE}{name}: {reason}"
+
+
+@contextmanager
+def naming_choice(line: str | None) -> Iterator[None]:
+    """Add the line of `with_auto` to the first error line about the chosen algorithm, which the user did not type."""
+    try:
+        yield
+    except UsageError as error:
+        name = line.removeprefix(CHOSE).partition(":")[0] if line is not None else ""
+        about = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
+        place = next((i for i, problem in enumerate(error.problems) if about.search(problem)), None)
+        if line is None or place is None:
+            raise
+        problems = [*error.problems]
+        problems[place] += f"   {line}"
+        raise UsageError(problems, error.exit_code) from error.__cause__
 
 
 def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> tuple[str, str]:
@@ -49,17 +69,21 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
 
     Of the algorithms that reached a threshold with all seeds in time, those count that needed at most half more steps
     than the best one, and the one with the shortest run is chosen. Without a threshold, the largest return decides.
-    Results of fewer than `ENOUGH` seeds decide only if there are no others; the reason names a better one of them.
+    Results of fewer than `ENOUGH` seeds decide only if there are no others; the reason names the best one of them if it
+    would have been chosen with more seeds.
     """
     changes = [arg.lstrip("+~") for arg in overrides if CHANGES.match(arg)]
     recorded = [result for result in results() if result["env"] == env] if not changes else []
     found = [result for result in recorded if budget is None or result["steps"] <= budget]
     proven = [result for result in found if result["seeds"] >= ENOUGH] or found
     if passed := [result for result in proven if result["threshold"] is not None]:
-        most = 1.5 * min(result["steps"] for result in passed)
-        best = min((one for one in passed if one["steps"] <= most), key=lambda one: (one["seconds"], one["algo"]))
-        num, reached = best["seeds"], f"reached {best['threshold']:g}"
-        return best["algo"], f"{reached} in {num} of {num} recorded runs, {best['steps']:,} steps"
+        best, num = _quickest(passed), _quickest(passed)["seeds"]
+        reason = f"reached {best['threshold']:g} in {num} of {num} recorded runs, {best['steps']:,} steps"
+        other = _quickest([result for result in found if result["threshold"] is not None])
+        if other is not best:
+            reason += f"; {other['algo']} needed {other['steps']:,} steps and {other['seconds']:g} s instead of "
+            reason += f"{best['seconds']:g} s, but with {_seeds(other)} only"
+        return best["algo"], reason
     if found:
         best = max(proven, key=lambda one: (one["return"], one["algo"]))
         reason = f"largest recorded return here, {best['return']:g} after {best['steps']:,} steps ({_seeds(best)})"
@@ -74,6 +98,12 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
         name = DEFAULT_ALGORITHMS[spec.action.kind]
         return name, f"{reason}, and {FALLBACK} has no {ACTIONS[spec.action.kind]} actions"
     return FALLBACK, f"{reason}; {FALLBACK} has one set of values for all environments"
+
+
+def _quickest(passed: Sequence[Result]) -> Result:
+    """Return the result with the shortest run, of those with at most half more steps than the fewest."""
+    most = 1.5 * min(result["steps"] for result in passed)
+    return min((one for one in passed if one["steps"] <= most), key=lambda one: (one["seconds"], one["algo"]))
 
 
 def _seeds(result: Result) -> str:

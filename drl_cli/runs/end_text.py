@@ -1,13 +1,15 @@
 """The text printed at the end of a run: the results and useful next commands."""
 
+import importlib.util
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from drl_cli.errors import USER_CODE
 from drl_cli.metrics.text import clock
+from drl_cli.runs.run import read_json
 from drl_cli.runs.table import number
 
 
@@ -21,14 +23,29 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     if (reached := summary.get("time_to_return_s")) is not None:
         lines.append(f"stop.return reached at step {summary['time_to_return_env_steps']:,}, after {clock(reached)}")
     lines += saved_text(summary, folder)
-    commands, run = [], relative_path(folder)
+    return "\n".join([*lines, *next_lines(_commands(summary, folder))])
+
+
+def next_lines(commands: Sequence[str]) -> list[str]:
+    """Return the lines that recommend these commands to the user."""
+    return [f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands)]
+
+
+def _commands(summary: Mapping[str, Any], folder: Path) -> list[str]:
+    """Return the useful next commands, of which each works for this run. run.json has the facts about the run."""
+    commands, run, facts = [], relative_path(folder), read_json(folder / "run.json")
     would_fail_again = summary.get("exit_code") == USER_CODE  # the user's code has to change first
     if summary["status"] != "done" and summary.get("checkpoint_last") and not would_fail_again:
         commands.append(f"drl-train resume={run}")
     if summary.get("checkpoint_best"):
-        commands += [f"drl-eval run={run} episodes=100", f"drl-play run={run}", f"drl-export run={run}"]
+        commands.append(f"drl-eval run={run} episodes=100")
+        if facts.get("renders", True) and importlib.util.find_spec("PIL") is not None:  # drl-play writes with Pillow
+            commands.append(f"drl-play run={run}")
+        if formats := facts.get("formats", ["numpy"]):
+            commands.append(f"drl-export run={run}{'' if 'numpy' in formats else f' format={formats[0]}'}")
+    if any(folder.glob("events.out.tfevents.*")):
         commands.append(f"tensorboard --logdir {relative_path(folder.parent)}")
-    return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
+    return commands
 
 
 def saved_text(summary: Mapping[str, Any], folder: Path) -> list[str]:

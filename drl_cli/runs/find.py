@@ -1,4 +1,4 @@
-"""Find run folders and checkpoints by path, `latest`, a glob or the start of a run id."""
+"""Find run folders and checkpoints by path, `latest`, a glob, the start of a run id, or the name of runs."""
 
 import glob
 import re
@@ -17,6 +17,8 @@ from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.settings.build import build, with_new_keys
 from drl_cli.utils.spelling import did_you_mean
 
+NAME = "name="
+"""The start of a text that can only be the name of runs, such as `name=wide`."""
 MAX_NAMED = 5
 """Maximum number of runs that an error message names."""
 
@@ -27,7 +29,10 @@ def all_runs(output_dir: str) -> list[Path]:
 
 
 def find_run(run: str, output_dir: str) -> Path:
-    """Return the run named by a path, `latest`, a glob (its newest match) or the start of an id. Raise UsageError."""
+    """Return the run that `run` names. Raise UsageError.
+
+    `run` is a path, `latest`, a glob, the start of an id, or the name of runs. A glob or a name is its newest run.
+    """
     return _matches(run, output_dir)[-1]
 
 
@@ -55,7 +60,7 @@ def _matches(run: str, output_dir: str) -> list[Path]:
     """Return the runs that match `run`, oldest first. Raise UsageError if there is none."""
     path = Path(run)
     if not run:
-        raise UsageError("run: say which run: latest, a path, or the start of a run id")
+        raise UsageError("run: say which run: latest, a path, the start of a run id, or a run's name")
     if (path / "run.json").is_file():
         return [path.resolve()]
     runs = all_runs(output_dir)
@@ -65,10 +70,20 @@ def _matches(run: str, output_dir: str) -> list[Path]:
         more = ", ..." if len(found) > MAX_NAMED else ""
         raise UsageError(f"'{run}' begins the ids of {len(found)} runs: {names}{more}")
     matches = [Path(match) for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
-    found = sorted([*found, *matches], key=lambda path: path.name)
+    found = sorted([*found, *matches], key=lambda path: path.name) or _named(run, runs)
     if not found:
         raise UsageError(_no_run(path, runs, output_dir))
     return [each.resolve() for each in found]
+
+
+def _named(name: str, runs: Sequence[Path]) -> list[Path]:
+    """Return the runs with this name (the key `name`), oldest first. `name` may begin with `name=`."""
+    return [run for run in runs if _name(run) == name.removeprefix(NAME)]
+
+
+def _name(run: Path) -> str | None:
+    name = read_json(run / "run.json").get("name")
+    return name if isinstance(name, str) else None
 
 
 def find_saved_step(run: str, checkpoint: str, output_dir: str) -> tuple[Path, Path]:
@@ -122,7 +137,7 @@ def checkpoint_names(checkpoints: Path) -> str:
 
 
 def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
-    """Return the error message for a path that is not a run. It says what the path is, or which runs exist."""
+    """Return the error message for a path that is not a run: what the path is, or which runs exist."""
     if path.is_file():
         return f"{path} is a file; a run is the folder in which run.json is"
     if path.is_dir() and path.resolve() != Path(output_dir).resolve():
@@ -130,7 +145,8 @@ def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
         there = f"; the newest of {len(below)} runs below it is {below[-1]}" if below else ""
         return f"{path} is no run: it has no run.json{there}"
     newest = f", the newest is {runs[-1].name}" if runs else ""
-    hint = did_you_mean(str(path), ["latest"]) if str(path) != "latest" else ""
+    names = filter(None, map(_name, runs))
+    hint = did_you_mean(str(path).removeprefix(NAME), ["latest", *names]) if str(path) != "latest" else ""
     if path.resolve() == Path(output_dir).resolve():
         hint = " Say latest for the newest run."
     return f"no run '{path}' in {Path(output_dir).absolute()} ({len(runs)} runs there{newest}){hint and f'.{hint}'}"
@@ -156,7 +172,10 @@ def check_format(checkpoint: Path) -> None:
 
 
 def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
-    """Return the runs that match the patterns, oldest first. A pattern is as in `find_run`, or a folder of runs."""
+    """Return the runs that match the patterns, oldest first. A pattern is as in `find_run`, or a folder of runs.
+
+    A glob, the start of an id, or a name stands for all its runs.
+    """
     if not patterns:
         raise UsageError("runs: names no run")
     runs, found, problems = all_runs(output_dir), set[Path](), list[str]()
@@ -164,19 +183,38 @@ def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
         folders = [Path(root, match) for root in (".", output_dir) for match in glob.glob(pattern, root_dir=root)]
         matches = {run for folder in folders for run in _runs_in(folder)}
         matches |= set(runs[-1:] if pattern == "latest" else (run for run in runs if run.name.startswith(pattern)))
+        matches = matches or set(_named(pattern, runs))
         if not matches:
-            problems.append(f"no run '{pattern}' in {Path(output_dir).absolute()} ({len(runs)} runs there)")
+            hint = did_you_mean(pattern.removeprefix(NAME), filter(None, map(_name, runs)))
+            where = f"{Path(output_dir).absolute()} ({len(runs)} runs there)"
+            problems.append(f"no run '{pattern}' in {where}{hint and f'.{hint}'}")
         found |= {run.resolve() for run in matches}
     if problems:
         raise UsageError(problems)
     return sorted(found, key=lambda path: (path.name, path))
 
 
+def is_folder_of_runs(name: str, output_dir: str) -> bool:
+    """Return whether a path, relative to the current folder or to `output_dir`, is a folder with runs or sweeps.
+
+    `output_dir` itself is not such a folder.
+    """
+    folders = [Path(root, name) for root in (".", output_dir)]
+    return Path(output_dir).resolve() not in [folder.resolve() for folder in folders] and any(
+        _runs_in(folder) not in ([], [folder]) for folder in folders
+    )
+
+
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the folder if it is a run, the runs of its jobs if it is a sweep, otherwise the runs in its subfolders."""
+    """Return the folder if it is a run, the runs of its jobs if it is a sweep, otherwise the runs in its subfolders.
+
+    In a folder of sweeps, these are the runs of all sweeps.
+    """
     if (folder / SWEEP_FILE).is_file():
         jobs = read_json(folder / SWEEP_FILE).get("jobs", [])
         started = [read_json(folder / f"{number}.json").get("run") or job["run"] for number, job in enumerate(jobs, 1)]
         return [Path(run) for run in started if run and (Path(run) / "run.json").is_file()]
+    if sweeps := sorted(folder.glob(f"*/{SWEEP_FILE}")):
+        return [run for sweep in sweeps for run in _runs_in(sweep.parent)]
     depths = ("run.json", "*/run.json", "*/*/run.json", "*/*/*/run.json")
     return next((found for depth in depths if (found := [path.parent for path in folder.glob(depth)])), [])

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.build import as_typed, is_within
+from drl_cli.settings.synonyms import synonyms
+from drl_cli.utils.spelling import did_you_mean
 
 SHORT = {"env": "env.name", "algo": "algo.preset", "reward": "reward.name"}
 """The short names of keys, which the user may type."""
@@ -20,6 +22,19 @@ NOT_COMPARED = (
     *DESCRIBING,
 )
 """Keys and groups that are ignored: they set only where a run works, how it is started, and its output."""
+
+
+def key_hint(word: str, keys: Collection[str], more: Iterable[str] = ()) -> str:
+    """Return ' Did you mean KEY?' for a word that is none of the runs' `keys`, or ''.
+
+    The word may be the last part of a key or a name of another tool. A misspelled word may also mean one of `more`.
+    """
+    same = sorted(
+        (key for key in keys if key.rpartition(".")[2] == word), key=lambda key: (key.startswith("reward."), key)
+    )
+    if found := [*same, *synonyms(word, keys)]:
+        return f" Did you mean {found[0]}?"
+    return did_you_mean(word, [*keys, *more])
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ def named_run(command: CommandLine) -> Path | None:
     """Return the run folder that `resume=` or `from_config=` names, or None without these keys. Raise UsageError."""
     values = {match["key"]: match["value"] for arg in command.overrides if (match := OVERRIDE.fullmatch(arg))}
     if empty := [key for key in ("resume", "from_config", "load_weights") if values.get(key) == ""]:
-        raise UsageError([f"{key}: say which run: {key}=latest, a path, or the start of a run id" for key in empty])
+        raise UsageError(
+            [f"{key}: say which run: {key}=latest, a path, the start of a run id, or a run's name" for key in empty]
+        )
     named = {key: value for key in ("resume", "from_config") if (value := values.get(key)) not in (None, "", "null")}
     if not named:
         return None

@@ -1,17 +1,23 @@
-"""Find the Config class of the algorithm that the user chose by its name or by a yaml file."""
+"""The algorithm that the user chose by its name or by a yaml file: its Config class, and whether it fits a run."""
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+from drl_cli.algos.lookup import ACTIONS, IN_ORDER, NotAlgorithm, algorithms, installed, load_algorithm, title
 from drl_cli.errors import USER_CODE, UsageError, as_usage_error
-from drl_cli.settings.conf import bases, option_file, options, unreadable
+from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, options, unreadable
+from drl_cli.settings.synonyms import nearest_algorithm
 from drl_cli.settings.value_types import Unreadable, group_of
+from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import ModuleRaised, NotFound
 from drl_cli.utils.spelling import did_you_mean
+
+DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
+"""The default algorithm by the kind of actions. The default of train.yaml is for continuous actions."""
 
 
 def config_class(name: str) -> type[AlgoConfig]:
@@ -21,12 +27,28 @@ def config_class(name: str) -> type[AlgoConfig]:
             found = load_algorithm(name).Config
         group_of(found)
     except NotFound as error:
-        known = ", ".join(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
-        hint = did_you_mean(name, ["auto", *known.split(", ")], quote="'")
-        line = f"unknown algorithm '{name}'.{hint}   available: {known}, or a module to import from {os.getcwd()}"
+        known = algorithm_names()
+        near = nearest_algorithm(name)
+        hint = f" The nearest here is algo={near}." if near else did_you_mean(name, ["auto", *known], quote="'")
+        listed = ", ".join(known)
+        line = f"unknown algorithm '{name}'.{hint}   available: {listed}, or a module to import from {os.getcwd()}"
         raise UsageError(line if name.isidentifier() else str(error)) from error
     except Unreadable as error:
         raise UsageError([f"{name}: {problem}" for problem in error.problems]) from error
+    return found
+
+
+def algorithm_names() -> list[str]:
+    """Return every name that `algo=` takes, except auto and the user's modules: algorithms, presets, installed ones."""
+    return list(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
+
+
+def algorithms_with(option: str) -> list[str]:
+    """Return the built-in algorithms whose yaml sets this option. Do not import the algorithms, which is slow."""
+    found = []
+    for name in algorithms():
+        node = yaml.load((conf_dir() / "algo" / f"{name}.yaml").read_text(), LOADER)
+        found += [name] if option in node.get("algo", node) else []
     return found
 
 
@@ -54,3 +76,49 @@ def algorithm_of(option: str) -> str:
             return option
         option = names[0]
     return option
+
+
+def refusal(
+    name: str, spec: EnvSpec, mode: str, table: str, needs_steps: bool = False, *, typed: str = "", replay: str = ""
+) -> str | None:
+    """Return why an algorithm cannot use this environment, run mode or replay table, or None if all fit.
+
+    With `needs_steps`, the network is recurrent, and the advice names only tables that serve steps in order. `typed`
+    and `replay` are the words after `algo=` and `replay=`, if they are not `name` and `table`.
+    """
+    module, subject = load_algorithm(name), title(typed or name)
+    if problem := action_problem(name, spec, typed):
+        return problem
+    if mode not in module.MODES:
+        return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
+    accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
+    if table not in accepted:
+        in_order = [each for each in module.TABLES if each in IN_ORDER] if needs_steps else []
+        tables = " or ".join(f"replay={each}" for each in in_order or module.TABLES)
+        return f"{subject} can't learn from replay={replay or table}; say {tables}"
+    return None
+
+
+def action_problem(name: str, spec: EnvSpec, typed: str = "") -> str | None:
+    """Return why an algorithm can't act in an environment, and all that can; None if this one can.
+
+    `typed` is the word after `algo=`, if it is not `name`.
+    """
+    kind, module = spec.action.kind, load_algorithm(name)
+    if kind in module.ACTIONS:
+        return None
+    wanted = ACTIONS[module.ACTIONS[0]]
+    article = "an" if wanted[0] in "aeiou" else "a"
+    default = DEFAULT_ALGORITHMS.get(kind, defaults()["algo"])
+    others = ", ".join(name for name in algorithms_for(kind) if name != default)
+    advice = f"For this: algo={default}, or one of {others}"
+    return f"{title(typed or name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}. {advice}"
+
+
+def algorithms_for(kind: str) -> list[str]:
+    """Return every name for `algo=` whose algorithm has this kind of actions. Leave out broken algorithms."""
+    found = []
+    for name in algorithm_names():
+        with suppress(NotFound, NotAlgorithm, ModuleRaised, UsageError):
+            found += [name] if kind in load_algorithm(algorithm_of(name)).ACTIONS else []
+    return found

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
-from drl_cli.settings.algorithm import config_class
+from drl_cli.errors import UsageError
+from drl_cli.settings.algorithm import algorithm_of, config_class
 from drl_cli.settings.conf import defaults, groups, options
 from drl_cli.settings.description import is_free, keys_of
 from drl_cli.settings.hydra_grammar import PROSE, is_open
-from drl_cli.settings.judge import unknown_key
-from drl_cli.settings.synonyms import synonym
+from drl_cli.settings.judge import is_on_policy, unknown_key
+from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, synonym
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.spelling import did_you_mean
 
@@ -20,15 +21,29 @@ ENV_ID = re.compile(r"[\w./-]+(:[\w./-]+)?-v\d+|[\w.]+:[\w./-]+")
 KEY = re.compile(r"[+~]*[\w./-]+")
 
 
-def meant(word: str) -> str | None:
-    """Return the key or `key=value` that a word means. The word may be a key, the last part of a key, or a synonym."""
+def meant(word: str, others: Sequence[str] = ()) -> str | None:
+    """Return the key or `key=value` that a word means. The word may be a key, the last part of a key, or a synonym.
+
+    If one of the `others`, which are the words of the same command line, is `algo=...`, prefer a key that this
+    algorithm reads.
+    """
     name = word.replace("-", "_")
     keys = {key for algo in algorithms() for key in keys_of(config_class(algo))} | set(groups())
     if name in keys:
         return name
     in_order = sorted(keys, key=lambda key: (key.startswith("reward."), len(key)))  # a reward module is seldom meant
     same = [key for key in in_order if key.rpartition(".")[2] == name]
-    return synonym(name, keys) or next(iter(same), None)
+    return synonym(name, keys - _not_read(others)) or next(iter(same), None)
+
+
+def _not_read(words: Sequence[str]) -> set[str]:
+    """Return the keys without effect on the kind of algorithm that `algo=...` in these words chooses."""
+    chosen = [word.removeprefix("algo=") for word in words if word.startswith("algo=")]
+    try:
+        keys = keys_of(config_class(algorithm_of(chosen[-1]))) if chosen else {}
+    except UsageError:  # reported by the check of the algorithm
+        return set()
+    return {*(OFF_POLICY if is_on_policy(keys) else ON_POLICY)} if keys else set()
 
 
 def as_override(key: str, value: str) -> str:
@@ -41,11 +56,14 @@ def as_override(key: str, value: str) -> str:
     return f"{key}={f'[{value}]' if needs_brackets else value or ('true' if is_switch else '...')}"
 
 
-def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
-    """Return the error line for an unknown flag. If the flag means a key, remove the key's value from `rest`."""
+def flag_line(flag: str, rest: list[str], flags: Sequence[str], words: Sequence[str] = ()) -> str:
+    """Return the error line for an unknown flag. If the flag means a key, remove the key's value from `rest`.
+
+    `words` is the whole command line.
+    """
     word, equals, value = flag.lstrip("-").partition("=")
     name, keys = word.replace("-", "_"), keys_of(AlgoConfig)
-    key = name if is_free(name, keys) else meant(word) if len(word) > 1 else None
+    key = name if is_free(name, keys) else meant(word, words) if len(word) > 1 else None
     group, dot, _ = name.partition(".")
     if key is None and not (dot and group in groups()):
         return f"no flag '{flag}'.{did_you_mean(flag.partition('=')[0], flags)}   try --help"
@@ -85,7 +103,7 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
             problems.append(_bare(arg))
         elif "=" in arg.strip("=:") or arg.startswith("~") or not KEY.fullmatch(arg.rstrip("=:")):
             good.append(arg)
-        elif rest and (key := meant(arg.rstrip("=:"))) and ("=" not in rest[0] or rest[0].startswith("=")):
+        elif rest and (key := meant(arg.rstrip("=:"), overrides)) and ("=" not in rest[0] or rest[0].startswith("=")):
             value = rest.pop(0)
             value = rest.pop(0) if value == "=" and rest else value.lstrip("=")
             problems.append(f"'{arg} {value}': key and value are one word; say {as_override(key, value)}")

@@ -27,7 +27,7 @@ def build(node: Mapping[str, Any]) -> Config:
         with problems.collect():
             raise UsageError(_needs(algo_node, replay["sampler"], lacking))
     with problems.collect():
-        config = judge(Key("", config_group(algo)), node, algo)
+        config = judge(Key("", config_group(algo)), node, algo, node["algo"].get("preset"))
     problems.report()
     assert isinstance(config, Config)
     return config

@@ -8,11 +8,10 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import action_problem
 from drl_cli.errors import USER_CODE, Problems, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
 from drl_cli.runtime.config import Config
-from drl_cli.settings.algorithm import algorithm_of, config_class, short_name
+from drl_cli.settings.algorithm import action_problem, algorithm_of, config_class, short_name
 from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
@@ -73,7 +72,8 @@ def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str 
     if algo is None or command.config_file is not None or not is_one:
         return None
     spec = typed_spec(tuple(command.overrides))
-    return action_problem(algorithm_of(unquoted(typed["algo"])), spec) if spec is not None else None
+    option = unquoted(typed["algo"])
+    return action_problem(algorithm_of(option), spec, option) if spec is not None else None
 
 
 def _check_override(
@@ -108,7 +108,8 @@ def _check_override(
         return [f"+{key}: this key is there already, so say {key}={value}"]
     if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):
         return [f"{key}: is missing, say {key}=..."]
-    return _check_value(key, match["value"], command.is_sweep, algo or config_class(defaults()["algo"]))
+    typed = unquoted(parts(typed_values(command.overrides).get("algo", ""))[0]) or None
+    return _check_value(key, match["value"], command.is_sweep, algo or config_class(defaults()["algo"]), typed)
 
 
 def _check_choice(
@@ -170,10 +171,10 @@ def _of_another_algorithm(tuned: str, algo: type[AlgoConfig] | None) -> list[str
     return [f"tuned={tuned} is of algo={owner}, and this run has algo={name}; say algo={owner}, or tuned=none"]
 
 
-def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoConfig]) -> list[str]:
+def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoConfig], typed: str | None) -> list[str]:
     key = keys_of(algo).get(name)
     if key is None:
-        return problems_of(name, text, algo)
+        return problems_of(name, text, algo, typed)
     is_bracketed_sweep = is_sweep and re.fullmatch(r"\[[^\[\]()]*,[^\[\]()]*\]", text or "")
     if text is None or "{" in text or (is_sweep and re.search(r"[,(]", text) and not is_bracketed_sweep):
         return []  # each job of a sweep is checked later

@@ -57,7 +57,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
         elif arg in PLAIN_FLAGS:
             flags.append(arg)
         else:
-            problems.append(flag_line(arg, rest, [*PLAIN_FLAGS, *VALUE_FLAGS]))
+            problems.append(flag_line(arg, rest, [*PLAIN_FLAGS, *VALUE_FLAGS], args))
     if named.get("cfg", "job") != "job":
         problems.append("--cfg: only --cfg job is possible; it prints the config")
     if "cfg" not in named and ("package" in named or "--resolve" in flags):

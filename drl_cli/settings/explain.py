@@ -15,12 +15,14 @@ from omegaconf import OmegaConf
 
 from drl_cli.algos.lookup import ACTIONS
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.env_names import DEFAULT_ALGORITHMS, typed_values
+from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import fill, measure, with_short_warm_up
+from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
 
@@ -54,7 +56,8 @@ Row = tuple[str, str, str, str]
 def explanation(config: Config, typed: Sequence[str]) -> list[str]:
     """Return the lines, in columns, that explain=true prints for the config of the running Hydra job.
 
-    `typed` are the overrides that the user typed. The job has further overrides if the environment chooses options.
+    `typed` are the words that the user typed. The job has further overrides if the environment chooses options, and
+    has the chosen algorithm in place of `algo=auto`.
     """
     layers = job_layers(typed)
     rows = [*chosen_options(layers, _choices()), *settings(config, layers, typed)]
@@ -93,7 +96,7 @@ def settings(config: Config, layers: Sequence[Layer], typed: Sequence[str] = ())
 def job_layers(typed: Sequence[str]) -> list[Layer]:
     """Return the layers of the running Hydra job. Later layers override earlier layers.
 
-    `typed` are the overrides that the user typed.
+    `typed` are the words that the user typed.
     """
     job = HydraConfig.get()
     overrides = [*job.overrides.hydra, *job.overrides.task]
@@ -111,6 +114,8 @@ def job_layers(typed: Sequence[str]) -> list[Layer]:
     values = {key: given[key] for key in given if key not in choices}
     by_env, source = sorted(choices.keys() - typed_values(typed).keys()), f"env={job.runtime.choices.get('env')}"
     layers += [Layer(_chosen_by(group, choices[group]), source, {}, {group: choices.pop(group)}) for group in by_env]
+    if unquoted(typed_values(typed).get("algo", "")) == "auto":  # the job's override has the chosen algorithm
+        layers.append(Layer("auto", "algo=auto, command line", {}, {"algo": choices.pop("algo")}))
     return [*layers, Layer(TYPED, "", values, choices)]
 
 

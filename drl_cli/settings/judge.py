@@ -7,49 +7,69 @@ from collections.abc import Mapping
 from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.settings.algorithm import short_name
+from drl_cli.settings.algorithm import algorithms_with, short_name
 from drl_cli.settings.description import Key, is_free, keys_of
-from drl_cli.settings.synonyms import note, synonym
-from drl_cli.settings.value_types import ListOf, UnknownKey, group_of
+from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, absent, note, synonyms
+from drl_cli.settings.value_types import Choice, ListOf, UnknownKey, group_of
 from drl_cli.utils.spelling import nearest
 
+CLEAR, LIKELY = 0.8, 0.65
+"""The similarity from which a key of another group, or of the same group, may be meant. No hint beats a wrong one."""
+LAMBDAS = ("algo.gae_lambda", "algo.q_lambda", "algo.td_lambda")
+"""The keys by which an algorithm that learns from rollouts sets how many rewards a target uses."""
 
-def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig) -> Any:
+
+def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig, typed: str | None = None) -> Any:
     """Return the value converted for the config. Raise UsageError with a line for each problem.
 
-    For a wrong key in a group, the error suggests a key of `algo`.
+    For a wrong key in a group, the error suggests a key of `algo`. `typed` is as in `unknown_key`.
     """
     problems: list[str] = []
     result = key.type.read(value, key.name, problems)
     if problems:
-        raise UsageError([unknown_key(line, algo) if isinstance(line, UnknownKey) else line for line in problems])
+        unknown = (unknown_key(line, algo, typed=typed) if isinstance(line, UnknownKey) else line for line in problems)
+        raise UsageError([line + _why_fixed(line, algo, typed) for line in unknown])
     return result
 
 
-def problems_of(name: str, value: Any, algo: type[AlgoConfig]) -> list[str]:
-    """Return a line for each problem with the key `name` and its value."""
+def _why_fixed(line: str, algo: type[AlgoConfig], typed: str | None) -> str:
+    """Return why an algorithm that learns from rollouts has a fixed `algo.n_step`, if the line is about this key."""
+    keys = keys_of(algo)
+    if not (line.startswith("algo.n_step: ") and is_on_policy(keys)):
+        return ""
+    other = next(key for key in LAMBDAS if key in keys)
+    return f", because {typed or short_name(algo)} learns from rollouts; {other} sets how many rewards count"
+
+
+def is_on_policy(keys: Mapping[str, Key]) -> bool:
+    """Return whether an algorithm with these keys learns from rollouts: its option `n_step` can only be 1."""
+    return isinstance(keys["algo.n_step"].type, Choice)
+
+
+def problems_of(name: str, value: Any, algo: type[AlgoConfig], typed: str | None = None) -> list[str]:
+    """Return a line for each problem with the key `name` and its value. `typed` is as in `unknown_key`."""
     keys = keys_of(algo)
     if name not in keys:
-        return [] if is_free(name, keys) else [unknown_key(name, algo, value)]
+        return [] if is_free(name, keys) else [unknown_key(name, algo, value, typed)]
     try:
-        judge(keys[name], value, algo)
+        judge(keys[name], value, algo, typed)
     except UsageError as error:
         return error.problems
     return []
 
 
-def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
+def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None, typed: str | None = None) -> str:
     """Return the error line for a key that does not exist, with the key that the user probably means.
 
-    `value` is the value that the user gave to the key, or None.
+    `value` is the value that the user gave to the key, or None. `typed` is the word after `algo=`, such as the preset
+    droq of the algorithm redq, or None for the algorithm's own name.
     """
-    keys = keys_of(algo)
+    keys, of_algo = keys_of(algo), typed or short_name(algo)
     group, _, name = path.rpartition(".")
-    if group in algorithms() and f"algo.{name}" in keys and group == short_name(algo):
+    if f"algo.{name}" in keys and group in (short_name(algo), of_algo):
         return f"{path}: no such group of options. Did you mean algo.{name}?"
     common = group_of(ReplayConfig).keys
     if group == "replay" and (
@@ -59,26 +79,35 @@ def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
     hint = _hint(group, name, keys, value)
     if not group:
         return f"{name}: no such option at the top level.{hint}"
-    owner = short_name(algo) if group == "algo" else group
+    owner = of_algo if group == "algo" else group
     return f"{path}: {owner} has no option '{name}'.{hint}"
 
 
 def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
     """Return a sentence with the key that the user probably means, or with advice, or ''."""
     full = f"{group}.{name}" if group else name
-    other, advice = synonym(full, keys), note(full)
+    excluded = OFF_POLICY if is_on_policy(keys) else ON_POLICY
+    advice, others = note(full), [key for key in synonyms(full, keys) if key not in excluded]
+    others.sort(key=lambda key: key not in ON_POLICY)
     siblings = [_last(key) for key, each in keys.items() if each.group == group]
-    if not (other or advice) and (found := nearest(name, siblings)):
+    if not (others or advice) and (found := nearest(name, siblings, cutoff=CLEAR)):
         return f" Did you mean {group + '.' if group else ''}{found[0]}?"
-    same_name = [key for key in keys if _last(key) == name]
+    same_name = [key for key in keys if _last(key) == name and key not in excluded]
     same_name = [key for key in same_name if not key.startswith("reward.")] or same_name  # a module is seldom meant
-    if other:
-        return f" Did you mean {_with_value(other, keys, value)}?"
+    if others:
+        return f" Did you mean {', '.join(_with_value(other, keys, value) for other in others)}?"
     if same_name:
         return f" Did you mean {', '.join([_with_value(same_name[0], keys, value), *same_name[1:3]])}?"
     if advice:
         return f" For that: {advice}"
-    close = nearest(name, map(_last, keys))
+    if group in ("", "algo"):
+        for option in [_last(key) for key in absent(full)] or [name]:
+            if owners := algorithms_with(option):
+                it = "It is" if option == name else f"For that: algo.{option},"
+                return f" {it} an option of algo={', '.join(owners)}"
+    if found := nearest(name, siblings, cutoff=LIKELY):
+        return f" Did you mean {group + '.' if group else ''}{found[0]}?"
+    close = nearest(name, map(_last, keys), cutoff=CLEAR)
     found = [key for key in keys if close and _last(key) == close[0]]
     return f" Did you mean {', '.join(found[:3])}?" if found else ""
 

@@ -20,6 +20,8 @@ T = TypeVar("T")
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
     """Return an instance of `kind` from `key=value` arguments. A bare word is the value of the key `positional`.
 
+    `name=NAME` names runs if `positional` is `run` or `runs`, and counts as a bare word.
+
     A list of texts may be typed without brackets and quotes, or as several bare words. Raise UsageError with every
     problem.
     """
@@ -30,7 +32,9 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     typed = list[tuple[str, str]]()
     for arg in args:
         name, equals, text = arg.partition("=")
-        if not equals and positional:
+        if positional in ("run", "runs") and name == "name" and name not in types:
+            name, text, equals = positional, arg, ""  # runs by their name
+        elif not equals and positional:
             name, text = positional, arg
         is_list = name in types and "[text, ...]" in types[name].forms
         typed += [(name, text)] if equals or not is_list else []  # a list may be several bare words

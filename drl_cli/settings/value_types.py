@@ -110,7 +110,10 @@ class Choice(ValueType):
             value = "on" if value else "off"
         if value not in self.choices:
             hint = _word_hint(value, self.words) if isinstance(value, str) else ""
-            problems.append(f"{path}: {shown(value)} is not one of {', '.join(self.words)}{hint and f'.{hint}'}")
+            allowed = f"{shown(value)} is not one of {', '.join(self.words)}"
+            if len(self.choices) == 1:
+                allowed = f"must be {self.choices[0]}, got {shown(value)}"
+            problems.append(f"{path}: {allowed}{hint and f'.{hint}'}")
         return value
 
 

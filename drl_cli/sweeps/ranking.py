@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from drl_cli.runs.end_text import relative_path
+from drl_cli.runs.end_text import next_lines, relative_path
 from drl_cli.runs.run import Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.space import Value, typed
@@ -80,8 +80,9 @@ def print_next(sweep: Sweep) -> None:
     """Print the commands that evaluate the best run and compare all runs. Without an evaluation, print nothing."""
     best = by_return(sweep.jobs)[0]
     if best.run is not None and len(best.curve):
-        print(f"next: drl-eval run={relative_path(best.run)} episodes=100")
-        print(f"      drl-compare {relative_path(sweep.folder)}")
+        has_best = (best.run / "checkpoints" / "best").exists()
+        commands = [f"drl-eval run={relative_path(best.run)} episodes=100"] if has_best else []
+        print("\n".join(next_lines([*commands, f"drl-compare {relative_path(sweep.folder)}"])))
 
 
 def _print(rows: Sequence[Row], file: Path) -> None:

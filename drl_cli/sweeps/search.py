@@ -112,7 +112,8 @@ def finish_search(trials: Trials) -> int:
     print_trials(trials)
     if best is None or running:
         problem = f"{len(running)} trials have not ended" if running else "no trial was done"
-        print(f"error: {problem}\nnext: drl-train -m resume={shlex.quote(str(folder))}", file=sys.stderr)
+        more = "" if running else f" hpo.trials={2 * len(study.trials)}"  # trials that have failed do not run again
+        print(f"error: {problem}\nnext: drl-train -m resume={shlex.quote(str(folder))}{more}", file=sys.stderr)
         return SWEEP
     print(f"best: {' '.join(typed(best.values))}   objective {best.objective:.1f}")
     for name, trial in (("best", best), ("defaults", None)):
@@ -128,9 +129,9 @@ def finish_search(trials: Trials) -> int:
     ]
     write_csv(folder / "trials.csv", ["trial", *study.space, "state", "objective", "jobs"], rows)
     draw_search(study, folder / "search.png")
-    print(f"next: drl-train {' '.join(map(shlex.quote, [*study.fixed, *typed(best.values)]))}")
+    print(f"next: drl-train {shlex.join([*trials.sweep.flags, *study.fixed, *typed(best.values)])}")
     run = by_return(trials.sweep.jobs[job - 1] for job in best.jobs)[0].run
-    if run is not None:
+    if run is not None and (run / "checkpoints" / "best").exists():
         print(f"      drl-eval run={relative_path(run)} episodes=100")
     print(f"      or copy {folder / 'best_overrides.yaml'} to conf/tuned/<name>.yaml and say tuned=<name>")
     return DONE

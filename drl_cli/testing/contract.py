@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts
-from drl_cli.algos.lookup import refusal
 from drl_cli.optim.group import Refused
+from drl_cli.settings.algorithm import refusal
 from drl_cli.testing.case import ROWS, Case, close, equal, like, tensors
 from drl_cli.testing.together import Together
 from drl_cli.types import Array, Column, Columns, PreviousStep, map_parts

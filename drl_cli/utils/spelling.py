@@ -9,13 +9,13 @@ SHORT_RATIO = 0.66
 """Similarity above which two short words of different length are similar."""
 
 
-def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """Return up to `count` known words that are similar to `word`, the best first.
+def nearest(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return up to `count` known words whose similarity to `word` is at least `cutoff`, the best first.
 
     Upper and lower case count as equal. If no word is similar, return the words with the same letters in another order.
     """
     lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), list(lower), count, 0.6)
+    found = difflib.get_close_matches(word.lower(), list(lower), count, cutoff)
     if len(word) <= SHORT_WORD:  # two equal letters of three make no similar word: a2c is not sac, but pp0 is ppo
         found = [name for name in found if _is_near(word.lower(), name)]
     found = found or [name for name in lower if sorted(name) == sorted(word.lower())]

@@ -11,7 +11,7 @@ from confs import algo_config
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
-from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
+from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import Diverged
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
@@ -22,6 +22,7 @@ from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.settings.algorithm import refusal
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.moments import RunningMoments

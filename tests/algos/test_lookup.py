@@ -10,6 +10,7 @@ from confs import algo_node
 from drl_cli.algos import lookup
 from drl_cli.algos.lookup import ENTRY_POINTS, NotAlgorithm
 from drl_cli.algos.on_policy import ppo
+from drl_cli.settings.algorithm import refusal
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.outside import ModuleRaised
 
@@ -56,33 +57,34 @@ def test_policies_need_no_torch():
 
 
 def test_refusal_says_why(monkeypatch):
-    assert lookup.refusal("sac", BOX, "async", "uniform") is None
-    line = lookup.refusal("sac", DISCRETE, "async", "uniform")
-    assert (
-        line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
-        "For this: algo=c51 or algo=dqn or algo=impala or algo=iqn or algo=mrq or algo=ppo or "
-        "algo=pqn or algo=qr_dqn or algo=sac_discrete or algo=vmpo"
+    assert refusal("sac", BOX, "async", "uniform") is None
+    line = refusal("sac", DISCRETE, "async", "uniform")
+    assert line == (
+        "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn, or one of a2c, apex, "
+        "appo, c51, impala, iqn, mrq, munchausen_dqn, munchausen_iqn, ppo, pqn, qr_dqn, r2d2, rainbow, rainbow_iqn, "
+        "reinforce, sac_discrete, sqn, vmpo"
     )
-    assert lookup.refusal("dqn", DISCRETE, "async", "uniform") is None
-    line = lookup.refusal("dqn", BOX, "async", "uniform")
-    names = "crossq d4pg ddpg impala mpo mrq ppo redq reppo sac td3 tqc vmpo xqc"
-    wanted = " or ".join(f"algo={name}" for name in names.split())
-    assert line == f"DQN needs a discrete action space; Car-v0 has Box(2,). For this: {wanted}"
+    assert refusal("dqn", DISCRETE, "async", "uniform") is None
+    line = refusal("dqn", BOX, "async", "uniform")
+    names = "a2c, appo, crossq, d4pg, ddpg, droq, impala, mpo, mrq, ppo, redq, reinforce, reppo, td3, tqc, vmpo, xqc"
+    assert line.endswith(f"discrete action space; Car-v0 has Box(2,). For this: algo=sac, or one of {names}")
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
-    line = lookup.refusal("dqn", several, "async", "uniform")
-    assert (
-        line == "DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). "
-        "For this: algo=impala or algo=ppo or algo=vmpo"
+    line = refusal("c51", several, "async", "uniform", typed="rainbow")
+    assert line == (
+        "rainbow needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). "
+        "For this: algo=ppo, or one of a2c, appo, impala, reinforce, vmpo"
     )
-    assert lookup.refusal("ppo", BOX, "async", "fifo-once") is None
-    line = lookup.refusal("ppo", BOX, "async", "uniform")
+    line = refusal("ppo", BOX, "async", "uniform", typed="a2c", replay="hindsight")
+    assert line == "a2c can't learn from replay=hindsight; say replay=fifo-once"
+    assert refusal("ppo", BOX, "async", "fifo-once") is None
+    line = refusal("ppo", BOX, "async", "uniform")
     assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
-    assert lookup.refusal("ppo", BOX, "async", "fifo") == "PPO can't learn from replay=fifo; say replay=fifo-once"
+    assert refusal("ppo", BOX, "async", "fifo") == "PPO can't learn from replay=fifo; say replay=fifo-once"
     monkeypatch.setattr(ppo, "TABLES", ("fifo",))
-    assert lookup.refusal("ppo", BOX, "async", "fifo") is lookup.refusal("ppo", BOX, "async", "fifo-once") is None
-    line = lookup.refusal("sac", BOX, "async", "fifo-once")
+    assert refusal("ppo", BOX, "async", "fifo") is refusal("ppo", BOX, "async", "fifo-once") is None
+    line = refusal("sac", BOX, "async", "fifo-once")
     assert line.startswith("SAC can't learn from replay=fifo-once; say replay=uniform or replay=prioritized")
-    assert "does not run in mode=batch" in lookup.refusal("sac", BOX, "batch", "uniform")
+    assert "does not run in mode=batch" in refusal("sac", BOX, "batch", "uniform")
 
 
 def test_constants_of_a_users_module_have_defaults(write):
@@ -90,8 +92,8 @@ def test_constants_of_a_users_module_have_defaults(write):
     assert (module.ACTIONS, module.EXPLORATION) == (("discrete",), ())
     assert module.MODES == ("single", "sync", "async")
     assert module.TABLES == ("uniform", "prioritized")
-    assert lookup.refusal("their_algo", DISCRETE, "async", "prioritized") is None
-    line = lookup.refusal("their_algo", BOX, "async", "uniform")
+    assert refusal("their_algo", DISCRETE, "async", "prioritized") is None
+    line = refusal("their_algo", BOX, "async", "uniform")
     assert line.startswith("their_algo needs a discrete action space; Car-v0 has Box(2,).")
     assert lookup.title("their_algo") == "their_algo"
     assert lookup.title("sac") == "SAC"
@@ -100,11 +102,9 @@ def test_constants_of_a_users_module_have_defaults(write):
 def test_constants_of_a_users_module_are_used(write):
     name = write("MODES = ('single',)", "TABLES = ('sequences',)", "EXPLORATION = ('epsilon',)")
     assert lookup.load_algorithm(name).EXPLORATION == ("epsilon",)
+    assert refusal(name, DISCRETE, "sync", "sequences") == "their_algo does not run in mode=sync; it runs in single"
     assert (
-        lookup.refusal(name, DISCRETE, "sync", "sequences") == "their_algo does not run in mode=sync; it runs in single"
-    )
-    assert (
-        lookup.refusal(name, DISCRETE, "single", "uniform")
+        refusal(name, DISCRETE, "single", "uniform")
         == "their_algo can't learn from replay=uniform; say replay=sequences"
     )
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from processes import SMALL, Run
 
-from drl_cli.cli.bench import Options, is_own, read
+from drl_cli.bench.tune import Setting
+from drl_cli.cli.bench import Options, is_own, measure, read
 from drl_cli.errors import UsageError
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import compose
 
 PARTS = ("collect", "replay", "updates", "end")
 
@@ -52,6 +55,29 @@ def test_a_misspelled_key_belongs_to_the_nearest_keys(key, own):
 def test_wrong_options(arg, says):
     (problem,) = problems_of(arg)
     assert problem.startswith(says)
+
+
+def test_a_key_that_drl_train_refuses_is_refused(drl_here):
+    done = drl_here("bench", "env=CartPole-v1", "algo=ppo", "orchestrator.min_inserts=64", "dry_run=true")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: orchestrator.min_inserts=64 has no effect: PPO is on-policy")
+
+
+def test_the_proposed_command_has_the_flags_that_were_typed(tmp_path, monkeypatch, capsys):
+    class Fake:
+        def __init__(self, *args):
+            self.collect = self.updates = lambda: None
+
+        def tune(self, fits):
+            return Setting(2, 1, 8), None
+
+    monkeypatch.setattr("drl_cli.bench.suite.Suite", Fake)
+    monkeypatch.setattr("drl_cli.bench.tune.advice", lambda pace, asked: [])
+    typed = read_command(["--config-dir", str(tmp_path), "env=Pendulum-v1", "worker.num=5"])
+    measure(compose(["env=Pendulum-v1"]), None, Options(parts=(), tune=True), typed, typed)
+    last = capsys.readouterr().out.splitlines()[-1]
+    keys = "env=Pendulum-v1 worker.num=2 worker.envs=8 trainer.threads=1"
+    assert last == f"next: drl-train --config-dir {tmp_path} {keys}"
 
 
 def test_all_problems_at_once():

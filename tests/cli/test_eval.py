@@ -115,7 +115,7 @@ def test_a_checkpoint_may_be_named_by_its_folder(ask, copied):
         (["-x"], "no flag '-x'.   options: run, runs, episodes"),
         (["outputs"], "Say latest for the newest run."),
         (["lastest"], "Did you mean latest?"),
-        (["run="], "run: say which run: latest, a path, or the start of a run id"),
+        (["run="], "run: say which run: latest, a path, the start of a run id, or a run's name"),
     ],
 )
 def test_words_that_are_no_options(refused, args, says):
@@ -269,3 +269,17 @@ def test_every_run_must_reach_min_return(ask, copied, twin):
     _, lines, code, _ = ask("runs=[outputs]", "episodes=1", "min_return=0")
     assert code == 9
     assert [line.split()[1] for line in lines] == [f"{folder.name}:" for folder in (copied, twin)]
+
+
+@pytest.mark.parametrize("words", [["small"], ["name=small"], ["run=small"], ["runs=[small]"]])
+def test_a_run_by_its_name(ask, words):
+    _, errors, code, result = ask(*words, "episodes=1")
+    assert (code, errors, result["episodes"]) == (0, [], 1)
+
+
+def test_a_single_folder_of_runs_is_evaluated_run_by_run(ask, copied, twin):
+    lines, errors, code, _ = ask("outputs/Pendulum-v1", "episodes=1")
+    assert (code, errors) == (0, [])
+    assert {copied.name, twin.name} <= {line.split()[0] for line in lines}
+    assert ask(str(copied), "episodes=1")[2] == 0
+    assert ask("run=outputs/Pendulum-v1", "episodes=1")[1][0].startswith("error: outputs/Pendulum-v1 is no run")

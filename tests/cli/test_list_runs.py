@@ -47,6 +47,21 @@ def test_newest_first_with_all_columns(outputs, listed):
     assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5", "algo.lr=0.001"]
 
 
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ("lr=3", "lr: no run has this key. Did you mean algo.lr?"),
+        ("learning_rate=3", "learning_rate: no run has this key. Did you mean algo.lr?"),
+        ("threads=1", "threads: no run has this key. Did you mean trainer.threads?"),
+        ("stats=done", "stats: no run has this key. Did you mean status?"),
+        ("gibberish=1", "gibberish: no run has this key."),
+    ],
+)
+def test_a_condition_on_no_key_names_the_key_that_is_meant(outputs, drl_here, condition, says):
+    done = drl_here("list", "runs", condition)
+    assert (done.returncode, done.stderr) == (2, f"error: {says}\n")
+
+
 def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(outputs, listed):
     assert days(listed("runs", "name=null")) == [5, 4, 3, 2, 1]
     assert "name" not in listed("runs")[0].split()

@@ -148,6 +148,7 @@ def test_the_summary_agrees_with_the_curve(small_run):
 
 def test_run_json_has_the_command_line_the_versions_and_the_machine(small_run):
     run = read_json(small_run.folder / "run.json")
+    assert (run["renders"], run["formats"]) == (True, ["numpy", "torch", "onnx"])
     assert run["command"] == ["drl-train", *small_run.args]
     assert run["seed"] == 3
     assert (run["name"], run["tags"]) == ("small", ["a", "wide net"])

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.make import build, read_spec
+from drl_cli.envs.probes.bit_flip import BitFlip
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Column
 
@@ -159,3 +160,15 @@ def test_a_wrapper_that_raises_in_a_step_is_a_fault():
     envs = EnvBatch(named("Stuck"), read_spec(named("Stuck")), [0], 0)
     with pytest.raises(EnvFault, match="env 0: step raised RuntimeError: stuck"):
         envs.step(np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize(("id", "renders"), [("Pendulum-v1", True), ("drl_cli.envs.probes:BitFlip-v0", False)])
+def test_whether_videos_can_be_recorded_is_read_from_the_metadata(id, renders):
+    assert read_spec(EnvConfig("test", id, {}, None, 1.0, "auto", False, False)).renders == renders
+
+
+@pytest.mark.parametrize(("modes", "renders"), [(["human"], False), (["human", "rgb_array"], True), (None, False)])
+def test_a_video_needs_the_render_mode_rgb_array(monkeypatch, modes, renders):
+    monkeypatch.setattr(BitFlip, "metadata", {"render_modes": modes})
+    made = EnvConfig("test", "drl_cli.envs.probes:BitFlip-v0", {}, None, 1.0, "auto", False, False)
+    assert read_spec(made).renders == renders

@@ -4,7 +4,7 @@ import pytest
 
 from drl_cli.errors import UsageError
 from drl_cli.runs import auto
-from drl_cli.runs.auto import choose, with_auto
+from drl_cli.runs.auto import choose, naming_choice, with_auto
 from drl_cli.settings.command_line import read_command
 
 RESULTS = [
@@ -16,6 +16,10 @@ RESULTS = [
     {"env": "B-v0", "algo": "c51", "threshold": None, "seeds": 1, "steps": 50_000, "return": 9, "seconds": 10.0},
     {"env": "C-v0", "algo": "c51", "threshold": None, "seeds": 2, "steps": 50_000, "return": 9, "seconds": 10.0},
     {"env": "D-v0", "algo": "dqn", "threshold": 20, "seeds": 2, "steps": 50_000, "return": 21, "seconds": 10.0},
+    {"env": "E-v0", "algo": "dqn", "threshold": 20, "seeds": 3, "steps": 50_000, "return": 21, "seconds": 10.0},
+    {"env": "E-v0", "algo": "ppo", "threshold": 20, "seeds": 1, "steps": 9_000, "return": 21, "seconds": 12.5},
+    {"env": "F-v0", "algo": "dqn", "threshold": 20, "seeds": 3, "steps": 9_000, "return": 21, "seconds": 10.0},
+    {"env": "F-v0", "algo": "ppo", "threshold": 20, "seeds": 1, "steps": 9_000, "return": 29, "seconds": 12.0},
 ]
 
 
@@ -33,6 +37,7 @@ def known(monkeypatch):
         ("B-v0", None, "iqn", "return here, 7 after 50,000 steps (3 seeds); c51 had 9, but with 1 seed only"),
         ("C-v0", None, "c51", "largest recorded return here, 9 after 50,000 steps (2 seeds)"),
         ("D-v0", None, "dqn", "reached 20 in 2 of 2 recorded runs, 50,000 steps"),
+        ("E-v0", None, "dqn", "50,000 steps; ppo needed 9,000 steps and 12.5 s instead of 10 s, but with 1 seed only"),
         ("Pendulum-v1", None, "mrq", "no recorded result for Pendulum-v1;"),
         ("drl_cli.envs.probes:Switches-v0", None, "ppo", "mrq has no multi-discrete actions"),
     ],
@@ -41,6 +46,34 @@ def test_the_choice_by_environment_budget_and_action_space(known, env, budget, n
     chosen, why = choose(env, budget)
     assert chosen == name
     assert reason in why
+
+
+def test_a_result_of_few_seeds_that_would_not_be_chosen_is_not_named(known):
+    assert choose("F-v0", None) == ("dqn", "reached 20 in 3 of 3 recorded runs, 9,000 steps")
+
+
+@pytest.mark.parametrize(
+    ("problems", "place"),
+    [
+        (["seed: must be >= 0, got -1", "algo.epochs: dqn has no option 'epochs'."], 1),
+        (["algo.lr: must be > 0, got 0"], None),
+        (["DQN can't learn from replay=fifo; say replay=uniform"], 0),
+        (["seed: must be >= 0, got -1", "no set of tuned values 'dqn2'"], None),
+    ],
+)
+def test_an_error_about_the_chosen_algorithm_names_the_choice(problems, place):
+    line, cause = "algo=auto chose dqn: reached 475", ValueError()
+    with pytest.raises(UsageError) as caught, naming_choice(line):
+        raise UsageError(problems, 3) from cause
+    error = caught.value
+    assert error.problems == [f"{each}   {line}" if i == place else each for i, each in enumerate(problems)]
+    assert (error.exit_code, error.__cause__) == (3, cause)
+
+
+def test_errors_without_a_choice_stay():
+    with pytest.raises(UsageError, match="dqn") as caught, naming_choice(None):
+        raise UsageError("algo.x: dqn has no option 'x'.")
+    assert caught.value.problems == ["algo.x: dqn has no option 'x'."]
 
 
 def test_auto_is_replaced_by_the_name_of_the_algorithm(known):
@@ -90,8 +123,8 @@ def test_several_environments_are_refused():
 
 
 def test_every_recorded_result_names_an_algorithm_that_fits():
-    from drl_cli.algos.lookup import action_problem, load_algorithm
-    from drl_cli.settings.algorithm import algorithm_of
+    from drl_cli.algos.lookup import load_algorithm
+    from drl_cli.settings.algorithm import action_problem, algorithm_of
     from drl_cli.settings.env_names import typed_spec
 
     for env in {result["env"] for result in auto.results()}:

@@ -1,5 +1,7 @@
 """The lines at the end of a run."""
 
+import json
+
 import pytest
 
 from drl_cli.errors import DIVERGED, INTERRUPTED, LOST, RESOURCES, USER_CODE
@@ -12,6 +14,37 @@ from drl_cli.runs.end_text import end_text
 def test_resume_is_advised_unless_the_users_code_would_fail_again(tmp_path, exit_code, resumes):
     summary = {"status": "failed", "exit_code": exit_code, "checkpoint_last": "checkpoints/step_1"}
     assert (f"drl-train resume={tmp_path}" in end_text(summary, tmp_path)) == resumes
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({}, ["drl-eval", "drl-play", "drl-export"]),
+        ({"renders": True, "formats": ["numpy", "torch", "onnx"]}, ["drl-eval", "drl-play", "drl-export"]),
+        ({"renders": False}, ["drl-eval", "drl-export"]),
+        ({"formats": []}, ["drl-eval", "drl-play"]),
+        ({"formats": ["torch", "onnx"]}, ["drl-eval", "drl-play", "drl-export format=torch"]),
+    ],
+)
+def test_only_commands_that_work_for_the_run_are_recommended(tmp_path, monkeypatch, facts, words):
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    summary = {"status": "done", "checkpoint_best": "checkpoints/step_1"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)  # Pillow is installed
+    lines = [line[6:].replace(f" run={tmp_path}", "") for line in end_text(summary, tmp_path).splitlines()[1:]]
+    assert [line.removesuffix(" episodes=100") for line in lines] == words
+
+
+@pytest.mark.parametrize("has_pillow", [True, False])
+def test_a_video_is_recommended_if_pillow_is_installed(tmp_path, monkeypatch, has_pillow):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: has_pillow or None)
+    text = end_text({"status": "done", "checkpoint_best": "checkpoints/step_1"}, tmp_path)
+    assert ("drl-play" in text) == has_pillow
+
+
+def test_tensorboard_is_recommended_if_the_run_wrote_for_it(tmp_path):
+    assert "next" not in end_text({"status": "done"}, tmp_path)
+    (tmp_path / "events.out.tfevents.1").touch()
+    assert end_text({"status": "done"}, tmp_path).endswith(f"next: tensorboard --logdir {tmp_path.parent}")
 
 
 @pytest.mark.parametrize(

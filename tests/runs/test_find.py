@@ -5,7 +5,7 @@ import json
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs, find_run, find_runs, find_saved_run, read_config
+from drl_cli.runs.find import all_runs, find_run, find_runs, find_saved_run, is_folder_of_runs, read_config
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 
@@ -95,6 +95,61 @@ def test_the_newest_run_where_no_run_has_a_checkpoint_or_the_newest_has(outputs,
     save(outputs, IDS[2])
     assert find_saved_run("latest", str(outputs)).name == IDS[2]
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def named(outputs):
+    """The runs have names: the first and the last one `wide`, the other one `narrow net`."""
+    for run, name in zip(IDS, ("wide", "narrow net", "wide"), strict=True):
+        next(outputs.glob(f"*/*/{run}/run.json")).write_text(json.dumps({"id": run, "name": name}))
+    return outputs
+
+
+@pytest.mark.parametrize(
+    ("run", "found"), [("wide", [2, 0]), ("name=wide", [2, 0]), ("narrow net", [1, 1]), ("name=narrow net", [1, 1])]
+)
+def test_runs_by_their_name(named, run, found):
+    assert find_run(run, str(named)).name == IDS[found[0]]
+    every = find_runs([run], str(named))
+    assert [run.name for run in every] == [IDS[i] for i in sorted({*found})]
+
+
+def test_a_name_stands_behind_ids_and_is_suggested(named):
+    next(named.glob(f"*/*/{IDS[1]}/run.json")).write_text(json.dumps({"name": IDS[0]}))
+    assert find_run(IDS[0], str(named)).name == IDS[0]
+    assert find_run(f"name={IDS[0]}", str(named)).name == IDS[1]
+    for find in (find_run, lambda run, place: find_runs([run], place)):
+        for run in ("wied", "name=wied"):
+            with pytest.raises(UsageError, match=r"\. Did you mean wide\?"):
+                find(run, str(named))
+    with pytest.raises(UsageError, match=r"\)$"):
+        find_runs(["nothing_like_it"], str(named))
+
+
+def test_a_name_finds_the_newest_run_with_a_checkpoint(named, capsys):
+    save(named, IDS[0])
+    assert find_saved_run("wide", str(named)).name == IDS[0]
+    assert "newer runs without a checkpoint" in capsys.readouterr().err
+
+
+def test_runs_of_all_sweeps_in_a_folder(outputs):
+    for i, sweep in enumerate(("20260101-1", "20260102-1")):
+        folder = outputs / "multirun" / sweep
+        folder.mkdir()
+        jobs = [{"run": str(next(outputs.glob(f"*/*/{IDS[i]}")))}, {"run": None}]
+        (folder / "sweep.json").write_text(json.dumps({"jobs": jobs}))
+    assert [run.name for run in find_runs([f"{outputs}/multirun"], "elsewhere")] == [*IDS[:2]]
+    assert [run.name for run in find_runs([f"{outputs}/multirun/20260102-1"], "elsewhere")] == [IDS[1]]
+    assert is_folder_of_runs(f"{outputs}/multirun", "elsewhere")
+
+
+def test_a_folder_of_runs_is_neither_a_run_nor_a_checkpoint_nor_empty(outputs):
+    save(outputs, IDS[0])
+    run = next(outputs.glob(f"*/*/{IDS[0]}"))
+    assert is_folder_of_runs(str(run.parent), "elsewhere")
+    assert is_folder_of_runs("Zebra", str(outputs))
+    for other in (str(run), f"{run}/checkpoints/step_000000100", "", "latest", f"{outputs}/multirun/x", "wide"):
+        assert not is_folder_of_runs(other, str(outputs)), other
 
 
 def save(outputs, run):

@@ -3,7 +3,7 @@
 import pytest
 from run_folders import make_run
 
-from drl_cli.runs.groups import grouped, pooled_keys, unshown_keys, without_repeats
+from drl_cli.runs.groups import grouped, key_hint, pooled_keys, unshown_keys, without_repeats
 from drl_cli.runs.implied import differences
 from drl_cli.runs.run import Run
 
@@ -147,3 +147,13 @@ def test_groups_of_one_name_also_show_what_differs(group):
     ]
     runs = [run for one in found for run in one.runs]
     assert {one.label for one in grouped(runs, ["mode"])} == {"mode=single"}
+
+
+def test_the_last_part_of_a_key_is_a_hint_and_a_reward_module_is_the_last_choice():
+    keys = ["reward.lr", "algo.lr", "seed"]
+    assert key_hint("lr", keys) == " Did you mean algo.lr?"
+    assert key_hint("lr", ["reward.lr"]) == " Did you mean reward.lr?"
+    assert key_hint("lr", ["reward.lr", "teacher.lr"]) == " Did you mean teacher.lr?"
+    assert key_hint("sed", keys, ["sort"]) == " Did you mean seed?"
+    assert key_hint("srot", keys, ["sort"]) == " Did you mean sort?"
+    assert key_hint("n_epochs", keys) == ""

@@ -64,6 +64,8 @@ def test_missing_or_damaged_files_are_empty(tmp_path, content):
 def test_a_path_with_a_space_is_quoted_in_the_closing_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "my runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "events.out.tfevents.1").touch()
     text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, folder)
     assert "drl-eval run='my runs/one' episodes=100" in text
     assert "tensorboard --logdir 'my runs'" in text

@@ -28,6 +28,7 @@ def run(small_run, tmp_path, monkeypatch):
 
 
 def test_the_next_commands_stand_below_each_other(tmp_path):
+    (tmp_path / "events.out.tfevents.1").touch()
     text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, tmp_path)
     assert [line[:12] for line in text.splitlines()[1:]] == [
         "next: drl-ev", "      drl-pl", "      drl-ex", "      tensor",
@@ -37,6 +38,11 @@ def test_the_next_commands_stand_below_each_other(tmp_path):
 def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(run):
     assert named_run(read_command(["-m", "resume=latest"])) is None
     assert named_run(read_command(["-m", "from_config=latest", "seed=1,2"])).resolve() == run.resolve()
+
+
+@pytest.mark.parametrize("word", ["resume=small", "resume=name=small", "from_config=small"])
+def test_a_run_may_be_resumed_by_its_name(run, word):
+    assert named_run(read_command([word])).resolve() == run.resolve()
 
 
 def test_weights_are_loaded_only_before_the_first_checkpoint(run):

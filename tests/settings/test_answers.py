@@ -126,6 +126,11 @@ NAMES = [
     ("env=antigravity", 2, "no environment 'antigravity'"),
     ("env=CartPole-v1 algo=sac", 2, "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this"),
     ("env=CartPole-v1 algo.lrr=1", 2, "algo.lrr: dqn has no option 'lrr'. Did you mean algo.lr?"),
+    ("env=CartPole-v1 algo=td3", 2, "For this: algo=dqn, or one of a2c, apex, appo, c51, "),
+    ("env=CartPole-v1 algo=droq", 2, "droq needs a continuous (Box) action space; CartPole-v1 has Discrete(2)."),
+    ("env=BitFlip algo=ppo replay=hindsight", 2, "PPO can't learn from replay=hindsight; say replay=fifo-once"),
+    ("env=CartPole-v1 algo=pqn reward=icm", 2, "PQN takes no reward module, because it computes no advantages"),
+    ("env=CartPole-v1 algo=dqn reward=icm", 2, "DQN takes no reward module, because a bonus in replay would become"),
     ("env=Pendulum-v1 algo=dqn total_env_steps=10", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("env=Pendulum-v1 algo=dqn mode=asink", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("env=CartPole-v1 algo=c51 algo.v_min=5 algo.v_max=1", 2, "algo.v_min=5 has to be below algo.v_max=1"),
@@ -158,8 +163,16 @@ NAMES = [
     ("tuned=sac-Pendulum", 2, "no set of tuned values 'sac-Pendulum'. Did you mean sac-Pendulum-v1?"),
     ("algo=dqn env=CartPole-v1 tuned=sac-Pendulum-v1", 2, "tuned=sac-Pendulum-v1 is of algo=sac, and this run has"),
     ("algo=rainbow env=CartPole-v1 tuned=dqn-CartPole-v1", 2, "tuned=dqn-CartPole-v1 is of algo=dqn, and this run has"),
-    ("algo=rainbow algo.atms=5", 2, "algo.atms: c51 has no option 'atms'. Did you mean algo.atoms?"),
-    ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: dqn has no option 'n_stp'. Did you mean algo.n_step?"),
+    ("env=LunarLanderContinuous algo=droq algo.dropout=1.5", 2, "algo.dropout: droq has no option 'dropout'. Did you "),
+    (
+        "env=CartPole-v1 algo=ppo algo.n_step=3",
+        2,
+        "algo.n_step: must be 1, got 3, because ppo learns from rollouts; algo",
+    ),
+    ("env=CartPole-v1 algo=pqn algo.n_step=3", 2, "; algo.q_lambda sets how many rewards count"),
+    ("algo=trpo", 2, "unknown algorithm 'trpo'. The nearest here is algo=ppo.   available: "),
+    ("algo=rainbow algo.atms=5", 2, "algo.atms: rainbow has no option 'atms'. Did you mean algo.atoms?"),
+    ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: r2d2 has no option 'n_stp'. Did you mean algo.n_step?"),
 ]
 WORDS = [
     ("--env Pendulum-v1", 2, "no flag '--env': options have no dashes; say env=Pendulum-v1"),
@@ -167,6 +180,7 @@ WORDS = [
     ("--resume latest", 2, "no flag '--resume': options have no dashes; say resume=latest"),
     ("--lr 1e-3", 2, "no flag '--lr': options have no dashes; say algo.lr=1e-3"),
     ("--total-timesteps 1e6", 2, "no flag '--total-timesteps': options have no dashes; say total_env_steps=1e6"),
+    ("--n-steps 5 env=CartPole-v1 algo=ppo", 2, "options have no dashes; say worker.unroll=5"),
     ("--hidden 256", 2, "say network.hidden=[256]"),
     ("--cuda", 2, "say device=cuda"),
     ("--seed", 2, "say seed=..."),
@@ -255,6 +269,8 @@ KEYS = [
     ("env=CartPole-v1 algo=rainbow replay=uniform", 2, "which replay.sampler=uniform does not have; say replay=prio"),
     ("env=CartPole-v1 algo=appo replay=prioritized", 2, "algo=appo needs replay.max_staleness, which replay.sampler"),
     ("env=CartPole-v1 algo=impala replay=uniform", 2, "does not have; say replay=fifo-once"),
+    ("env=Pong algo=auto algo.epochs=3", 2, "pqn, reppo, vmpo   algo=auto chose mrq: "),
+    ("env=CartPole-v1 algo=auto replay=uniform", 2, "   algo=auto chose ppo: reached 475"),
     ("env=CartPole-v1 algo=auto,ppo", 2, "algo=auto,ppo: several values are a sweep, which needs -m: drl-train -m"),
     ("algo=mrq replay=uniform replay.beta=1", 2, "replay.beta: only replay=prioritized and replay=sequences have this"),
 ]  # fmt: skip
@@ -306,7 +322,7 @@ VALUES = [
     ("env=Pendulum-v1 network.hidden=[256", 2, "is not closed; say network.hidden=[256]"),
     ("device=cuda:x", 2, "device: must be auto, cpu, cuda or cuda:N, got cuda:x"),
     ("logger=wandb", 2, "no logger option 'wandb'. Did you mean logger.wandb=offline?"),
-    ("algo=acktr", 2, "unknown algorithm 'acktr'.   available: "),
+    ("algo=acktr", 2, "unknown algorithm 'acktr'. The nearest here is algo=ppo.   available: "),
     ("env=Pendulum-v1 total_env_steps=10", 2, "say total_env_steps=130 or more"),
     ("env=Pendulum-v1 algo=ppo total_env_steps=10", 2, "say total_env_steps=1024 or more"),
     ("env=Pendulum-v1 hpo=tpe", 2, "drl-train -m env=Pendulum-v1 hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'"),
@@ -329,7 +345,7 @@ VALUES = [
     ("env=Pendulum-v1 env.kwargs.colour=1", 2, "Pendulum-v1 has no argument 'colour'.   arguments: render_mode, g"),
 ]
 RUNS = [
-    ("resume=", 2, "resume: say which run: resume=latest, a path, or the start of a run id"),
+    ("resume=", 2, "resume: say which run: resume=latest, a path, the start of a run id, or a run's name"),
     ("resume=lastest", 2, "Did you mean latest?"),
     ("from_config=latest algo=ppo", 2, "so it can't change; a new run: drl-train algo=ppo ..."),
     ("from_config=latest replay=fifo-once", 2, "here single keys can be set, such as replay.KEY=VALUE"),
@@ -372,7 +388,7 @@ RIGHT = [
     ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
     ("env=CartPole-v1 algo=auto dry_run=true", "algo=auto chose "),
     ("env=CartPole-v1 algo=auto dry_run=True", "algo=auto chose "),
-    ("env=CartPole-v1 algo=auto explain=true", "algo=auto chose "),
+    ("env=CartPole-v1 algo=auto explain=true", "algo=auto, command line"),
     ("-m env=CartPole-v1 algo=auto seed=0,1 dry_run=true", "algo=auto chose "),
     ("env=CartPole-v1 algo.epsilon_end=0.1 explain=true", "action space  env=CartPole-v1"),
     ("env=LunarLanderContinuous env.kwargs.continuous=false explain=true", "action space  env=LunarLanderContinuous"),
@@ -561,6 +577,34 @@ def test_a_task_of_dm_control_may_be_written_in_several_ways(place, answer, monk
     monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: Path(f"{module}.py"))
     monkeypatch.setattr("drl_cli.envs.make.exists", lambda id: id == "dm_control/cheetah-run-v0")
     assert_answer(place, answer(f"env={name}"), 2, f"no environment '{name}'. Did you mean env=dm_control/cheetah-run-")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("dm_control/cheeta-run-v0", "cheetah-run"),
+        ("dm_control/cheetah-rum-v0", "cheetah-run"),
+        ("dmc/walkr-walk", "walker-walk"),
+        ("cheeta-run", "cheetah-run"),
+        ("humanoid_cmu-run", "humanoid_CMU-run"),
+        ("dm_control/cartpole-swingup_spars-v0", "cartpole-swingup_sparse"),
+    ],
+)
+def test_a_misspelled_task_of_dm_control_is_corrected_before_its_package_is_asked_for(
+    place, answer, monkeypatch, name, meant
+):
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
+    says = f"no environment '{name}'. Did you mean env=dm_control/{meant}-v0?"
+    assert_answer(place, answer(f"env={name}"), 2, says)
+
+
+@pytest.mark.parametrize(
+    "name", ["dm_control/stack_2_bricks_features-v0", "dm_control/RodentTwoTouch-v0", "dm_control/walker-jump-v0"]
+)
+def test_other_tasks_of_dm_control_ask_for_its_package(place, answer, monkeypatch, name):
+    monkeypatch.setattr("drl_cli.envs.catalog._is_there", lambda module: module != "shimmy")
+    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
+    assert_answer(place, answer(f"env={name}"), 3, f"{name} needs shimmy:  pip install")
 
 
 def test_rendering_mujoco_in_a_window_needs_a_display(place, answer, monkeypatch):

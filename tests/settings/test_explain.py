@@ -97,6 +97,13 @@ def test_what_an_algorithm_prefers_of_other_groups_is_its_layer(explained):
     assert rows["tuned="] == ("none", "command line", "")
 
 
+def test_an_algorithm_that_auto_chose_is_not_shown_as_typed():
+    job_words, typed = ["env=CartPole-v1", "algo=ppo"], ["env=CartPole-v1", "algo=auto"]
+    lines = job(lambda plain: explanation(build(plain), typed), *job_words)
+    assert re.split(r" {2,}", lines[0]) == ["algo=", "ppo", "auto", "algo=auto, command line"]
+    assert re.split(r" {2,}", lines[1])[2] == "command line"
+
+
 def test_null_and_auto_say_what_they_are_here(explained):
     rows = explained("env=Pendulum-v1", "mode=single", "orchestrator.min_inserts=7")
     assert rows["worker.num"][2] == "conf/worker/default.yaml; here 1"

@@ -55,6 +55,12 @@ def test_a_key_that_is_given_twice_is_a_warning(capsys):
 
 def test_a_bare_word_without_a_positional_option_is_an_error():
     assert problems_of("run=x", "latest")[0].startswith("latest: no such option.")
+    assert problems_of("run=x", "name=y")[0].startswith("name: no such option.")
+
+
+def test_the_name_of_runs_is_a_word_that_names_runs():
+    assert parse(["name=wide", "episodes=3"], Options, "run") == Options("name=wide", 3)
+    assert problems_of("name=wide", positional="format")[0].startswith("name: no such option.")
 
 
 @pytest.mark.parametrize("text", ["[1", "{", "'", "a: b: c"])

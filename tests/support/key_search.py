@@ -41,7 +41,7 @@ def candidates(kind, value):
 
 def checked(words, typed=()):
     """Return the config and spec of these words. Raise UsageError as a run does, without starting a process."""
-    from drl_cli.algos.lookup import load_algorithm, refusal
+    from drl_cli.algos.lookup import load_algorithm
     from drl_cli.envs.make import read_spec
     from drl_cli.errors import UsageError, as_usage_error
     from drl_cli.optim.group import Refused
@@ -49,6 +49,7 @@ def checked(words, typed=()):
     from drl_cli.preflight.environment import check_goals, check_normalization
     from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
     from drl_cli.preflight.unread import unread_keys
+    from drl_cli.settings.algorithm import refusal
 
     config = make_config(*words)
     if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:

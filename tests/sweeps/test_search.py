@@ -198,6 +198,29 @@ def test_the_end_ranks_the_trials_and_names_the_next_commands(make, capsys):
     assert [row.split()[:2] for row in rows] == [["1", "8.0"], ["2", "2.0"], ["3", "-"]]
 
 
+def test_the_next_commands_work(make, capsys):
+    trials = make(fresh_seeds=0, trials=1)
+    trials.sweep.flags = ["--config-dir", "my conf"]
+    (job,) = trials.next_jobs()
+    play(trials, job, [7])
+    assert finish_search(trials) == 0
+    *_, train, copy = capsys.readouterr().out.splitlines()  # without a checkpoint, drl-eval would fail
+    assert train.startswith("next: drl-train --config-dir 'my conf' env=A algo.lr=")
+    assert copy.startswith("      or copy ")
+    (job.run / "checkpoints" / "best").mkdir(parents=True)
+    finish_search(trials)
+    assert capsys.readouterr().out.splitlines()[-2] == f"      drl-eval run={job.run} episodes=100"
+
+
+def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
+    trials = make(fresh_seeds=0, trials=2)
+    for _ in range(2):
+        play(trials, trials.next_jobs()[0], [1], exit_code=4)
+    assert finish_search(trials) == 10
+    folder = trials.sweep.folder
+    assert capsys.readouterr().err == f"error: no trial was done\nnext: drl-train -m resume={folder} hpo.trials=4\n"
+
+
 @pytest.mark.parametrize(
     ("sampler", "pruner", "classes"),
     [

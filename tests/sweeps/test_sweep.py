@@ -155,6 +155,7 @@ def ended(sweep):
         scores = "env_steps,wall_s,mean\n" + (f"1000,1.5,{best}\n1200,2,-9\n" if best else "")
         report = '{"env_steps": 1200}\n' if best else ""
         make_run(sweep, number, **{"eval.csv": scores, "metrics.jsonl": report, "config.yaml": f"seed: {number - 1}\n"})
+        (sweep.folder.parent / f"run{number}" / "checkpoints" / "best").mkdir(parents=True)
         sweep.jobs[number - 1].run, sweep.jobs[number - 1].exit_code = sweep.folder.parent / f"run{number}", 0
     return sweep
 
@@ -177,6 +178,14 @@ def test_the_ranking_begins_with_the_best_job_and_names_the_next_commands(sweep,
     assert done.startswith("3 of 3 jobs done; ")
     assert evaluate == f"next: drl-eval run={(sweep.folder.parent / 'run2').relative_to(tmp_path)} episodes=100"
     assert compare == f"      drl-compare {sweep.folder.relative_to(tmp_path)}"
+
+
+def test_a_best_run_without_a_checkpoint_is_not_recommended_for_evaluation(sweep, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    ended(sweep)
+    (sweep.folder.parent / "run2" / "checkpoints" / "best").rmdir()
+    ranking.print_next(sweep)
+    assert capsys.readouterr().out == f"next: drl-compare {sweep.folder.relative_to(tmp_path)}\n"
 
 
 def test_a_long_ranking_names_the_file_with_all_rows(capsys, monkeypatch):

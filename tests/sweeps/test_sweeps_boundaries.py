@@ -90,7 +90,7 @@ def test_the_next_command_evaluates_a_run_of_the_best_trial(tmp_path, monkeypatc
     for mean in (1.0, 9.0, 5.0):
         (job,) = trials.next_jobs()
         run = tmp_path / f"run{job.number}"
-        run.mkdir()
+        (run / "checkpoints" / "best").mkdir(parents=True)
         (run / "eval.csv").write_text(f"mean,wall_s,env_steps\n{mean},1,107\n")
         (run / "summary.json").write_text('{"exit_code": 0}')
         job.run, job.exit_code, job.is_running = run, 0, False
