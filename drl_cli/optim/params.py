@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -162,11 +163,20 @@ class Params:
         return {name: tensor.detach().cpu().clone() for name, tensor in (self.tensors() | self._random()).items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned. If names or shapes differ, change nothing and raise ValueError."""
-        random = self._random()
-        load_tensors(self.tensors() | random, state)
-        for name, generator in self.generators.items():
-            generator.set_state(random[f"generator.{name}"])
+        """Restore what `state` returned. If names or shapes differ, change nothing and raise ValueError.
+
+        A generator whose state comes from another kind of device starts again, with a seed that follows from the state.
+        """
+        generators = {f"generator.{name}": generator for name, generator in self.generators.items()}
+        if missing := [name for name in generators if name not in state]:
+            raise ValueError(f"the saved state has no '{missing[0]}'")
+        load_tensors(self.tensors(), state)
+        for name, generator in generators.items():
+            if state[name].shape == generator.get_state().shape:
+                generator.set_state(state[name])
+            else:
+                digest = hashlib.sha256(state[name].numpy().tobytes()).digest()
+                generator.manual_seed(int.from_bytes(digest[:7], "little"))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that `state` copies (parameters, target networks, buffers), without generators."""

@@ -75,8 +75,10 @@ class FusedAdam:
             views = self._views[names] = self._views_of(names)
         if len(names) == len(self.parts):
             self.count += 1
-        else:
-            self.count[[list(self.parts).index(name) for name in names]] += 1
+        else:  # an index would be copied to a GPU in every step
+            for _, tensors in views:
+                for steps in tensors[-1]:
+                    steps += 1
         if recording():
             for part, tensors in views:
                 for own in zip(*tensors, strict=True):

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
@@ -49,6 +50,29 @@ def test_steps_equal_torch_optim(name, max_norm, lrs):
         for one in references:
             one.step()
     torch.testing.assert_close(params.flat, torch.cat([*copies.values()]).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop"])
+def test_a_step_of_one_part_copies_no_index_to_a_device(name):
+    """The copy would stop Python until a GPU is ready."""
+    _, optimizer = make({"a": 1e-2, "b": 1e-2}, name=name)
+    optimizer.step(parts=("b",))
+    with Operations() as operations:
+        optimizer.step(parts=("b",))
+    assert operations.names
+    assert not [name for name in operations.names if "index" in name]
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of torch's operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])

@@ -168,6 +168,29 @@ def test_bf16_rounds_a_modules_products_and_its_targets():
     assert params.grad.any()
 
 
+def test_a_generator_of_another_device_continues_with_new_numbers_that_repeat():
+    """The state of a CUDA generator has 16 bytes: a seed and an offset."""
+
+    def drawn(saved):
+        params = Params(CPU, a=2)
+        params.generator("noise", 1)
+        params.load_state({"params": torch.ones(2), "generator.noise": torch.tensor(saved, dtype=torch.uint8)})
+        assert params.flat.tolist() == [1, 1]
+        return torch.rand(3, generator=params.generators["noise"]).tolist()
+
+    first, second = [7] * 16, [7] * 15 + [8]
+    assert drawn(first) == drawn(first) != drawn(second)
+    assert drawn(first) != torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def test_a_state_without_a_generator_changes_nothing():
+    params = Params(CPU, a=2)
+    params.generator("noise", 1)
+    with pytest.raises(ValueError, match=r"generator\.noise"):
+        params.load_state({"params": torch.ones(2)})
+    assert params.flat.tolist() == [0, 0]
+
+
 def test_generators_are_on_the_device_that_draws_from_them(monkeypatch):
     params, made, generator = Params(Context(torch.device("cpu")), a=3), [], torch.Generator
 

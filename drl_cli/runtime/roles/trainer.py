@@ -294,10 +294,14 @@ def _misfits(own: State, saved: State) -> list[str]:
     """Return a line for each array that is missing, unknown, or of another shape or type.
 
     The shards' moments are not compared, because a new trainer has none. The optimizer checks its extra arrays itself.
+    The state of a generator has another size on another device, from which a run may come.
     """
+
+    def kind(name: str, array: Array) -> str:
+        return f"{array.dtype}{[] if name.startswith('algorithm.generator.') else list(array.shape)}"
+
     needed, found = (
-        {name: f"{array.dtype}{list(array.shape)}" for name, array in state.items() if ".shards." not in name}
-        for state in (own, saved)
+        {name: kind(name, array) for name, array in state.items() if ".shards." not in name} for state in (own, saved)
     )
     return [
         f"{name} is {found.get(name, 'missing')}, needed is {needed.get(name, 'nothing')}"

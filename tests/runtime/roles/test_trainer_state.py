@@ -85,6 +85,20 @@ def test_torchs_global_generator_is_part_of_the_state():
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_trainer_continues_from_the_state_of_a_trainer_on_another_device():
+    """The state of a CUDA generator has 16 bytes."""
+    first, second, *_ = batches()
+    one, others = trainer("seed=1"), [trainer("seed=2"), trainer("seed=3")]
+    one.train(*first)
+    state = one.state()
+    (name,) = (name for name in state if "generator" in name)
+    for other in others:
+        other.load_state(state | {name: np.arange(16, dtype=np.uint8)})
+        assert other.publish(1, 32)[1].tobytes() == one.publish(1, 32)[1].tobytes()
+        other.train(*second)
+    assert others[0].publish(2, 64)[1].tobytes() == others[1].publish(2, 64)[1].tobytes()
+
+
 @pytest.mark.parametrize("skipped", [1, 2])
 def test_metrics_are_means_over_the_updates_that_were_made(skipped):
     """Skipped updates do not count."""
