@@ -2,10 +2,11 @@
 
 import csv
 import math
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
@@ -32,9 +33,7 @@ EXAMPLES = (
 class Options:
     """Options of drl-compare."""
 
-    runs: tuple[str, ...] = field(
-        metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids, names of runs"}
-    )
+    runs: tuple[str, ...] = option((), "[GLOB,...]: runs, folders of runs, globs, starts of run ids, names of runs")
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
     smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")
@@ -57,6 +56,8 @@ def answer(words: Sequence[str]) -> int:
     options = parse(words, Options, positional="runs")
     if options.png is not None and Path(options.png).suffix not in FORMATS:
         raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")
+    if not options.runs:
+        raise UsageError(f"runs: names no run; say drl-compare {shlex.quote(options.output_dir)}")
     groups = chosen_groups(options)
     comparisons = [compare(group, options.threshold, options.smooth) for group in groups]
     print("\n".join([comparison_table(comparisons), *environments_table(comparisons), *notes(comparisons)]))

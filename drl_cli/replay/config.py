@@ -96,7 +96,8 @@ class UniformConfig(ReplayConfig):
         if self.rows == "rollouts":
             yield f"replay.rows=rollouts: replay={self.sampler} can't serve rollouts; say replay=fifo-once"
         if self.rows == "sequences" and self.overlap >= self.seq_len:
-            yield f"replay.overlap={self.overlap} must be below replay.seq_len={self.seq_len}"
+            say = f"say replay.overlap={self.seq_len // 2}"
+            yield f"replay.overlap={self.overlap} must be below replay.seq_len={self.seq_len}; {say}"
         if self.is_indexed and self.remover == "random":
             yield f"replay.remover=random: replay.rows={self.rows} needs rows in order; say replay.remover=oldest"
         if self.rows == "windows" and self.burn_in:

@@ -92,7 +92,7 @@ def goal_problems(spec: EnvSpec) -> Iterator[str]:
     if not {ACHIEVED, DESIRED} <= parts.keys():
         there = ", ".join(parts) if parts.keys() != {""} else "no parts"
         needed = f"the parts {ACHIEVED} and {DESIRED} in the observations"
-        yield f"replay.rows=hindsight needs {needed}; {spec.id} has {there}"
+        yield f"replay.rows=hindsight needs {needed}; {spec.id} has {there}; say replay.rows=transitions"
         return
     if parts[ACHIEVED] != parts[DESIRED]:
         yield f"replay.rows=hindsight: {ACHIEVED} and {DESIRED} of {spec.id} have different shapes or types"

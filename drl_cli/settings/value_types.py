@@ -164,7 +164,10 @@ class OneOf(ValueType):
                     return result
                 refusals += lines
         inside = [line for line in refusals if not line.startswith(f"{path}: ")]  # errors in nested values
-        problems += inside or [f"{path}: {', or '.join(line.removeprefix(f'{path}: ') for line in refusals)}"]
+        if not inside and len(refusals) > 1:  # each type names only itself
+            hint = _word_hint(value, self.words) if isinstance(value, str) else ""
+            refusals = [f"{path}: must be {self.text}, got {shown(value)}{hint and f'.{hint}'}"]
+        problems += inside or refusals
         return None
 
 

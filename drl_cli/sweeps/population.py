@@ -164,7 +164,10 @@ def check_space(space: Space) -> None:
         if key in MEMBER_KEYS:
             problems.append(f"{key}: the population sets it for every member: give one value")
         elif key in groups() or verdict(key) == "impossible":
-            problems.append(f"{key}: can't change while a member trains: what it has saved depends on it")
+            why = "the saved weights, replay or environment fit one value only"
+            problems.append(
+                f"{key}: can't change while a member trains: {why}; give one value, or search it by hpo=tpe"
+            )
         elif verdict(key) == "free":
             problems.append(f"{key}: changes nothing that is learned: give one value")
     if problems:

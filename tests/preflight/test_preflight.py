@@ -56,7 +56,7 @@ REFUSED = [
     (
         ("replay=sequences", "replay.overlap=80", "replay.seq_len=80"),
         USAGE,
-        ("overlap=80 must be below replay.seq_len",),
+        ("overlap=80 must be below replay.seq_len=80; say replay.overlap=40",),
     ),
     (("replay=prioritized", "replay.initial_priority=worker"), USAGE, ("SAC's policy has no critic", "say replay")),
     (("algo=ppo", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; say replay=fifo",)),
@@ -90,7 +90,7 @@ REFUSED = [
     ((*CUE, "worker.exploration=[{hidden: 32}]"), USAGE, ("'hidden'", "may differ")),
     (("env=CarRacing-v3", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "images")),
     (("env=Taxi-v4", "algo=dqn", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "choices")),
-    (("replay=hindsight",), USAGE, ("needs the parts achieved_goal and desired_goal",)),
+    (("replay=hindsight",), USAGE, ("needs the parts achieved_goal and desired_goal", "say replay.rows=transitions")),
     (
         (f"{GOALS}:NoReward", "replay=hindsight"),
         USAGE,

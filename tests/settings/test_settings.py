@@ -139,7 +139,14 @@ def test_fetch_is_a_word_or_a_number(plain, value):
         assert build(plain).worker.fetch == fetch
     plain["worker"]["fetch"] = value
     (problem,) = problems_of(plain)
-    assert problem.startswith(f"worker.fetch: {shown(value)} is not one of collect, episode, or must be ")
+    assert problem == f"worker.fetch: must be collect, episode or int >= 1, got {shown(value)}"
+
+
+def test_a_key_of_several_types_names_them_once(plain):
+    plain["trainer"]["compile"] = "maybe"
+    assert problems_of(plain) == ["trainer.compile: must be auto, true or false, got 'maybe'"]
+    plain["trainer"]["compile"] = "ture"
+    assert problems_of(plain) == ["trainer.compile: must be auto, true or false, got 'ture'. Did you mean true?"]
 
 
 def test_per_worker_exploration(plain):

@@ -57,7 +57,10 @@ WRONG = [
     (PBT, "hpo: nothing to change"),
     ((*PBT, "seed=range(0,3)", LR), "seed: the population sets it"),
     ((*PBT, "total_env_steps=choice(1000,2000)", LR), "total_env_steps: the population sets it"),
-    ((*PBT, "network.hidden=choice([64],[32])"), "network.hidden: can't change while a member trains"),
+    (
+        (*PBT, "network.hidden=choice([64],[32])"),
+        "one value only; give one value, or search it by hpo=tpe",
+    ),
     ((*PBT, "algo=choice(sac,ppo)"), "algo: can't change while a member trains"),
     ((*PBT, "env.kwargs.g=interval(1,10)"), "env.kwargs.g: can't change while a member trains"),
     ((*PBT, "worker.num=range(1,4)"), "worker.num: changes nothing that is learned"),
