@@ -2,7 +2,7 @@
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
     python scripts/bench/updates.py --before CHECKOUT      # against another commit, checked out there
-    python scripts/bench/updates.py --outside --case sac   # against SAC written with drl_cli.api in 80 lines
+    python scripts/bench/updates.py --outside --case sac   # against the algorithm as a loss, with drl_cli.api
 
 One update of drl-cli is `TrajectoryManager.sample` and `Trainer.train`. stable-baselines3 and SBX run their own
 `train()` on their own buffers. The numbers are updates per second of wall time and of processor time; other programs
@@ -11,6 +11,7 @@ disturb processor time less.
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
 
 SIDES = ("ours", "outside", "sb3", "sbx")
-OUTSIDE = Path(__file__).resolve().parents[2] / "tests/support"  # the folder of outside/my_sac.py
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = ROOT / "tests/support"  # the folder of outside/my_sac.py, my_dqn.py and my_ppo.py
 ROWS = 100_000  # in the replay table
 PER_CALL = 16  # updates in one train call: ours, and what the peers are told to make in one `train()`
 
@@ -57,6 +59,7 @@ CASES = {
     "dqn-board": Case("dqn", 32, (128,), board=True, sides=("sb3",)),
     "ppo": Case("ppo", 64, (64, 64)),
     "td3": Case("td3", 256, (256, 256)),
+    "td3-small": Case("td3", 64, (64, 64)),
     "ddpg": Case("ddpg", 256, (256, 256)),
     "tqc": Case("tqc", 256, (256, 256), ours=("algo.critics=2",)),
     "crossq": Case("crossq", 256, (256, 256)),
@@ -93,13 +96,31 @@ def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[
     values = [f"env={env}", f"algo={algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
     values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
     values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
-    values += ["algo.double=false"] if case.algo == "dqn" else []  # the peers' DQN is not double
+    values += ["algo.double=false"] if algo == "dqn" else []  # the peers' DQN is not double
+    if algo.endswith("my_ppo"):
+        values += [
+            "network.activation=tanh",
+            "network.init=orthogonal",
+            "optimizer.max_norm=0.5",
+            "trainer.batch_size=2048",
+        ]
     values += [] if case.algo == "ppo" else [f"trainer.updates_per_call={PER_CALL}"]
     values += case.ours
     config = compose(values + overrides)
     spec = read_spec(config.env)
     params = lone_trainer(config, spec).publish(0, 0)
     return Updating(Replaying(config, spec, *params, seconds=60.0), spec, threads).train
+
+
+def outside(algo: str) -> str:
+    """Return the name of a module that has the algorithm as a loss function, for `algo=`."""
+    sys.path[:0] = [str(OUTSIDE), folder := tempfile.mkdtemp()]
+    if algo != "td3":
+        return f"outside.my_{algo}"
+    blocks = (ROOT / "docs/add-an-algorithm.md").read_text().split("```python\n")
+    (code,) = [block.partition("```")[0] for block in blocks if block.startswith('"""TD3')]
+    Path(folder, "my_td3.py").write_text(code)
+    return "my_td3"
 
 
 def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
@@ -181,7 +202,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers; none: ours alone")
     parser.add_argument("--before", type=Path, help="a checkout of another commit of ours, to compare with")
-    parser.add_argument("--outside", action="store_true", help="also the same algorithm as one loss function (SAC)")
+    parser.add_argument(
+        "--outside", action="store_true", help="also the same algorithm as a loss function: SAC, DQN, PPO, TD3"
+    )
     parser.add_argument("--case", choices=CASES, action="append", help="several may be given; all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
@@ -194,9 +217,7 @@ def main() -> None:
     if args.side:
         case = CASES[args.case[0]]
         if args.side in ("ours", "outside"):
-            sys.path.insert(0, str(OUTSIDE))
-            algo = case.algo if args.side == "ours" else f"outside.my_{case.algo}"
-            train = ours(case, args.threads, args.set, algo)
+            train = ours(case, args.threads, args.set, case.algo if args.side == "ours" else outside(case.algo))
         else:
             train = peer(args.side, case, args.threads)
         train()
@@ -204,7 +225,6 @@ def main() -> None:
         return
     sides = ["ours", *(args.only or SIDES[2:])] if args.peers else ["ours"]
     sides += ["outside"] if args.outside else []
-    here = Path(__file__).resolve().parents[2]
     for name in args.case or CASES:
         own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
         own += [part for value in args.set for part in ("--set", value)]
@@ -213,7 +233,7 @@ def main() -> None:
         pythons = {side: sys.executable if side in mine else peer_python(args.peers) for side in taken}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
         if args.before:
-            for side, tree in (("ours", here), ("before", args.before.resolve())):
+            for side, tree in (("ours", ROOT), ("before", args.before.resolve())):
                 script = [tree / "scripts/bench/updates.py", *own[1:], "--side", "ours"]
                 commands[side] = ["env", f"PYTHONPATH={tree}", sys.executable, *script]
         print(f"\n{CASES[name].name}, {args.threads} thread{'s' if args.threads > 1 else ''}\n", flush=True)

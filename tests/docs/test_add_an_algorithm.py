@@ -221,7 +221,7 @@ def test_mistakes_are_found(folder, mistake):
 
 
 def test_an_algorithm_that_does_not_learn_is_found(folder):
-    change(folder, ("loss = -nets.critic", "loss = nets.critic"))
+    change(folder, ("loss = -nets.frozen.critic", "loss = nets.frozen.critic"))
     with pytest.raises(AssertionError, match="misses the goals"):
         check_learning("my_td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", updates=60)
 
