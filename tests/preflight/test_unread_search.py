@@ -40,8 +40,8 @@ UNTYPED = ("algo.name", "algo.preset", "env.name", "env.id", "env.backend")
 FAST = "algo.lr=0.05 algo.epsilon_steps=64 algo.target_period=4"
 """DQN learns fast enough that options of targets and exploration have an effect within 128 steps."""
 
-GREEDY = "algo.lr=0.05 algo.epsilon_start=0.1 algo.epsilon_steps=64 algo.target_period=4"
-"""DQN mostly follows its values, so that options of the policy have an effect."""
+GREEDY = "algo.lr=0.05 algo.epsilon_start=0.5 algo.epsilon_end=0.1 algo.epsilon_steps=64 algo.target_period=4"
+"""DQN often follows its values, so that options of the policy have an effect."""
 
 CONTINUOUS = ("ddpg", "d4pg", "tqc", "redq", "crossq", "xqc")
 
@@ -54,7 +54,7 @@ FAMILIES = [
         f"env=CartPole-v1 algo=c51 mode=single {FAST} algo.risk_level=0.1",
         ("algo.", "replay."),
     ),
-    (f"env=CartPole-v1 algo=qr_dqn mode=single {FAST} algo.risk_level=0.1", ("algo.",)),
+    (f"env=CartPole-v1 algo=qr_dqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     (f"env=CartPole-v1 algo=iqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     ("env=CartPole-v1 algo=sac_discrete mode=single algo.lr=0.05", ("algo.",)),
     ("env=Pendulum-v1 algo=sac mode=single algo.lr=0.05", LEARNS),
