@@ -43,7 +43,7 @@ FAST = "algo.lr=0.05 algo.epsilon_steps=64 algo.target_period=4"
 GREEDY = "algo.lr=0.05 algo.epsilon_start=0.5 algo.epsilon_end=0.1 algo.epsilon_steps=64 algo.target_period=4"
 """DQN often follows its values, so that options of the policy have an effect."""
 
-CONTINUOUS = ("ddpg", "d4pg", "tqc", "redq", "crossq", "xqc")
+CONTINUOUS = ("ddpg", "d4pg", "tqc", "crossq", "xqc")
 
 PIECES = "algo.lr=0.05 replay.seq_len=8 replay.burn_in=4 replay.overlap=2"
 """Sequences that are shorter than the first episodes."""
@@ -59,6 +59,7 @@ FAMILIES = [
     ("env=CartPole-v1 algo=sac_discrete mode=single algo.lr=0.05", ("algo.",)),
     ("env=Pendulum-v1 algo=sac mode=single algo.lr=0.05", LEARNS),
     *((f"env=Pendulum-v1 algo={algo} mode=single algo.lr=0.05", ("algo.",)) for algo in CONTINUOUS),
+    ("env=Pendulum-v1 algo=redq mode=single algo.lr=0.05 orchestrator.sample_insert_ratio=0.25", ("algo.",)),
     ("env=Pendulum-v1 algo=mpo mode=single algo.lr=0.05 algo.target_period=2", ("algo.",)),
     ("env=Pendulum-v1 algo=td3 mode=single", ("algo.", "replay.")),
     ("env=CartPole-v1 algo=ppo mode=single algo.lr=0.05", LEARNS),
