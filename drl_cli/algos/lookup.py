@@ -1,5 +1,6 @@
 """Find algorithms by name: built-in, installed, or a user's module."""
 
+import functools
 import importlib
 import pkgutil
 from importlib.metadata import entry_points
@@ -73,6 +74,7 @@ def algorithms() -> list[str]:
     return sorted(_paths())
 
 
+@functools.cache
 def _paths() -> dict[str, str]:
     """Return the import paths of the built-in algorithms, by name."""
     rooms = (drl_cli.algos, drl_cli.algos.continuous, drl_cli.algos.on_policy)

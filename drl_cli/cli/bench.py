@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
+from drl_cli.preflight.unread import typed_keys
 from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
@@ -35,6 +36,9 @@ EXAMPLES = (
     "drl-bench env=Pendulum-v1 mode=single parts=[collect,updates] seconds=2",
     "drl-bench from_config=latest tune=true",
 )
+
+UNREAD = ("stop.", "manage.", "checkpoint.", "logger.tensorboard", "logger.report_s")
+"""What the keys begin with that no part reads: `bench/end_to_end.py` sets them for the run that it measures."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def answer(words: Sequence[str]) -> int:
     share_cores("async" if options.tune else config.mode)
     with naming_choice(auto_line), users_errors(config.outside_modules):
         spec = preflight(config, typed.overrides)
-        check_use(config, spec, options)
+        check_use(config, spec, options, typed.overrides)
         if auto_line is not None:
             print(auto_line)
         print("".join(f"{line}\n" for line in changes), end="")
@@ -168,8 +172,15 @@ def with_run(command: CommandLine) -> CommandLine:
     return with_config_of(folder, dataclasses.replace(command, overrides=rest))
 
 
-def check_use(config: Config, spec: EnvSpec, options: Options) -> None:
-    """Raise UsageError if drl-bench can't measure this config."""
+def check_use(config: Config, spec: EnvSpec, options: Options, typed: Sequence[str]) -> None:
+    """Raise UsageError if drl-bench can't measure this config, or does not read a key that was typed."""
+    if unread := [key for key in typed_keys(typed) if key.startswith(UNREAD)]:
+        raise UsageError(
+            [
+                f"{key} has no effect: drl-bench ends, evaluates and saves no run of yours; leave it out"
+                for key in unread
+            ]
+        )
     if config.ray.address:
         raise UsageError("ray.address: drl-bench measures this machine, not a cluster; leave it out")
     if config.explain:

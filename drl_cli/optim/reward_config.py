@@ -27,6 +27,11 @@ class RewardConfig:
         """The import path of a module of the user, or None."""
         return self.name if ":" in self.name else None
 
+    @property
+    def options(self) -> list[str]:
+        """The names of the options that are set, sorted."""
+        return sorted(key for key, value in vars(self).items() if key != "name" and value is not None)
+
     def problems(self) -> Iterator[str]:
         """Yield a line for each option that the chosen module does not have, and for options that it needs."""
         unused = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}

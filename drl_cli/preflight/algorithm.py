@@ -103,19 +103,10 @@ def check_network(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the torsos."""
     with as_usage_error(ModuleRaised, prefix="optimizer.name: ", exit_code=USER_CODE):
         problems = option_problems(config.optimizer)
-    problems += config.reward.problems()
-    if config.reward.name != "none":
-        if (outside := config.reward.outside) is not None:
-            with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
-                import_object(outside)
-        if not load_algorithm(config.algo.name).REWARDS:
-            why = "a bonus in replay would become out of date"
-            if config.is_on_policy:
-                why = "it computes no advantages, to which the bonus's advantages could be added"
-            problems.append(
-                f"reward: {title(config.algo_name)} takes no reward module, because {why}; "
-                "say reward=none, or an algorithm that computes advantages from new rollouts, such as algo=ppo"
-            )
+    if (outside := config.reward.outside) is not None:
+        with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
+            import_object(outside)
+    problems += config.reward.problems() if load_algorithm(config.algo.name).REWARDS else _reward_problems(config)
     if uses_network_group(config):
         problems += memory_problems(config)
         try:
@@ -124,6 +115,21 @@ def check_network(config: Config, spec: EnvSpec) -> None:
             problems.append(str(error))
     if problems:
         raise UsageError(problems)
+
+
+def _reward_problems(config: Config) -> list[str]:
+    """Return a line if a reward module or its options are set for an algorithm that takes no reward module."""
+    keys = ["reward"] if config.reward.name != "none" else [f"reward.{key}" for key in config.reward.options]
+    if not keys:
+        return []
+    why = "a bonus in replay would become out of date"
+    if config.is_on_policy:
+        why = "it computes no advantages, to which the bonus's advantages could be added"
+    instead = "say reward=none, or" if keys == ["reward"] else "leave this out, or say"
+    return [
+        f"{', '.join(keys)}: {title(config.algo_name)} takes no reward module, because {why}; "
+        f"{instead} an algorithm that computes advantages from new rollouts, such as algo=ppo"
+    ]
 
 
 def uses_network_group(config: Config) -> bool:

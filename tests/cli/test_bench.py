@@ -9,12 +9,17 @@ import pytest
 from processes import SMALL, Run
 
 from drl_cli.bench.tune import Setting
-from drl_cli.cli.bench import Options, is_own, measure, read
+from drl_cli.cli.bench import UNREAD, Options, is_own, measure, read
 from drl_cli.errors import UsageError
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 
 PARTS = ("collect", "replay", "updates", "end")
+
+
+def read_by_bench(words):
+    """Return the words without the keys that drl-bench refuses."""
+    return [word for word in words if not word.startswith(UNREAD)]
 
 
 def problems_of(*args):
@@ -94,6 +99,10 @@ def test_a_run_to_resume_is_refused(small_run):
     [
         (("env=CartPole-v1", "algo=sac"), 2, "SAC needs a continuous (Box) action space"),
         (("ray.address=auto",), 2, "ray.address: drl-bench measures this machine"),
+        (("stop.return=100", "parts=[replay]"), 2, "stop.return has no effect: drl-bench ends, evaluates and saves"),
+        (("manage.eval_episodes=3",), 2, "manage.eval_episodes has no effect"),
+        (("checkpoint.period=10",), 2, "checkpoint.period has no effect"),
+        (("logger.report_s=1",), 2, "logger.report_s has no effect"),
         (("explain=true",), 2, "explain: drl-bench measures; drl-train explain=true says"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), 4, "no room"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=step", "parts=[collect]"), 4, "the arm fell off"),
@@ -111,7 +120,7 @@ def test_the_same_errors_and_exit_codes_as_drl_train(drl_here, user_folder, monk
 @pytest.mark.exhaustive
 def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
     (tmp_path / "tmp").mkdir()
-    args = ["env=Pendulum-v1", *tiny, "seconds=0.2", "tune=true", "json=bench.json"]
+    args = ["env=Pendulum-v1", *read_by_bench(tiny), "seconds=0.2", "tune=true", "json=bench.json"]
     done = drl("bench", *args, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 0, done.stderr
     first, *lines, last = done.stdout.splitlines()
@@ -168,7 +177,7 @@ def short_tmp():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 @pytest.mark.exhaustive
 def test_a_signal_leaves_no_process_and_no_folder(tmp_path, short_tmp, number, code):
-    run = Run(tmp_path, *SMALL, "parts=[end]", "seconds=100", command="bench", TMPDIR=str(short_tmp))
+    run = Run(tmp_path, *read_by_bench(SMALL), "parts=[end]", "seconds=100", command="bench", TMPDIR=str(short_tmp))
     try:
         run.until(lambda: list(short_tmp.glob("drl-bench-*/*/*/*/workers/trainer.log")))
         run.send(number, group=True)

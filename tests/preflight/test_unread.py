@@ -205,6 +205,7 @@ LOOPS = [
     {"env": "Pendulum-v1", "algo": "mrq", "network": "gru"},
     {"env": "CartPole-v1", "algo": "c51", "network": "lstm", "replay": "fifo"},
     {"env": "CartPole-v1", "algo": "ppo", "network": "lstm", "replay": "uniform"},
+    {"env": "CartPole-v1", "algo": "dqn", "reward.coef": "0.5"},
 ]
 
 

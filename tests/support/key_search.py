@@ -17,6 +17,9 @@ from drl_cli.settings.description import keys_of
 from drl_cli.settings.value_types import Choice, Group, MappingOf, OneOf, Scalar
 from drl_cli.types import flatten
 
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where the folders of runs are: in memory, because a checkpoint waits for the disk."""
+
 NUMBERS = (0.05, 3, 200, 0.3, 1, 2, 0.9, 8, -1.0, 0)
 """Values that are tried for a number, after multiples of its value."""
 
@@ -80,7 +83,7 @@ def outcome(words, typed=(), start=None, end=None):
 
     config, spec = checked(words, typed)
     found = hashlib.sha256()
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as place:
         folder = Path(place)
         (folder / "checkpoints").mkdir()
         (folder / "workers").mkdir()
