@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Protocol, cast
@@ -73,6 +74,7 @@ def algorithms() -> list[str]:
     return sorted(_paths())
 
 
+@cache
 def _paths() -> dict[str, str]:
     """Return the import paths of the built-in algorithms, by name."""
     rooms = (drl_cli.algos, drl_cli.algos.continuous, drl_cli.algos.on_policy)
