@@ -1,6 +1,5 @@
 """The commands import what is slow only when an answer needs it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ SLOW = {"torch", "ray", "gymnasium", "hydra", "omegaconf", "rich", "tensorboard"
 def imports_of(folder, name, *words):
     """Run a command. Return which slow packages it imported, its exit code and the rest of its stderr."""
     command = [sys.executable, "-X", "importtime", "-m", f"drl_cli.cli.{name}", *words]
-    done = subprocess.run(command, cwd=folder, env={**os.environ}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     lines = done.stderr.splitlines()
     times = [line for line in lines if line.startswith("import time:")]
     assert len(times) > 100
@@ -71,8 +70,9 @@ def test_hydra_reads_files_with_the_quick_loader(tmp_path):
 from drl_cli.settings import hydra_plugins
 from drl_cli.settings.compose import mapping
 read = []
-load = hydra_plugins.FileConfigSource.load_config
-hydra_plugins.FileConfigSource.load_config = lambda self, config_path: read.append(config_path) or load(self, config_path)
+source = hydra_plugins.FileConfigSource
+load = source.load_config
+source.load_config = lambda self, config_path: read.append(config_path) or load(self, config_path)
 hydra_plugins.file_config_source.FileConfigSource.load_config = None  # Hydra's way of reading
 mapping(["algo=dqn", "env=CartPole-v1"])
 assert {"train.yaml", "algo/dqn.yaml"} <= {path.removesuffix('.yaml') + '.yaml' for path in read}, read
