@@ -1,8 +1,8 @@
 """Find algorithms by name: built-in, installed, or a user's module."""
 
-import functools
 import importlib
 import pkgutil
+from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Protocol, cast
@@ -74,7 +74,7 @@ def algorithms() -> list[str]:
     return sorted(_paths())
 
 
-@functools.cache
+@cache
 def _paths() -> dict[str, str]:
     """Return the import paths of the built-in algorithms, by name."""
     rooms = (drl_cli.algos, drl_cli.algos.continuous, drl_cli.algos.on_policy)

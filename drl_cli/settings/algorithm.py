@@ -9,7 +9,7 @@ import yaml
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import ACTIONS, IN_ORDER, NotAlgorithm, algorithms, installed, load_algorithm, title
 from drl_cli.errors import USER_CODE, UsageError, as_usage_error
-from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, options, unreadable
+from drl_cli.settings.conf import bases, conf_dir, defaults, option_file, options, read_yaml, unreadable
 from drl_cli.settings.synonyms import nearest_algorithm
 from drl_cli.settings.value_types import Unreadable, group_of
 from drl_cli.types import EnvSpec
@@ -47,7 +47,7 @@ def algorithms_with(option: str) -> list[str]:
     """Return the built-in algorithms whose yaml sets this option. Do not import the algorithms, which is slow."""
     found = []
     for name in algorithms():
-        node = yaml.load((conf_dir() / "algo" / f"{name}.yaml").read_text(), LOADER)
+        node = read_yaml(conf_dir() / "algo" / f"{name}.yaml")
         found += [name] if option in node.get("algo", node) else []
     return found
 
@@ -64,7 +64,7 @@ def algorithm_of(option: str) -> str:
         if file is None:
             return option
         try:
-            node = yaml.safe_load(file.read_text())
+            node = read_yaml(file)
         except yaml.YAMLError as error:
             raise UsageError(unreadable(file, error)) from error
         content: dict[str, Any] = node if isinstance(node, dict) else {}

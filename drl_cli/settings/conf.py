@@ -39,6 +39,15 @@ def algorithm_yaml(name: str) -> Path | None:
     return option_file("algo", name) or next((place for place in beside if place.is_file()), None)
 
 
+def read_yaml(file: Path) -> Any:  # Any: the content of a yaml file
+    """Return the content of a yaml file. Raise yaml.YAMLError as the loader in Python does."""
+    text = file.read_text()
+    try:
+        return yaml.load(text, LOADER)
+    except yaml.YAMLError:
+        return yaml.safe_load(text)
+
+
 def bases(node: Mapping[str, Any]) -> list[str]:
     """Return the options that a yaml extends, which are the strings in its `defaults`."""
     entries = [entry for entry in node.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
@@ -58,7 +67,7 @@ def groups() -> list[str]:
 
 def defaults() -> dict[str, str]:
     """Return the default option of each group, from train.yaml."""
-    entries = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)["defaults"]
+    entries = read_yaml(conf_dir() / "train.yaml")["defaults"]
     pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
     return {group.removeprefix("optional "): str(option) for group, option in pairs}
 

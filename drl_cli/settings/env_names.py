@@ -15,7 +15,7 @@ from drl_cli.networks.images import image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import conf_dir, defaults, option_file
+from drl_cli.settings.conf import conf_dir, defaults, option_file, read_yaml
 from drl_cli.settings.description import Key
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.settings.judge import judge
@@ -237,7 +237,7 @@ def typed_values(overrides: Sequence[str]) -> dict[str, str]:
 def env_options(name: str) -> dict[str, Any]:
     """Return the options of an environment without a yaml: Pong's options for Atari games, else LunarLander's."""
     model = "Pong" if name.startswith("ALE/") else "LunarLander"
-    options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
+    options = read_yaml(conf_dir() / "env" / f"{model}.yaml")
     return {**options, "name": name, "id": name}
 
 
