@@ -214,6 +214,13 @@ RULES: tuple[Rule, ...] = (
         EXPLORING_BY_EPSILON,
     ),
     Rule(
+        ("algo.epsilon_steps",),
+        lambda config: _algo("epsilon_start")(config) != _algo("epsilon_end")(config),
+        "epsilon is constant: algo.epsilon_start equals algo.epsilon_end",
+        "leave it out, or change algo.epsilon_end",
+        EXPLORING_BY_EPSILON,
+    ),
+    Rule(
         ("algo.risk_level",),
         lambda config: _algo("risk")(config) != "mean",
         "algo.risk=mean has no level",

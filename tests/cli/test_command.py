@@ -36,7 +36,7 @@ def test_every_command_has_help_a_version_and_names_wrong_options(drl_here, name
     assert (done.returncode, done.stdout) == (2, "")
     if "output_dir" in options_of(name):
         assert done.stderr.startswith("error: outptu_dir: no such option. Did you mean output_dir?")
-        assert len(done.stderr.splitlines()) == 2 + (name == "compare")  # its option runs is missing, too
+        assert len(done.stderr.splitlines()) == 2
 
 
 def test_help_and_wrong_options_import_no_large_package(tmp_path):
