@@ -149,12 +149,8 @@ def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> 
     """
     FakeTensorProp(module, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*examples)
 
-    def size(node: fx.Node) -> int:
-        value = node.meta.get("val")
-        return value.numel() if isinstance(value, Tensor) else 0
-
     for node in [*module.graph.nodes]:
-        if node.op == "call_function" and size(node) == 1 and any(size(user) > 1 for user in node.users):
+        if _size(node) == 1 and not _is_view(node) and _is_used_by_larger(node):
             value = node.meta["val"]
             with module.graph.inserting_after(node):
                 # this view, unlike others, needs a tensor in memory
@@ -163,6 +159,25 @@ def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> 
                 )
             node.replace_all_uses_with(stored, delete_user_cb=lambda user, own=stored: user is not own)
     module.recompile()
+
+
+def _size(node: fx.Node) -> int:
+    """Return the number of elements of a node's value, and 0 for what is no tensor."""
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, Tensor) else 0
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Return whether a node's value may share the memory of another. Inputs and parts of several results may, too."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+def _is_used_by_larger(node: fx.Node) -> bool:
+    """Return whether a value with more elements depends on a node's value, directly or by views of one element."""
+    return any(
+        _size(user) > 1 or (_size(user) == 1 and _is_view(user) and _is_used_by_larger(user)) for user in node.users
+    )
 
 
 def _end_with_parent() -> None:

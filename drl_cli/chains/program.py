@@ -48,8 +48,7 @@ class Program:
             inputs += [torch.tensor(compute(counts), dtype=torch.float32) for compute in self._scalars]
         for draw in self._draws:
             inputs.append(draw())
-        with torch.inference_mode():  # its views need no autograd, which takes a tenth of a small update
-            outputs: list[Tensor] = self._runner.run(inputs)
+        outputs: list[Tensor] = self._runner.run(inputs)
         return outputs
 
     def contents(self) -> list[Tensor]:

@@ -92,7 +92,7 @@ def in_parts(graph: fx.Graph, storages: Sequence[Storage], others: Sequence[fx.N
             continue
         if node.target is aten.view.default and node.args[0] in whole and node.args[1] == [-1]:
             whole[node] = whole[node.args[0]]
-        if node.target is aten.slice.Tensor and node.args[0] in whole:
+        if node.target is aten.slice.Tensor and node.args[0] in whole and len(node.args) == 4:
             start, stop = node.args[2:]
             for first, end, part in whole[node.args[0]]:
                 if first <= start and stop <= end:

@@ -108,7 +108,14 @@ def empty_parts(agent, x):
     return torch.cat([nothing, agent.flat[:2]]), x[:0].sum() + x[0]
 
 
+def reads_with_gaps(agent, x):
+    odd, middle = agent.flat[1::2] * 2.0, agent.flat[4:6] * 2.0
+    agent.flat[1:3].mul_(3.0)
+    return odd, middle, agent.flat[::3] + x[0, 0], agent.flat[3:] - 1.0
+
+
 UPDATES = [
+    reads_with_gaps,
     *(in_place_chain, writes_to_parts, reads_after_overlapping_writes, columns_and_transposes),
     *(a_view_of_a_temporary_that_changes, draws, autograd_and_targets, lists, empty_parts),
 ]
@@ -158,6 +165,17 @@ def test_rewind_undoes_an_update_and_two_records_of_it_are_equal(update):
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(5)))
     again = recorded(update, agent, inputs(1))[1]
     assert record.equals(again)
+
+
+def test_a_part_that_is_written_alone_is_an_input_of_its_own():
+    def update(agent, x):
+        agent.flat[2:4].add_(x.sum())
+        return (agent.flat[2:4] * 2.0,)
+
+    record = recorded(update, agent := Agent(), inputs(0))[1]
+    assert [len(storage) for storage in record.storages] == [2, 2, len(agent.flat) - 4]
+    assert record.written == [1]
+    assert not any(node.target is torch.ops.aten.cat.default for node in record.graph.nodes)
 
 
 def test_only_written_storages_are_returned_and_results_that_nothing_needs_are_left_out():

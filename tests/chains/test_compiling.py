@@ -1,0 +1,71 @@
+"""Tests of the graph that is compiled."""
+
+import torch
+from torch import fx
+
+from drl_cli.chains.compiling import compute_scalars_once
+
+aten = torch.ops.aten
+
+
+def traced(build):
+    """Return a graph module of `build(graph, parameters [6], step [1])`, and examples of its inputs."""
+    graph = fx.Graph()
+    parameters, step = graph.placeholder("parameters"), graph.placeholder("step")
+    graph.output((build(graph, parameters, step),))
+    return fx.GraphModule({}, graph), [torch.arange(6.0), torch.tensor([3.0])]
+
+
+def stored(module):
+    """Return the operations whose values the module stores."""
+    return [node.args[0].target for node in module.graph.nodes if node.target is aten.as_strided.default]
+
+
+def check(build, expected):
+    module, examples = traced(build)
+    (before,) = module(*examples)
+    compute_scalars_once(module, examples)
+    assert stored(module) == expected
+    torch.testing.assert_close(module(*examples)[0], before, rtol=0, atol=0)
+
+
+def test_a_value_that_many_parameters_use_is_stored_once():
+    def build(graph, parameters, step):
+        power = graph.call_function(aten.pow.Scalar, (0.9, step))
+        scale = graph.call_function(aten.rsub.Scalar, (power, 1.0))
+        return graph.call_function(aten.mul.Tensor, (parameters, scale))
+
+    check(build, [aten.rsub.Scalar])
+
+
+def test_a_value_that_is_used_by_a_view_is_stored_too():
+    def build(graph, parameters, step):
+        scale = graph.call_function(aten.rsub.Scalar, (step, 1.0))
+        scalar = graph.call_function(aten.view.default, (scale, []))
+        return graph.call_function(aten.mul.Tensor, (parameters, scalar))
+
+    check(build, [aten.rsub.Scalar])
+
+
+def test_one_element_of_an_input_stays_a_view():
+    def build(graph, parameters, step):
+        last = graph.call_function(aten.slice.Tensor, (parameters, 0, 5, 6))
+        return graph.call_function(aten.mul.Tensor, (parameters, last))
+
+    check(build, [])
+
+
+def test_a_value_that_only_single_values_use_is_not_stored():
+    def build(graph, parameters, step):
+        power = graph.call_function(aten.pow.Scalar, (0.9, step))
+        return graph.call_function(aten.rsub.Scalar, (power, 1.0))
+
+    check(build, [])
+
+
+def test_values_with_several_elements_are_not_stored():
+    def build(graph, parameters, step):
+        double = graph.call_function(aten.mul.Tensor, (parameters, 2.0))
+        return graph.call_function(aten.add.Tensor, (double, step))
+
+    check(build, [])
