@@ -181,6 +181,29 @@ def test_a_trainer_keeps_freed_memory_and_accepts_read_only_batches(monkeypatch)
     assert kept == [True]
 
 
+def test_tiny_numbers_count_as_0_only_while_the_trainer_trains(monkeypatch):
+    (fake, trainer), seen = make(), []
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot treat them as 0")
+    torch.set_flush_denormal(False)
+    learn = fake.learn
+    tiny = torch.tensor([1e-39])
+
+    def watched(batch, counts):
+        seen.append(float(tiny * 1.0))
+        if len(seen) > 2:
+            raise MemoryError
+        return learn(batch, counts)
+
+    monkeypatch.setattr(fake, "learn", watched)
+    trainer.train(HEADER, columns())
+    assert seen == [0.0] * 2
+    assert float(tiny * 1.0) > 0.0
+    with pytest.raises(MemoryError):
+        trainer.train(HEADER, columns())
+    assert float(tiny * 1.0) > 0.0
+
+
 def test_trainers_meet_at_the_address_of_the_first(monkeypatch):
     monkeypatch.setattr(module, "node_address", lambda: "10.0.0.3")
     group = FakeGroup()
