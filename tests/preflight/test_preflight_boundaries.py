@@ -7,8 +7,8 @@ import torch
 
 from drl_cli.envs import apart
 from drl_cli.errors import MISSING, RESOURCES, USAGE, UsageError
-from drl_cli.preflight import resources
-from drl_cli.preflight.algorithm import memory_problems
+from drl_cli.preflight import environment, resources
+from drl_cli.preflight.algorithm import memory_problems, try_algorithm
 from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.settings.build import build
@@ -134,3 +134,30 @@ def test_only_a_wrong_argument_of_the_user_is_answered_with_the_arguments(base, 
     config = dataclasses.replace(base, env=dataclasses.replace(base.env, kwargs={"gg": 1.0}))
     line = "env.kwargs.gg: Pendulum-v1 has no argument 'gg'. Did you mean g?   arguments: "
     assert str(argument_line(config, error)).startswith(line) == is_answered
+
+
+@pytest.mark.parametrize("display", [True, False])
+@pytest.mark.parametrize("mode", ["human", "rgb_array"])
+@pytest.mark.parametrize("mujoco", [True, False])
+def test_only_mujoco_in_a_window_without_a_display_is_refused(base, monkeypatch, display, mode, mujoco):
+    monkeypatch.setattr(environment, "is_mujoco", lambda id: mujoco)
+    monkeypatch.setattr(environment, "has_display", lambda: display)
+    monkeypatch.setattr(apart, "spec_apart", lambda *args: "spec")
+    config = dataclasses.replace(base, env=dataclasses.replace(base.env, kwargs={"render_mode": mode}))
+    if mujoco and mode == "human" and not display:
+        with pytest.raises(UsageError, match="needs a display"):
+            environment_spec(config)
+    else:
+        assert environment_spec(config) == "spec"
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_the_policy_of_a_user_needs_a_state_only_for_a_memory(composed, monkeypatch, spec, memory):
+    monkeypatch.syspath_prepend("tests/support/outside")
+    config = build(composed("tuned=none", "env=Pendulum-v1", "algo=my_sac"))
+    config = dataclasses.replace(config, network=dataclasses.replace(config.network, memory=memory))
+    if memory == "none":
+        try_algorithm(config, spec)
+    else:
+        with pytest.raises(UsageError, match=r"network\.memory=lstm: the policy of my_sac has no memory"):
+            try_algorithm(config, spec)

@@ -83,3 +83,19 @@ def test_resamples_are_drawn_in_parts_of_32_megabytes():
 
     interval([np.zeros((2, 1500))], first_column)
     assert 31e6 < max(sizes) <= 32 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("last", "unit"), [(299.0, "s"), (300.0, "min"), (7199.0, "min"), (7200.0, "h"), (9000.0, "h")]
+)
+def test_the_longest_run_gives_the_unit_of_time(tmp_path, last, unit):
+    make_run(tmp_path, "a", [(10, last / 2, 1.0), (20, last, 2.0)])
+    figure = make_figure([compare(group, 5.0) for group in grouped([Run(next(tmp_path.glob("*/*/*")))])])
+    assert figure.axes[1].get_xlabel() == f"wall-clock time [{unit}]"
+
+
+def test_a_group_is_known_by_its_values_and_not_by_its_runs(tmp_path):
+    runs = [Run(make_run(tmp_path, name, [(10, 1.0, 1.0)], seed=seed)) for seed, name in enumerate("ab")]
+    (first,), (second,) = (grouped([run]) for run in runs)
+    assert first.runs != second.runs
+    assert first == second

@@ -1,5 +1,7 @@
 """Boundaries of searches and populations."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,11 @@ pytest.importorskip("optuna")
 
 from hpos import hpo
 
+from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.space import Interval
+from drl_cli.sweeps import multirun, search
 from drl_cli.sweeps import population as population_module
-from drl_cli.sweeps import search
+from drl_cli.sweeps.launcher import begin_job
 from drl_cli.sweeps.population import Population, train
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
@@ -97,3 +101,29 @@ def test_the_next_command_evaluates_a_run_of_the_best_trial(tmp_path, monkeypatc
         trials.changed(job)
     search.finish_search(trials)
     assert f"drl-eval run={tmp_path / 'run2'} episodes=100" in capsys.readouterr().out
+
+
+def test_only_a_job_of_a_sweep_tells_its_folder(tmp_path, monkeypatch):
+    file = tmp_path / "1.json"
+    monkeypatch.setenv("DRL_JOB_FILE", str(file))
+    begin_job(tmp_path / "run")
+    assert json.loads(file.read_text()) == {"run": str(tmp_path / "run")}
+    monkeypatch.delenv("DRL_JOB_FILE")
+    begin_job(tmp_path / "other")
+    assert json.loads(file.read_text()) == {"run": str(tmp_path / "run")}
+
+
+@pytest.mark.parametrize(("trials", "width"), [(7, 5.0), (8, 9.0)])
+def test_a_search_figure_is_wider_with_the_importance_of_keys(study, trials, width):
+    figure = search.search_figure(study([float(i) for i in range(trials)]))
+    assert figure.get_size_inches().tolist() == [width, 3.5]
+    assert [line.get_markersize() for line in figure.axes[0].lines if line.get_linestyle() == "None"] == [4]
+
+
+def test_a_typed_output_dir_of_a_sweep_is_used(monkeypatch):
+    places = []
+    monkeypatch.setattr(multirun, "new_sweep", lambda sweep, output_dir, *rest: places.append(output_dir) or 0)
+    for words in (["output_dir=a"], ['output_dir="x y"'], []):
+        overrides = ["env=Pendulum-v1", *words, "seed=0,1"]
+        multirun.run_sweep(CommandLine(["-m"], overrides, config_file=None, is_sweep=True))
+    assert places == ["a", "x y", "outputs"]
