@@ -74,12 +74,17 @@ def algorithms() -> list[str]:
     return sorted(_paths())
 
 
-@cache
 def _paths() -> dict[str, str]:
     """Return the import paths of the built-in algorithms, by name."""
     rooms = (drl_cli.algos, drl_cli.algos.continuous, drl_cli.algos.on_policy)
-    found = [(room.__name__, m) for room in rooms for m in pkgutil.iter_modules(room.__path__)]
-    return {m.name: f"{room}.{m.name}" for room, m in found if not m.ispkg and m.name not in HELPERS}
+    return _modules(*((room.__name__, *room.__path__) for room in rooms))
+
+
+@cache
+def _modules(*rooms: tuple[str, ...]) -> dict[str, str]:
+    """Return the import paths of the modules of packages, by name. A room is a package's name and its folders."""
+    found = [(package, m) for package, *folders in rooms for m in pkgutil.iter_modules(folders)]
+    return {m.name: f"{package}.{m.name}" for package, m in found if not m.ispkg and m.name not in HELPERS}
 
 
 def installed() -> list[str]:
