@@ -37,6 +37,7 @@ SMALL = (
     *("env=Pendulum-v1", "algo=sac", "mode=single", "trainer.batch_size=16", "network.hidden=[16,16]"),
     *("manage.eval_episodes=1", "manage.confirm_episodes=0", "env.max_episode_steps=20", "logger.tensorboard=false"),
 )
+R2D2 = ("env=CartPole-v1", "algo=r2d2", "total_env_steps=1000", "replay.seq_len=10", "replay.burn_in=4")
 LINE = "warm-up: orchestrator.min_inserts=50 (not 1000), shortened to a tenth of total_env_steps=500\n"
 
 
@@ -72,6 +73,7 @@ def test_a_shortened_warm_up_is_said_stored_and_kept_by_a_longer_run(trained):
     assert weights(unbroken) == weights(folder)
 
 
+@pytest.mark.exhaustive
 def test_a_run_above_the_default_warm_up_is_as_before(trained):
     out, folder = trained(*SMALL, "total_env_steps=1200")
     trained("resume=latest", "total_env_steps=1400")
@@ -113,10 +115,10 @@ def test_only_a_typed_warm_up_is_refused(drl_here, words):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("env=CartPole-v1", "algo=r2d2", "total_env_steps=1000", "replay.seq_len=10", "replay.burn_in=4"),
-        ("env=Pendulum-v1", "algo=mrq", "total_env_steps=400"),
+        pytest.param(R2D2, marks=pytest.mark.exhaustive),
+        pytest.param(("env=Pendulum-v1", "algo=mrq", "total_env_steps=400"), marks=pytest.mark.exhaustive),
+        pytest.param(("env=BitFlip", "algo=dqn", "total_env_steps=300"), marks=pytest.mark.exhaustive),
         ("env=Pendulum-v1", "algo=d4pg", "algo.n_step=5", "total_env_steps=300"),
-        ("env=BitFlip", "algo=dqn", "total_env_steps=300"),
     ],
 )
 def test_rows_of_several_steps_are_learned_from_after_a_short_warm_up(trained, overrides):
