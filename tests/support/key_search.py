@@ -132,6 +132,7 @@ def typed_without_effect(base, names, enough=3, start=None):
 
     Yield "crash: key=value: error" for a value that is accepted and fails with anything but an error for users.
     """
+    from drl_cli.envs.config import EnvError, MissingExtra
     from drl_cli.errors import RunError, UsageError
     from drl_cli.preflight.unread_rules import RULES
 
@@ -153,7 +154,7 @@ def typed_without_effect(base, names, enough=3, start=None):
                 if outcome([*words, word], [word], start) != before:
                     same = []
                     break
-            except UsageError:
+            except (UsageError, MissingExtra, EnvError):  # a package or an environment that the value needs
                 continue
             except RunError:  # diverged, for example, which is an effect
                 same = []
