@@ -139,5 +139,5 @@ def _arguments(text: str) -> list[str]:
 
 
 def _has_sgemm() -> bool:
-    libraries = Path(torch.__file__).parent / "lib"
-    return any(hasattr(ctypes.CDLL(str(library)), "SGEMM") for library in libraries.glob("libtorch_cpu.so"))
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    return library.is_file() and hasattr(ctypes.CDLL(str(library)), "SGEMM")

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.utils.cores import num_cores
+from drl_cli.utils.gpu import has_nvidia_driver
 from drl_cli.utils.headless import headless
 from drl_cli.utils.memory import CGROUP, free_memory
 from drl_cli.version import __version__
@@ -175,7 +176,7 @@ def gpu() -> Check:
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         return Check("ok", "gpu", f"{', '.join(names)}; CUDA {torch.version.cuda}")
     text = f"torch {torch.__version__} finds no CUDA device"
-    if Path("/proc/driver/nvidia/version").exists():
+    if has_nvidia_driver():
         advice = "there is an NVIDIA driver: install a CUDA build of torch (https://pytorch.org/get-started/locally)"
         return Check("warn", "gpu", text, advice)
     return Check("skip", "gpu", f"{text}: the trainer runs on processors")

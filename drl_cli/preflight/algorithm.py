@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.learner import NetworkAlgorithm
@@ -16,6 +15,7 @@ from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed
 from drl_cli.types import EnvSpec
+from drl_cli.utils.gpu import expects_gpu
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.run_log import tell
@@ -155,8 +155,7 @@ def reward_text(config: Config) -> list[str]:
 
 def precision_text(config: Config, spec: EnvSpec) -> list[str]:
     """Return a hint if `precision=bf16` makes the updates of this run faster on this CPU, otherwise []."""
-    on_gpu = config.device == "cuda" or (config.device == "auto" and Path("/proc/driver/nvidia/version").exists())
-    if config.precision == "bf16" or on_gpu or config.ray.address or not has_bf16():
+    if config.precision == "bf16" or expects_gpu(config.device) or config.ray.address or not has_bf16():
         return []
     if not uses_network_group(config) or torso_name(config.network, spec) is None:
         return []

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.networks.torsos import torso_name
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.gpu import expects_gpu
 
 ON_POLICY = ("ppo", "impala", "vmpo", "reppo", "pqn")
 EXPLORING_BY_EPSILON = ("dqn", "c51", "qr_dqn", "iqn")
@@ -53,10 +53,6 @@ def _makes_one_step(config: Config) -> bool:
     is_whole = algo.minibatch_size is None or algo.minibatch_size >= config.trainer.batch_size
     is_same = config.mode != "async" if algo.name == "ppo" else getattr(algo, "target_period", 1) == 1
     return bool(algo.epochs == 1 and is_whole and is_same and config.network.memory == "none")
-
-
-def _is_on_cpu(config: Config) -> bool:
-    return config.device == "cpu" or (config.device == "auto" and not Path("/proc/driver/nvidia/version").exists())
 
 
 def _has_images(config: Config, spec: EnvSpec) -> bool:
@@ -149,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("trainer.compile",),
-        lambda config: config.network.memory == "none" or config.trainer.num > 1 or not _is_on_cpu(config),
+        lambda config: config.network.memory == "none" or config.trainer.num > 1 or expects_gpu(config.device),
         "whole updates of a network with memory can't be compiled",
         "leave it out, or say network=mlp",
         harmless=("auto", False),

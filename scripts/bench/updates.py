@@ -114,9 +114,10 @@ def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[
 
 def outside(algo: str) -> str:
     """Return the name of a module that has the algorithm as a loss function, for `algo=`."""
-    sys.path[:0] = [str(OUTSIDE), folder := tempfile.mkdtemp()]
     if algo != "td3":
+        sys.path.insert(0, str(OUTSIDE))
         return f"outside.my_{algo}"
+    sys.path.insert(0, folder := tempfile.mkdtemp())
     blocks = (ROOT / "docs/add-an-algorithm.md").read_text().split("```python\n")
     (code,) = [block.partition("```")[0] for block in blocks if block.startswith('"""TD3')]
     Path(folder, "my_td3.py").write_text(code)

@@ -267,6 +267,7 @@ def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypat
         ("avx512f avx512_bf16 avx", (), True),
         ("avx512_bf16", ("precision=bf16",), False),
         ("avx512_bf16", ("device=cuda",), False),
+        ("avx512_bf16", ("device=cuda:1",), False),
         ("avx512_bf16", ("network.torso=mlp",), False),
         ("avx512f avx512_bf16x", (), False),
     ],
