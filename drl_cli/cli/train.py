@@ -172,10 +172,10 @@ def _train(
     from drl_cli.preflight.pace import rollout_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
-    from drl_cli.runtime.run_folder import description, make_folder, run_record
+    from drl_cli.runtime.run_folder import description, make_folder, noting_early_end, run_record
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
-    with claim_run(folder):
+    with claim_run(folder), noting_early_end(folder):
         begin_job(folder)
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
             record = resumed.begin(command) if resumed else run_record(config, folder, command)

@@ -20,6 +20,7 @@ from drl_cli.errors import UsageError
 from drl_cli.metrics.status import Status
 from drl_cli.replay.config import SAMPLERS, UniformConfig
 from drl_cli.runs.find import read_config
+from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.settings.build import build
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.description import keys_of
@@ -317,6 +318,32 @@ def test_dry_run_prints_the_spaces_and_writes_nothing(drl_here, tmp_path, monkey
     assert (done.returncode, done.stderr) == (0, "")
     assert "Box(2,) actions" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [SystemExit(129), KeyboardInterrupt()])
+@pytest.mark.parametrize("status", ["running", "done"])
+def test_a_signal_before_the_training_is_noted(train_here, tmp_path, monkeypatch, error, status):
+    def ended(config, spec, folder, record, *_, **__):
+        write_json(folder / "run.json", record | {"status": status})
+        raise error
+
+    monkeypatch.setattr("drl_cli.runtime.run.run", ended)
+    with pytest.raises(type(error)):
+        train_here()
+    (file,) = tmp_path.glob("*/*/*/run.json")
+    record = json.loads(file.read_text())
+    assert record["status"] == ("interrupted" if status == "running" else "done")
+    assert ("ended" in record, "versions" in record) == (status == "running", True)
+
+
+def test_a_signal_before_there_is_a_record_changes_nothing(train_here, tmp_path, monkeypatch):
+    def ended(*_):
+        raise SystemExit(129)
+
+    monkeypatch.setattr("drl_cli.runtime.run_folder.run_record", ended)
+    with pytest.raises(SystemExit):
+        train_here()
+    assert not list(tmp_path.glob("*/*/*/run.json"))
 
 
 def test_wrappers_are_used_in_training_and_in_evaluations(train_here):
