@@ -42,12 +42,12 @@ def named_run(command: CommandLine) -> Path | None:
         raise UsageError(f"{key} brings the run's config: leave --config-path and --config-name out")
     if key == "resume" and command.is_sweep:  # the value is the name of a sweep
         return None
-    if chosen := sorted(values.keys() & set(groups()) - {"mode"}):
-        raise UsageError([group_line(key, group, values[group]) for group in chosen])
     run, output_dir = unquoted(value), unquoted(values.get("output_dir") or "outputs")
     # is_quiet, because `resume` finds the run again, and then prints the warning about newer runs
     find = partial(find_saved_run, is_quiet=True) if key == "resume" else find_run
     folder, checkpoint = find_checkpoint(run, output_dir, find)
+    if chosen := sorted(values.keys() & set(groups()) - {"mode"}):
+        raise UsageError([group_line(key, group, values[group]) for group in chosen])
     if key == "resume":
         check_format(checkpoint)
     read_config(folder)  # rejects unknown keys before Hydra reads the file
@@ -56,12 +56,12 @@ def named_run(command: CommandLine) -> Path | None:
 
 def group_line(key: str, group: str, option: str) -> str:
     """Return the error line for `GROUP=OPTION` beside `resume=` or `from_config=`."""
-    choice = f"{key}: {group}={option} chooses another group of options"
+    choice = f"{key}: {group}={option} can't be chosen here"
     if group in ("env", "algo"):
         why = "the saved weights and replay belong" if key == "resume" else "the run's values belong"
-        typed = f"drl-train {group}={option} ..."
-        return f"{choice}; {why} to the run's own {group}, so it can't change; a new run: {typed}"
-    return f"{choice}; here single keys can be set, such as {group}.KEY=VALUE"
+        other = f"begin a new run: drl-train {group}={option} ..."
+        return f"{choice}: {why} to the run's own {group}; leave it out, or {other}"
+    return f"{choice}: it would replace all {group}.* of the run; leave it out, or set single keys, {group}.KEY=VALUE"
 
 
 def find_checkpoint(run: str, output_dir: str, find: Callable[[str, str], Path] = find_saved_run) -> tuple[Path, Path]:
