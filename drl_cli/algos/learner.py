@@ -1,9 +1,11 @@
-"""NetworkAlgorithm: the base of algorithms whose networks are MLPs (heads) that share one encoder."""
+"""Learner: the base of the built-in algorithms. Their networks share one encoder, and they learn from losses."""
+
+from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.algos.stacks import unjoined
@@ -11,12 +13,19 @@ from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
 from drl_cli.networks.mlp import FlatMLP, Shapes, mlp_shapes, num_params
+from drl_cli.optim.gradients import Nets
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Positive
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from drl_cli.networks.mlp_module import MLP, Critics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +42,116 @@ class Head:
     shapes: Shapes
     ensemble: int = 1
     last: float = 1.0
+
+
+class Learner(Algorithm):
+    """The base of algorithms that learn from losses, see `drl_cli.optim.gradients.Gradients`.
+
+    `setup` makes the networks and calls `build`. A loss function gets `rows` from the method `rows`, and calls `see`
+    for the features of the observations:
+
+        def loss(self, nets, rows, noise):
+            view = self.see(nets, rows)
+            q = nets.critic(view.learned, rows["action"])   # `learned`: this loss trains the encoder, too
+            action = nets.actor(view.obs).tanh()            # `obs`: this loss does not
+    """
+
+    optimizer_class = Optimizer
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        self.config, self.network, self.context, self.seed = config, network, context, seed
+        self.init = torch.Generator().manual_seed(seed)
+        self.encoder = Encoder.build(network, spec, self.init)
+        self.no_grad = torch.no_grad()  # made once, because making it takes as long as a small matrix product
+        self.setup(config, spec)
+
+    @abstractmethod
+    def setup(self, config: Any, spec: EnvSpec) -> None:
+        """Make the networks, and call `build`."""
+
+    def learn(self, batch: Batch, counts: Counts) -> Update:
+        with self.no_grad:
+            return super().learn(n_step_sequences(batch, self.config.n_step), counts)
+
+    def mlp(self, outputs: int, ensemble: int = 1, last: float = 1.0) -> MLP:
+        """Return new MLPs whose inputs are the encoder's features."""
+        from drl_cli.networks import mlp_module, modules  # they import torch
+
+        with modules.seeded(self.init):
+            return mlp_module.MLP(self.encoder.size, outputs, self.network, ensemble, last)
+
+    def critics(self, outputs: int, actions: int, ensemble: int = 1) -> Critics:
+        """Return new critics: MLPs whose inputs are the encoder's features and an action of this size."""
+        from drl_cli.networks import mlp_module, modules  # they import torch
+
+        with modules.seeded(self.init):
+            return mlp_module.Critics(self.encoder.size + actions, outputs, self.network, ensemble)
+
+    def build(
+        self,
+        policy: Sequence[str],
+        lr: float | Part,
+        lrs: Mapping[str, float | Part] | None = None,
+        targets: Sequence[str] = (),
+        **parts: int | nn.Module,
+    ) -> None:
+        """Make the parameters, the target networks of `targets`, and the optimizer.
+
+        `policy` names the parts that the policy needs besides the encoder. `lr` is the learning rate of all parts that
+        `lrs` does not name. The encoder has a target network, too, if `targets` is not empty.
+        """
+        self.params = Params(self.context, **self.encoder.parts, **parts)
+        self.policy_parts = (*self.encoder.parts, *policy)
+        for name in (*self.encoder.parts, *targets) if targets else ():
+            self.params.target(name)
+        self.has_target_encoder = bool(targets) and self.encoder.is_trainable
+        lrs = dict.fromkeys(self.params.slices, lr) | dict(lrs or {})
+        self.optimizer = self.optimizer_class(self.params, lrs, self.context)
+
+    def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+        """Return the columns of `steps` without observations, the legal-action masks, and the batch for `see`.
+
+        The masks are `mask_now` and `mask_next`, those of obs and next_obs, or None.
+        """
+        rows = steps(batch, self.context)
+        masks = {"mask_now": action_mask(rows.pop("obs")), "mask_next": action_mask(rows.pop("next_obs"))}
+        return {**rows, **masks, "batch": batch}
+
+    def see(self, nets: Nets, rows: Batch) -> View:
+        """Return the features of a loss function's rows."""
+        return self.encoder.on(nets)(rows["batch"], self.context.burn_in)
+
+    def see_target(self, nets: Nets, rows: Batch, view: View) -> View:
+        """Return the features of the target encoder, or `view` if there is none."""
+        if not self.has_target_encoder:
+            return view
+        return self.encoder.on(nets.target)(rows["batch"], self.context.burn_in, learns=False)
+
+    def masks(self, mlp: MLP, rows: int, generator: torch.Generator) -> Sequence[Tensor]:
+        """Return new dropout masks for a pass of `mlp` over this many rows; an empty tuple without dropout."""
+        if not self.network.dropout:
+            return ()
+        return mlp.masks(self.context.rand(rows, mlp.dropout_size, generator), self.network.dropout)
+
+
+def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+    """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
+
+    For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
+    valid step. The mean of `valid_weight` over the rows of all trainers is 1. The column `weight` is
+    `valid_weight`, multiplied by the importance weight if the batch has one.
+    """
+    if "valid" not in batch:
+        return unjoined(batch)  # algorithms read features in place of stacks
+    rows = flat_steps(batch, context.burn_in)
+    share = rows["valid_weight"].mean()
+    context.group.mean_(share)
+    return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
+
+
+def by_step(values: Tensor, batch: Batch) -> Tensor:
+    """Return `values` `[N]`, reshaped to `[B, T]` if the batch contains sequences."""
+    return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 
 
 class NetworkAlgorithm(Algorithm):
@@ -146,22 +265,12 @@ class NetworkAlgorithm(Algorithm):
         self.optimizer.step(*losses, parts=parts)
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
-
-        For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
-        valid step. The mean of `valid_weight` over the rows of all trainers is 1. The column `weight` is
-        `valid_weight`, multiplied by the importance weight if the batch has one.
-        """
-        if "valid" not in batch:
-            return unjoined(batch)  # algorithms read features in place of stacks
-        rows = flat_steps(batch, self.context.burn_in)
-        share = rows["valid_weight"].mean()
-        self.context.group.mean_(share)
-        return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
+        """Return the rows to learn from; see the function `steps`."""
+        return steps(batch, self.context)
 
     def by_step(self, values: Tensor, batch: Batch) -> Tensor:
-        """Return `values` `[N]`, reshaped to `[B, T]` if the batch contains sequences."""
-        return values.view(len(batch["valid"]), -1) if "valid" in batch else values
+        """See the function `by_step`."""
+        return by_step(values, batch)
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:

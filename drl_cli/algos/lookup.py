@@ -19,7 +19,7 @@ ENTRY_POINTS = "drl_cli.algos"
 
 HELPERS = (
     *("actor", "actor_critic", "actors", "base", "distributional", "learner", "lookup", "policy", "rollout"),
-    *("soft", "soft_actor_critic", "stacks"),
+    *("soft", "stacks"),
 )
 """Modules in this folder and in its rooms that are not algorithms."""
 

@@ -12,12 +12,12 @@ from drl_cli.utils.lazy import Tensor
 
 def mse(error: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the mean of the squared errors; `error` and `weight` have the same shape, such as `[B]` or `[n, T]`."""
-    return _mean(error.square(), weight)
+    return mean(error.square(), weight)
 
 
 def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the mean Huber loss: e^2 / 2 if |e| <= 1, else |e| - 1/2 (Mnih et al. 2015). Shapes are as in `mse`."""
-    return _mean(_differentiable(value.huber, error), weight)
+    return mean(_differentiable(value.huber, error), weight)
 
 
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -40,12 +40,12 @@ def quantile_critic(
     kappa = 0, the loss uses the absolute error.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
-    return _mean(loss, weight)
+    return mean(loss, weight)
 
 
 def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the cross-entropy of softmax(logits) `[B, K]` and the target `probs` `[B, K]`, which `project` returns."""
-    return _mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
+    return mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
@@ -64,5 +64,6 @@ def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *othe
     return differentiable(formula, x, *others)
 
 
-def _mean(loss: Tensor, weight: Tensor | None) -> Tensor:
+def mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the mean of each row's loss, which `weight` multiplies."""
     return (loss if weight is None else weight * loss).mean()

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.modules import ACTIVATIONS
-from drl_cli.networks.torsos import torso
 from drl_cli.optim.products import Products
-from drl_cli.types import EnvSpec
 
 
 class BatchRenorm(nn.Module):
@@ -85,22 +83,24 @@ class _Normalised(torch.autograd.Function):
 
 
 class RenormCritics(nn.Module):
-    """An ensemble of N critics `[N, B]` that share a torso, with batch renormalisation of inputs and hidden outputs."""
+    """N critics `[N, B]` of features and actions, with batch renormalisation of inputs and of hidden outputs.
+
+    `inputs` is the number of features and action dimensions together.
+    """
 
     products = Products()  # Params replaces the products, as those of `drl.MLP`
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec, ensemble: int, momentum: float, warm_up: int) -> None:
+    def __init__(self, network: NetworkConfig, inputs: int, ensemble: int, momentum: float, warm_up: int) -> None:
         super().__init__()
-        self.torso, self.activation = torso(network, spec), ACTIVATIONS[network.activation]()
-        size: int = self.torso.size  # type: ignore[assignment]
-        widths = (size + spec.action.size, *network.hidden)
+        self.activation = ACTIVATIONS[network.activation]()
+        widths = (inputs, *network.hidden)
         pairs = list(pairwise((*widths, 1)))
         self.weights = nn.ParameterList(_uniform(ensemble, *pair, fan_in=pair[0]) for pair in pairs)
         self.biases = nn.ParameterList(_uniform(ensemble, 1, pair[1], fan_in=pair[0]) for pair in pairs)
         self.norms = nn.ModuleList(BatchRenorm(ensemble, width, momentum, warm_up) for width in widths)
 
-    def forward(self, obs: Any, action: Tensor, trains: bool = False) -> Tensor:  # Any: a tensor, or a dict of tensors
-        x = torch.cat([self.torso(obs), action], -1)
+    def forward(self, features: Tensor, action: Tensor, trains: bool = False) -> Tensor:
+        x = torch.cat([features, action], -1)
         h = self.norms[0](x.expand(len(self.weights[0]), *x.shape), trains)
         for weight, bias, norm in zip(self.weights, self.biases, [*self.norms[1:], None], strict=True):
             parts = zip(h.unbind(), weight.unbind(), bias.squeeze(1).unbind(), strict=True)
@@ -136,13 +136,6 @@ class _Linear(torch.autograd.Function):
             ctx.products.weight_gradient(x, d_out, d_weight)
         d_x = ctx.products.input_gradient(d_out, weight) if needs_x else None
         return None, d_x, d_weight, d_out.sum(0) if needs_bias else None
-
-
-def joined(one: Any, two: Any) -> Any:  # Any: a tensor, or a dict of tensors
-    """Return the rows of two batches of observations as one batch."""
-    if isinstance(one, torch.Tensor):
-        return torch.cat([one, two])
-    return {name: torch.cat([part, two[name]]) for name, part in one.items()}
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:

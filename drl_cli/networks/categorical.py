@@ -1,7 +1,6 @@
 """Categorical critics with batch norm and weights of norm 1, for XQC."""
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +8,7 @@ from torch import Tensor, nn
 from drl_cli.networks.batch_renorm import BatchRenorm, linear
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.modules import ACTIVATIONS
-from drl_cli.networks.torsos import torso
 from drl_cli.optim.products import Products
-from drl_cli.types import EnvSpec
 
 ALWAYS = 2**62
 """A `warm_up` that never ends, so that batch renormalisation is batch norm."""
@@ -20,33 +17,33 @@ ALWAYS = 2**62
 class CategoricalCritics(nn.Module):
     """N critics `[N, B, K]`, logits of K values, with batch norm of inputs and before the activations of hidden layers.
 
-    `project` scales the incoming weights of every unit, also those of the outputs, to norm 1. Hidden units and the
-    batch norm of inputs have no bias, because the next batch norm would cancel their biases.
+    `inputs` is the number of features and action dimensions together. `scale_to_unit_norm` scales the incoming weights
+    of every unit, also those of the outputs, to norm 1. Hidden units and the batch norm of inputs have no bias, because
+    the next batch norm would cancel their biases.
     """
 
     products = Products()  # Params replaces the products, as those of `drl.MLP`
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec, ensemble: int, momentum: float, outputs: int) -> None:
+    def __init__(self, network: NetworkConfig, inputs: int, ensemble: int, momentum: float, outputs: int) -> None:
         super().__init__()
-        self.torso, self.activation = torso(network, spec), ACTIVATIONS[network.activation]()
-        size: int = self.torso.size  # type: ignore[assignment]
-        widths = (size + spec.action.size, *network.hidden)
+        self.activation = ACTIVATIONS[network.activation]()
+        widths = (inputs, *network.hidden)
         self.weights = nn.ParameterList(
             nn.Parameter(torch.randn(ensemble, *pair)) for pair in pairwise((*widths, outputs))
         )
         self.bias = nn.Parameter(torch.zeros(ensemble, outputs))
         self.norms = nn.ModuleList(BatchRenorm(ensemble, width, momentum, ALWAYS) for width in widths)
         self.norms[0].bias.requires_grad_(False)  # its gradient would be a rounding error, which Adam would scale up
-        self.project()
+        self.scale_to_unit_norm()
 
-    def project(self) -> None:
+    def scale_to_unit_norm(self) -> None:
         """Scale the incoming weights of every unit to norm 1."""
         with torch.no_grad():
             for weight in self.weights:
                 weight.copy_(nn.functional.normalize(weight, dim=1))
 
-    def forward(self, obs: Any, action: Tensor, trains: bool = False) -> Tensor:  # Any: a tensor, or a dict of tensors
-        x = torch.cat([self.torso(obs), action], -1)
+    def forward(self, features: Tensor, action: Tensor, trains: bool = False) -> Tensor:
+        x = torch.cat([features, action], -1)
         h = self.norms[0](x.expand(len(self.bias), *x.shape), trains)
         *hidden, last = self.weights
         for weight, norm in zip(hidden, self.norms[1:], strict=True):

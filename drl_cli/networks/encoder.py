@@ -7,6 +7,7 @@ starting from d loss/d features, which the hand-written backward pass of the hea
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,15 @@ class Encoder:
         targets: dict[str, Any] = {name: params.target(name).module for name in self.parts}  # Any: the parts' types
         return Encoder(self.inputs, targets.get("torso"), targets.get("memory"))
 
+    def on(self, nets: Any) -> Encoder:  # Any: drl_cli.optim.gradients.Nets
+        """Return the same encoder with the torso and the memory of `nets`, which a loss function gets."""
+        if not self.is_trainable:
+            return self
+        other = copy.copy(self)
+        for name in self.parts:
+            setattr(other, name, getattr(nets, name))
+        return other
+
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
         """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.
 
@@ -108,6 +118,11 @@ class View:
     @property
     def obs(self) -> Tensor:
         return self._obs()
+
+    @property
+    def learned(self) -> Tensor:
+        """The features of `obs` with the graph through which a loss trains the encoder."""
+        return self._obs() if self._out is None else self._out
 
     @property
     def next_obs(self) -> Tensor:

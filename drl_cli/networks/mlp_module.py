@@ -119,6 +119,16 @@ class MLP(nn.Module):
         return out.squeeze(0) if num == 1 else out
 
 
+class Critics(MLP):
+    """An MLP whose inputs are features `[B, F]` and an action `[B, A]`."""
+
+    def forward(  # type: ignore[override]
+        self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = (), first: int | None = None
+    ) -> Tensor:
+        """Return the outputs `[B, outputs]`, or of an ensemble `[N, B, outputs]`; for the rest, see `MLP.forward`."""
+        return super().forward(torch.cat([features, action], -1), masks, first)
+
+
 class Network(nn.Module):
     """A torso for the observation and an MLP for its features, such as an actor, or critics of state and action.
 

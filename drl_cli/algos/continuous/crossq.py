@@ -5,21 +5,16 @@ batch, so that both have the same statistics.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy, make_network
+from drl_cli.algos.continuous.actors import BatchNormPolicy, check_rows
 from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import twin_critics
-from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Context
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
-
-if TYPE_CHECKING:
-    from torch import nn
 
 ACTIONS = ("box",)
 
@@ -35,42 +30,41 @@ class Config(SoftConfig):
     warm_up: Natural = 100_000
 
 
-class Policy(SquashedPolicy):
+class Policy(BatchNormPolicy):
     """The tanh-Gaussian actor."""
-
-    has_batch_norm = True
 
 
 class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
-    has_batch_norm = True
     has_targets = False
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        if context.optimizer.name in ("adam", "adamw"):
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        check_rows(config.name, self.context)
+        if self.context.optimizer.name in ("adam", "adamw"):
             self.betas = (0.5, 0.999)
-        super().__init__(config, network, spec, seed, context)
+        super().setup(config, spec)
 
-    def make_networks(self, network: NetworkConfig, spec: EnvSpec) -> "tuple[nn.Module, nn.Module]":
-        from drl_cli.networks.batch_renorm import RenormCritics  # imports torch
+    def make_critics(self) -> Any:
+        from drl_cli.networks import batch_renorm, modules  # they import torch
 
-        critics = RenormCritics(network, spec, 2, self.config.momentum, self.config.warm_up)
-        return make_network(network, spec, 2 * spec.action.size), critics
+        inputs = self.encoder.size + self.size
+        with modules.seeded(self.init):
+            return batch_renorm.RenormCritics(self.network, inputs, 2, self.config.momentum, self.config.warm_up)
 
-    def critic_loss(self, nets: Nets, batch: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics, from one forward pass of the joined batch (figure 1)."""
-        from drl_cli.networks.batch_renorm import joined  # imports torch
-
+        view = self.see(nets, rows)
         with torch.no_grad():
-            next_action, cost = self.next_action(nets, batch, random)
-        obs, action = joined(batch["obs"], batch["next_obs"]), torch.cat([batch["action"], next_action])
-        q, next_q = nets.critic(obs, action, True).chunk(2, -1)  # [2, B] each
-        target = batch["reward"] + batch["discount"] * (next_q.detach().amin(0) - cost)
-        loss = twin_critics(q, target, batch.get("weight"))
-        return loss, {"critic_loss": loss, "q_mean": q.mean(), "td_error": (q - target).detach().abs().mean(0)}
+            next_action, cost = self.next_action(nets, view.next_obs, random)
+        features, action = torch.cat([view.learned, view.next_obs]), torch.cat([rows["action"], next_action])
+        q, next_q = nets.critic(features, action, True).chunk(2, -1)  # [2, B] each
+        target = rows["reward"] + rows["discount"] * (next_q.detach().amin(0) - cost)
+        loss = twin_critics(q, target, rows.get("weight"))
+        metrics = {"critic_loss": loss, "q_mean": q.mean()}
+        return loss, metrics | {"td_error": (q - target).detach().abs().mean(0), "features": view.obs}
 
-    def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: a network; see drl.torso
+    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
         """Return the smaller value of the two critics, `[B]`. Batch renormalisation uses its running statistics."""
-        value: Tensor = critic(obs, action).amin(0)
+        value: Tensor = critic(features, action).amin(0)
         return value

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
-from drl_cli.algos.continuous.actors import SquashedPolicy, check_network, make_network, squashed
+from drl_cli.algos.continuous.actors import SquashedActorPolicy, check_network, make_network, squashed
 from drl_cli.losses.critics import mse
 from drl_cli.losses.distributions import Gaussian
 from drl_cli.networks.config import NetworkConfig
@@ -38,7 +38,7 @@ class Config(AlgoConfig):
     epsilon_std: Positive = 1e-5
 
 
-class Policy(SquashedPolicy):
+class Policy(SquashedActorPolicy):
     """The tanh-Gaussian actor."""
 
 

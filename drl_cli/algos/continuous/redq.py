@@ -6,23 +6,19 @@ Learning", arXiv 2110.02034) has only two critics, with dropout and layer norm.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy, make_network
+from drl_cli.algos.continuous.actors import SquashedPolicy
 from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import twin_critics
-from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.group import Refused
-from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction
 
-if TYPE_CHECKING:
-    from torch import nn
-
 ACTIONS = ("box",)
+TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
@@ -42,46 +38,37 @@ class Config(SoftConfig):
 class Policy(SquashedPolicy):
     """The tanh-Gaussian actor, without dropout."""
 
-    has_dropout = True
-
 
 class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer. The critics have dropout if `network.dropout` is above 0."""
 
-    has_dropout = True
-
-    def make_networks(self, network: NetworkConfig, spec: EnvSpec) -> "tuple[nn.Module, nn.Module]":
-        size = spec.action.size
-        self.critics = make_network(network, spec, 1, size, ensemble=self.config.critics)
-        return make_network(network, spec, 2 * size), self.critics
+    def make_critics(self) -> Any:
+        return self.critics(1, self.size, ensemble=self.config.critics)
 
     def draw(self, rows: int) -> Random:
-        """Return noise for actions, a random order of the critics, and dropout masks of critics and target critics."""
-        random, rate = super().draw(rows), self.network.dropout
-        random["subset"] = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
-        for name in ("masks", "target_masks"):
-            random[name] = ()
-            if rate:
-                uniform = self.context.rand(rows, self.critics.mlp.dropout_size, self.noise)
-                random[name] = self.critics.mlp.masks(uniform, rate)
-        return random
+        """Return also a random order of the critics, `subset`."""
+        order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
+        return {**super().draw(rows), "subset": order}
 
-    def q(self, critic: Any, obs: Any, action: Tensor, masks: Any) -> Tensor:  # Any: a network; see torso; tensors
+    def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
         """Return the values `[N, B]` of N critics."""
-        q: Tensor = critic(obs, action, masks).squeeze(-1)
+        q: Tensor = critic(features, action, masks).squeeze(-1)
         return q if self.config.critics > 1 else q.unsqueeze(0)
 
-    def critic_loss(self, nets: Nets, batch: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of all critics (REDQ, algorithm 1; DroQ, algorithm 2)."""
+        view = self.see(nets, rows)
         with torch.no_grad():
-            next_action, cost = self.next_action(nets, batch, random)
-            next_q = self.q(nets.target.critic, batch["next_obs"], next_action, random["target_masks"])
+            next_action, cost = self.next_action(nets, view.next_obs, random)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_q = self.q(nets.target.critic, next_obs, next_action, random["target_masks"])
             least = next_q[random["subset"][: self.config.subset]].amin(0)
-            target = batch["reward"] + batch["discount"] * (least - cost)
-        q = self.q(nets.critic, batch["obs"], batch["action"], random["masks"])
-        loss = twin_critics(q, target, batch.get("weight"))
-        return loss, {"critic_loss": loss, "q_mean": q.mean(), "td_error": (q - target).abs().mean(0)}
+            target = rows["reward"] + rows["discount"] * (least - cost)
+        q = self.q(nets.critic, view.learned, rows["action"], random["masks"])
+        loss = twin_critics(q, target, rows.get("weight"))
+        metrics = {"critic_loss": loss, "q_mean": q.mean()}
+        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
-    def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: as in `q`
+    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: as in `q`
         """Return the mean value of all critics, `[B]`."""
-        return self.q(critic, obs, action, random["masks"]).mean(0)
+        return self.q(critic, features, action, random["masks"]).mean(0)

@@ -5,24 +5,20 @@ without the largest quantiles, which controls the overestimation of values.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy, make_network
+from drl_cli.algos.continuous.actors import SquashedPolicy
 from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import quantile_critic
 from drl_cli.losses.distributional import midpoints
-from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.group import Refused
-from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, Natural
 
-if TYPE_CHECKING:
-    from torch import nn
-
 ACTIONS = ("box",)
+TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
@@ -46,32 +42,33 @@ class Policy(SquashedPolicy):
 class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
-    def make_networks(self, network: NetworkConfig, spec: EnvSpec) -> "tuple[nn.Module, nn.Module]":
-        config, size = self.config, spec.action.size
+    def make_critics(self) -> Any:
+        config = self.config
         self.fraction = torch.from_numpy(midpoints(config.quantiles)).to(self.context.device)
-        critics = make_network(network, spec, config.quantiles, size, ensemble=config.critics)
-        return make_network(network, spec, 2 * size), critics
+        return self.critics(config.quantiles, self.size, ensemble=config.critics)
 
-    def quantiles(self, critic: Any, obs: Any, action: Tensor) -> Tensor:  # Any: a network; see torso
+    def quantiles(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
         """Return the quantiles `[N, B, K]` of N critics."""
-        quantiles: Tensor = critic(obs, action)
+        quantiles: Tensor = critic(features, action, masks)
         return quantiles if self.config.critics > 1 else quantiles.unsqueeze(0)
 
-    def critic_loss(self, nets: Nets, batch: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the quantile regression loss of all critics against the truncated mixture (eq. 8 to 11)."""
-        config, reward, discount = self.config, batch["reward"].unsqueeze(-1), batch["discount"].unsqueeze(-1)
-        kept = config.critics * (config.quantiles - config.dropped)
+        config, reward, discount = self.config, rows["reward"].unsqueeze(-1), rows["discount"].unsqueeze(-1)
+        kept, view = config.critics * (config.quantiles - config.dropped), self.see(nets, rows)
         with torch.no_grad():
-            next_action, cost = self.next_action(nets, batch, random)
-            pooled = self.quantiles(nets.target.critic, batch["next_obs"], next_action).transpose(0, 1).flatten(1)
-            least = pooled.sort(-1).values[:, :kept]  # [B, N (K - dropped)]
+            next_action, cost = self.next_action(nets, view.next_obs, random)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            every = self.quantiles(nets.target.critic, next_obs, next_action, random["target_masks"])
+            least = every.transpose(0, 1).flatten(1).sort(-1).values[:, :kept]  # [B, N (K - dropped)]
             target = reward + discount * (least - cost.unsqueeze(-1))
-        quantiles = self.quantiles(nets.critic, batch["obs"], batch["action"])
-        weight, td_error = batch.get("weight"), (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
+        quantiles = self.quantiles(nets.critic, view.learned, rows["action"], random["masks"])
+        weight, td_error = rows.get("weight"), (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
         losses = [quantile_critic(one, target, self.fraction, 1.0, weight) for one in quantiles]
         loss = torch.stack(losses).mean() / config.quantiles
-        return loss, {"critic_loss": loss, "q_mean": quantiles.mean(), "td_error": td_error}
+        metrics = {"critic_loss": loss, "q_mean": quantiles.mean()}
+        return loss, metrics | {"td_error": td_error, "features": view.obs}
 
-    def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: a network; see torso
+    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
         """Return the mean of all quantiles of all critics, which are not truncated here (eq. 12)."""
-        return self.quantiles(critic, obs, action).mean((0, 2))
+        return self.quantiles(critic, features, action, random["masks"]).mean((0, 2))

@@ -6,23 +6,18 @@ distribution of the return. As in CrossQ, (s, a) and (s', a') form one batch; un
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy, check_support, make_network
+from drl_cli.algos.continuous.actors import BatchNormPolicy, check_rows, check_support
 from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import categorical_critic
 from drl_cli.losses.distributional import cross_entropy, project
-from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
-
-if TYPE_CHECKING:
-    from torch import nn
 
 ACTIONS = ("box",)
 
@@ -43,10 +38,8 @@ class Config(SoftConfig):
         check_support(self.atoms, self.v_min, self.v_max)
 
 
-class Policy(SquashedPolicy):
+class Policy(BatchNormPolicy):
     """The tanh-Gaussian actor."""
-
-    has_batch_norm = True
 
 
 class UnitOptimizer(Optimizer):
@@ -54,9 +47,9 @@ class UnitOptimizer(Optimizer):
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         super().step(*losses, parts=parts)
-        if "critic" in parts:
+        if "critic" in parts or not parts:
             critic: Any = self.params.modules["critic"]
-            critic.project()
+            critic.scale_to_unit_norm()
             self.params.changed(("critic",))
 
 
@@ -64,41 +57,41 @@ class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
     optimizer_class = UnitOptimizer
-    has_batch_norm = True
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=context.device)
-        super().__init__(config, network, spec, seed, context)
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        check_rows(config.name, self.context)
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
+        super().setup(config, spec)
         if config.target_entropy is None:
             self.target_entropy = -0.5 * spec.action.size
 
-    def make_networks(self, network: NetworkConfig, spec: EnvSpec) -> "tuple[nn.Module, nn.Module]":
-        from drl_cli.networks.categorical import CategoricalCritics  # imports torch
+    def make_critics(self) -> Any:
+        from drl_cli.networks import categorical, modules  # they import torch
 
-        critics = CategoricalCritics(network, spec, 2, self.config.momentum, self.config.atoms)
-        return make_network(network, spec, 2 * spec.action.size), critics
+        inputs = self.encoder.size + self.size
+        with modules.seeded(self.init):
+            return categorical.CategoricalCritics(self.network, inputs, 2, self.config.momentum, self.config.atoms)
 
-    def critic_loss(self, nets: Nets, batch: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy of both critics and the target, from forward passes of the joined batch."""
-        from drl_cli.networks.batch_renorm import joined  # imports torch
-
-        rows, support, discount = len(batch["reward"]), self.support, batch["discount"]
+        num, support, discount, view = len(rows["reward"]), self.support, rows["discount"], self.see(nets, rows)
         with torch.no_grad():
-            next_action, cost = self.next_action(nets, batch, random)
-            inputs = joined(batch["obs"], batch["next_obs"]), torch.cat([batch["action"], next_action])
-            next_probs = nets.target.critic(*inputs, True)[:, rows:].softmax(-1)  # [2, B, K]
+            next_action, cost = self.next_action(nets, view.next_obs, random)
+            action, seen = torch.cat([rows["action"], next_action]), self.see_target(nets, rows, view)
+            next_logits = nets.target.critic(torch.cat([seen.obs, seen.next_obs]), action, True)[:, num:]
+            next_probs = next_logits.softmax(-1)  # [2, B, K]
             lower = (next_probs @ support).argmin(0)
-            next_probs = next_probs[lower, torch.arange(rows, device=lower.device)]
-            target = project(next_probs, batch["reward"] - discount * cost, discount, support)
-        logits = nets.critic(*inputs, True)[:, :rows]
-        loss = torch.stack([categorical_critic(one, target, batch.get("weight")) for one in logits]).sum()
+            next_probs = next_probs[lower, torch.arange(num, device=lower.device)]
+            target = project(next_probs, rows["reward"] - discount * cost, discount, support)
+        logits = nets.critic(torch.cat([view.learned, view.next_obs]), action, True)[:, :num]
+        loss = torch.stack([categorical_critic(one, target, rows.get("weight")) for one in logits]).sum()
         # The projection clips infinite rewards and would hide them. Adding 0 times the reward makes the loss NaN.
-        loss = loss + 0.0 * batch["reward"].sum()
+        loss = loss + 0.0 * rows["reward"].sum()
         q = (logits.detach().softmax(-1) @ support).mean()
         divergence = cross_entropy(logits.detach(), target)[2].clamp(min=0.0).mean(0)
-        return loss, {"critic_loss": loss, "q_mean": q, "td_error": divergence}
+        return loss, {"critic_loss": loss, "q_mean": q, "td_error": divergence, "features": view.obs}
 
-    def value(self, critic: Any, obs: Any, action: Tensor, random: Random) -> Tensor:  # Any: a network; see drl.torso
+    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
         """Return the smaller mean return of the two critics, `[B]`. Batch norm uses its running statistics."""
-        value: Tensor = (critic(obs, action).softmax(-1) @ self.support).amin(0)
+        value: Tensor = (critic(features, action).softmax(-1) @ self.support).amin(0)
         return value

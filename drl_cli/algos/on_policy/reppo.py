@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
-from drl_cli.algos.continuous.actors import SquashedPolicy, check_network, check_support, make_network, squashed
+from drl_cli.algos.continuous.actors import SquashedActorPolicy, check_network, check_support, make_network, squashed
 from drl_cli.algos.rollout import PIECE, Rollouts
 from drl_cli.algos.stacks import take
 from drl_cli.losses.distributional import hl_gauss
@@ -54,7 +54,7 @@ class Config(AlgoConfig):
         check_support(self.atoms, self.v_min, self.v_max)
 
 
-class Policy(SquashedPolicy):
+class Policy(SquashedActorPolicy):
     """The tanh-Gaussian actor."""
 
 
