@@ -62,7 +62,7 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lines: list[_Line] = []
         self._results: Sequence[str] = ()
         self._names: dict[Any, str] = {}  # by storage, offset, shape, stride and type
-        self._storages: dict[int, tuple[str, int, torch.dtype]] = {}  # name, offset and type of a tensor in each
+        self._storages: dict[int, tuple[str, Any, torch.dtype]] = {}  # name, offset and type of a tensor in each
         self._written: set[int] = set()
         self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
         self._watch = Watch(self)
