@@ -60,6 +60,9 @@ def rollout_problems(config: Config) -> Iterator[str]:
             f"worker.random_steps={config.random_steps}: {title(config.algo_name)} is on-policy and would learn from "
             "random actions; say worker.random_steps=0"
         )
+    if config.replay.sampler == "fifo-once" and config.replay.servings > 1:
+        say = "say replay=fifo" if "fifo" in load_algorithm(config.algo.name).TABLES else "leave it out"
+        yield f"replay.times={config.replay.servings}: replay=fifo-once serves each row once; {say}"
     block, share = config.block_rows, config.trainer.batch_size // config.trainer.num
     if config.worker.unroll is not None and share % block:
         whose = f"trainer.batch_size {config.trainer.batch_size}"

@@ -59,10 +59,11 @@ REFUSED = [
         ("overlap=80 must be below replay.seq_len=80; say replay.overlap=40",),
     ),
     (("replay=prioritized", "replay.initial_priority=worker"), USAGE, ("SAC's policy has no critic", "say replay")),
-    (("algo=ppo", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; say replay=fifo",)),
+    (("algo=ppo", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; leave it out",)),
+    (("algo=impala", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; say replay=fifo",)),
     (("algo=ppo", "replay.rows=windows"), USAGE, ("replay=fifo-once serves rollouts; say replay.rows=rollouts",)),
     (("replay.rows=rollouts",), USAGE, ("replay=uniform can't serve rollouts; say replay=fifo-once",)),
-    (("algo=ppo", "replay=fifo", "replay.times=2"), USAGE, ("PPO can't learn from replay=fifo; say replay=fifo-once",)),
+    (("algo=ppo", "replay=fifo", "replay.times=2"), USAGE, ("with replay.times above 1; leave replay.times out",)),
     (("algo=ppo", "replay.max_staleness=0", "mode=async"), USAGE, ("mode=async", "say replay.max_staleness=1")),
     (("algo=ppo", "worker.random_steps=64"), USAGE, ("worker.random_steps=64: PPO is on-policy", "random actions")),
     (
