@@ -209,8 +209,27 @@ def test_every_shard_holds_a_hand_over(config):
     (problem,) = pace_problems(config(*fits, "replay.shards=4", "orchestrator.min_inserts=100"))
     assert "replay.capacity=1000 / replay.shards=4 is below one block of 256" in problem
     (problem,) = pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=10000"))
-    assert problem == "replay.capacity=10000 = 250 sequences is below one block of 256 transitions"
+    assert problem.startswith(
+        "replay.capacity=10000 = 250 sequences is below one block of 256 transitions; say replay."
+    )
     assert pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=20000")) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay.shards=4", "orchestrator.min_inserts=100"),
+        ("replay=sequences",),
+        ("replay=sequences", "replay.seq_len=2000", "replay.overlap=100", "replay.shards=2"),
+    ],
+)
+def test_the_advised_capacity_is_the_smallest_that_holds_a_block(config, words):
+    def lines(capacity):
+        found = pace_problems(config(*words, "worker.block_rows=256", f"replay.capacity={capacity}"))
+        return [line for line in found if "below one block" in line]
+
+    advised = int(re.search(r"say replay.capacity=(\d+) or more", lines(1000)[0])[1])
+    assert (lines(advised), len(lines(advised - 1))) == ([], 1)
 
 
 def test_one_more_shard_for_every_25_workers(config):
