@@ -95,7 +95,7 @@ def refusal(
         return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
     if table not in accepted:
-        if table == "fifo" and "fifo-once" in accepted:  # FifoConfig.table: replay=fifo without replay.times would fit
+        if table == "fifo" and "fifo-once" in accepted:  # with replay.times=1, fifo would fit
             return f"{subject} can't learn from replay=fifo with replay.times above 1; leave replay.times out"
         in_order = [each for each in module.TABLES if each in IN_ORDER] if needs_steps else []
         tables = " or ".join(f"replay={each}" for each in in_order or module.TABLES)
