@@ -87,7 +87,7 @@ def answer(args: list[str]) -> int:
                     raise UsageError(unread)
                 print("\n".join(explanation(config, args)))
                 return DONE
-            lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain, args))
+            lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain))
             notes = [line for line in lines if line is not None]
             return int(train(plain, args, notes)["exit_code"])
     except ReportedError:

@@ -134,16 +134,15 @@ def algorithm_line(overrides: Sequence[str]) -> str | None:
     return f"algo={name} by default for {ACTIONS[kind]} actions"
 
 
-def tuned_line(plain: Mapping[str, Any], typed: Sequence[str] = ()) -> str | None:
+def tuned_line(plain: Mapping[str, Any]) -> str | None:
     """Return a line such as `tuned sac-Pendulum-v1: 13 values`, or None if the Hydra job has no tuned values.
 
-    Count only the values that the run uses: `typed`, the words that the user typed, and a small total_env_steps
-    replace some of them.
+    Count only the values that the run uses: not those that the user's values or a shortened warm-up replace.
     """
     option = _choices().get("tuned")
     if option is None:
         return None
-    values, have = _tuned_values(option), _flat(plain) | short_warm_up(build(plain), typed)
+    values, have = _tuned_values(option), _flat(plain) | short_warm_up(build(plain), ())
     holding = sum(have.get(key) == value for key, value in values.items())
     return f"tuned {option}: {holding} value{'s' * (holding > 1)}" if holding else None
 
