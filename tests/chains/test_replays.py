@@ -8,7 +8,7 @@ from learning_cases import NAMES, case_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains.replays import FIRST_CHECK, MOST_RECORDS, MOST_VARIANTS, Replays
-from drl_cli.optim.group import Context
+from drl_cli.testing.contract import check_replays
 
 
 class Learner:
@@ -159,32 +159,21 @@ def test_updates_with_too_many_forms_are_not_recorded_for_ever():
     assert learner.calls == [39]
 
 
-def after(name, updates, replays):
-    """Return the state of an algorithm after some updates, and why these were not replayed."""
-    case = case_of(name)
-    context = Context(**{**vars(case.context()), "replays": replays, "recorded": []})
-    algorithm = case.algorithm(context=context)
-
-    def update(columns, counts):
-        made = algorithm.learn(dict(columns), counts)
-        return dict(made.metrics), made.priorities, algorithm.optimizer.norm
-
-    run = Replays(update, algorithm) if replays and algorithm.is_one_step else update
-    found = []
-    for i in range(updates):
-        algorithm.optimizer.schedule(i)
-        metrics, priorities, _ = run(case.batch(i), Counts(i, i))
-        found += [*metrics.values(), *([] if priorities is None else [priorities])]
-    of_all = [*context.recorded, *([run] if isinstance(run, Replays) else [])]
-    return algorithm.state(), [value.clone() for value in found], [each.why for each in of_all]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_computes_the_same_bits_in_replays(name):
-    (state, found, _), (other, again, why) = after(name, 5, False), after(name, 5, True)
-    assert len(why) > 0
-    assert why == [None] * len(why) or name == "r2d2", why
-    assert all(torch.equal(one, two) for one, two in zip(found, again, strict=True))
-    assert state.keys() == other.keys()
-    for key, tensor in state.items():
-        assert torch.equal(tensor, other[key]), key
+    why = check_replays(case_of(name))
+    assert why == [] or name == "r2d2", why
+
+
+def test_an_algorithm_that_draws_lots_in_python_is_told(monkeypatch):
+    case = case_of("td3")
+    algorithm = case.module.Algorithm
+    update = algorithm.update
+
+    def gamble(self, batch, counts):
+        return update(self, batch, counts._replace(opt_steps=random.randrange(2)))
+
+    random.seed(7)
+    monkeypatch.setattr(algorithm, "update", gamble)
+    with pytest.raises(AssertionError, match=r"a replayed update gives another .* random number"):
+        check_replays(case)

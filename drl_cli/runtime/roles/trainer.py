@@ -158,8 +158,10 @@ class Trainer:
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
         torch.set_rng_state(torch.tensor(state["torch"]))
-        for recorded in (*self.context.recorded, *([] if self.when is None else [self.when])):
-            recorded.reset()
+        for replays in self.context.recorded:
+            replays.reset()
+        if self.when is not None:
+            self.when.reset()
         if self.normalizer is not None:
             self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])
