@@ -66,7 +66,7 @@ def build(
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = learning_place.spawn("parameter server", ParameterServer)
 
-    def spawn_manage(wait: bool) -> Handle | None:
+    def spawn_manage(wait: bool) -> Handle[Manage] | None:
         """Start manage. If `wait` is False and Ray is still starting, return None."""
         if not wait and ray is not None and not ray.is_up():
             return None
@@ -106,7 +106,7 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
     if not config.num_proxies:
         return make_workers(config, spec, runtime, range(config.num_workers), incarnation)
 
-    def spawn_proxy(index: int, incarnation: int) -> Handle:
+    def spawn_proxy(index: int, incarnation: int) -> Handle[WorkerProxy]:
         node = _node(runtime, index, config.num_proxies)
         return runtime.spawn(f"proxy {index}", make_proxy, config, spec, runtime, index, incarnation, node=node)
 
@@ -132,7 +132,7 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 def make_workers(config: Config, spec: EnvSpec, runtime: Runtime, indices: range, incarnation: int) -> WorkerPool:
     """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 
-    def spawn(index: int, incarnation: int) -> Handle:
+    def spawn(index: int, incarnation: int) -> Handle[Worker]:
         node = None if config.num_proxies else _node(runtime, index, config.num_workers)
         return runtime.spawn(f"worker {index}", Worker, config, spec, index, incarnation, node=node)
 
