@@ -25,7 +25,7 @@ from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime
+from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.worker import Worker
@@ -62,7 +62,11 @@ def build(
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)
     pool = make_pool(config, spec, worker_place, incarnation)
-    shards = [learning_place.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
+    modules = config.outside_modules
+    shards = [
+        learning_place.spawn(f"replay {i}", make_replay, config, spec, i, modules=modules)
+        for i in range(config.num_shards)
+    ]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = learning_place.spawn("parameter server", ParameterServer)
 
@@ -95,9 +99,9 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
     weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
-    names = enumerate(roles(num))
+    args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
-        [runtime.spawn(name, make_trainer, config, spec, device, rank, weights, gpus=gpus) for rank, name in names]
+        [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
     )
 
 
@@ -134,7 +138,8 @@ def make_workers(config: Config, spec: EnvSpec, runtime: Runtime, indices: range
 
     def spawn(index: int, incarnation: int) -> Handle[Worker]:
         node = None if config.num_proxies else _node(runtime, index, config.num_workers)
-        return runtime.spawn(f"worker {index}", Worker, config, spec, index, incarnation, node=node)
+        args, modules = (config, spec, index, incarnation), config.outside_modules
+        return runtime.spawn(f"worker {index}", Worker, *args, node=node, modules=modules)
 
     return WorkerPool(
         "worker",

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Un
 
 from drl_cli.errors import NodeGone
 from drl_cli.runtime.place import crashes, told
+from drl_cli.runtime.place.users import naming_users
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
@@ -62,8 +63,9 @@ def is_ref(value: Any) -> bool:
 class LocalHandle(Generic[Role_co]):
     """A role in this process. As on Ray, an error of a call is raised later, by `get`."""
 
-    def __init__(self, role: Role_co) -> None:
+    def __init__(self, role: Role_co, modules: Collection[str] = ()) -> None:
         self.role: Role_co | None = role
+        self.modules = modules
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
         """Call a method of the role; use `ask`, which has types. References among the arguments become their values.
@@ -71,7 +73,8 @@ class LocalHandle(Generic[Role_co]):
         Return one reference, or a list of `results` references if the method returns a tuple of that length.
         """
         try:
-            value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
+            with naming_users(self.modules):
+                value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
         except Exception as error:
             refs: list[Ref[Any]] = [LocalRef(error=error) for _ in range(results)]
             return refs[0] if results == 1 else refs
@@ -96,6 +99,7 @@ class Where(TypedDict, total=False):
     gpus: float  # default 0
     node: str | None  # default None: the node of this process
     concurrent: Collection[str]  # methods that run in separate threads, so they do not delay other methods
+    modules: Collection[str]  # modules of the user, whose errors become UserCodeFailed
 
 
 class LocalRuntime:
@@ -107,7 +111,9 @@ class LocalRuntime:
         self, role: str, factory: Callable[[*Args], Role], *args: *Args, **where: Unpack[Where]
     ) -> LocalHandle[Role]:
         """Start the role `factory(*args)` and return its handle. Raise NodeGone if the role's node is gone."""
-        return LocalHandle(factory(*args))
+        modules = where.get("modules", ())
+        with naming_users(modules):
+            return LocalHandle(factory(*args), modules)
 
     def put(self, value: T | Ref[T]) -> Ref[T]:
         return value if isinstance(value, LocalRef) else LocalRef(value)
@@ -118,6 +124,8 @@ class LocalRuntime:
 
 class Host:
     """The Ray actor that contains a role. If the creation of the role fails, every call raises the error."""
+
+    modules: Collection[str] = ()  # see `Where`
 
     def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
         try:
@@ -132,7 +140,8 @@ class Host:
         self.role: object = None
         self.error: Exception | None = None
         try:
-            self.role = factory(*args)
+            with naming_users(self.modules):
+                self.role = factory(*args)
         except Exception as error:
             logging.exception("can't be built")
             self.error = error
@@ -146,7 +155,8 @@ class Host:
         if self.error is not None:
             raise self.error
         try:
-            return getattr(self.role, method)(*args)
+            with naming_users(self.modules):
+                return getattr(self.role, method)(*args)
         except Exception:
             logging.exception("%s failed", method)
             raise
@@ -217,7 +227,8 @@ class RayRuntime:
         if concurrent:
             options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
-        host = type(role, (Host,), {})  # Ray names the process after its class: `Usage` and `top` show this name
+        # Ray names the process after its class: `Usage` and `top` show this name
+        host = type(role, (Host,), {"modules": where.get("modules", ())})
         crash_file = crashes.crash_file(log_file)
         crash_file.unlink(missing_ok=True)  # a file of the previous process, after a restart or a resume
         actor = ray.remote(**options)(host).remote(log_file, factory, *args)
