@@ -87,8 +87,8 @@ def test_an_environment_that_raises_in_another_process(build_graph):
 
 
 def test_a_torso_that_raises_in_another_process(build_graph):
-    graph = build_graph("network=late_torso:Late", "mode=async", on_ray=True)
-    with pytest.raises(UserCodeFailed, match=r"^late_torso raised Lost: no idea \(.*late_torso\.py:18\)$"):
+    graph = build_graph("network=late_parts:Torso", "mode=async", on_ray=True)
+    with pytest.raises(UserCodeFailed, match=r"^late_parts raised Lost: no idea \(.*late_parts\.py:24\)$"):
         graph.run()
 
 
