@@ -73,8 +73,9 @@ class LocalHandle(Generic[Role_co]):
         Return one reference, or a list of `results` references if the method returns a tuple of that length.
         """
         try:
+            values = [get(arg) if is_ref(arg) else arg for arg in args]
             with naming_users(self.modules):
-                value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
+                value = getattr(self.role, method)(*values)
         except Exception as error:
             refs: list[Ref[Any]] = [LocalRef(error=error) for _ in range(results)]
             return refs[0] if results == 1 else refs
