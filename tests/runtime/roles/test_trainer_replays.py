@@ -36,6 +36,15 @@ def test_replays_compute_the_same_bits(optimizer, schedule):
     assert all(variant.calls for variant in replayed.chain._variants)
 
 
+def test_a_schedule_of_an_optimizer_that_takes_numbers_runs_as_python():
+    options = ["optimizer.name=adagrad", "optimizer.schedule=linear", "total_env_steps=4000"]
+    plain, replayed = (make(f"trainer.compile={choice}", *options) for choice in ("false", "replay"))
+    for trainer in (plain, replayed):
+        train(trainer, 3)
+    assert_equal(plain, replayed)
+    assert "learning rate" in replayed.chain.why
+
+
 @pytest.mark.parametrize("optimizer", [OPTIMIZERS[0], OPTIMIZERS[2]])
 def test_a_loaded_state_is_what_the_next_replays_change(optimizer):
     whole, first, second = (make("trainer.compile=replay", *optimizer, seed=seed) for seed in (0, 0, 1))
