@@ -55,8 +55,8 @@ def test_every_algorithm_and_tuned_set_has_a_case():
         ("dqn", "optimizer.kwargs={eps:1e-5}", "moved"),
         ("sac", "optimizer.kwargs={eps:1e-5}", "moved"),
         ("ppo discrete", "algo.clip=0.19", "clip_fraction"),
-        ("dqn", "algo.tau=0.99", "q_mean"),
-        ("td3", "algo.tau=0.006", "actor_loss"),
+        ("dqn", "algo.tau=0.5", "q_mean"),
+        ("td3", "algo.tau=0.05", "actor_loss"),
     ],
 )
 def test_a_changed_option_is_noticed(case, word, metric):
