@@ -14,23 +14,20 @@ conf/auto.json has the results from which algo=auto chooses.
 A finished run moves to outputs/learned, without its checkpoints. `--draw` runs drl-compare on these runs and writes the
 pictures that learn.yaml names (`pictures`), one per environment, for environments with runs in outputs/learned.
 
-docs/results.json keeps one record per run, with a fingerprint of the algorithm's code, the config and the package
-versions. A record with another fingerprint than this checkout is shown as old, and `--again` repeats the run.
+docs/results.json keeps one record per run, with the identity of the golden values of its command (golden.py). A record
+is shown as old if these golden values have changed since, and `--again` repeats the run. A row needs golden values that
+fit the code: after a change on purpose, or for a new row, first call golden.py --write.
 """
 
 import argparse
-import ast
 import csv
-import hashlib
-import importlib.metadata
 import json
-import platform
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,19 +36,15 @@ import numpy as np
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
+import golden
 from alternate import peer_python
+from golden_cases import command, flat
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
 AUTO = ROOT / "conf/auto.json"
 UNFINISHED, FINISHED = ROOT / "outputs/learn", ROOT / "outputs/learned"
 PEER = Path(__file__).with_name("sb3.py")
-PACKAGES = ("torch", "numpy", "gymnasium")
-GROUPS = (
-    *("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "manage", "mode"),
-    "total_env_steps",
-)
-"""The groups of the config that a result depends on."""
 
 HEAD = """# Results
 
@@ -76,17 +69,23 @@ confirm the mean. The picture below a table shows the evaluations of these runs,
 - **median steps**, **steps per seed**: environment steps until the threshold, or the budget for rows without a
   threshold.
 - **seconds per seed**: wall time, on a machine that other programs used too.
-- **made by**: a fingerprint of code, config and packages (code.config.packages). `old` marks a result that was
-  made with other code, config or packages than those of this checkout.
+- **golden values**: the identity of the golden values of the code that made the row. Golden values are the metrics of
+  the first updates of the row's command (scripts/bench/golden.py and golden.json). `old` marks a result whose golden
+  values were others than those of this checkout, so that the command would now train in another way. Rows of
+  stable-baselines3 have no golden values.
+
+Golden values were introduced after the first 386 runs of drl-cli. The cases of these runs were repeated with the code
+of each run or, for 53 runs whose code is in no commit, with the code of the commit that recorded the result.
 """
 
 COLUMNS = """\
 | row | command | threshold | budget | passed | median return | quartiles | return per seed | median steps | \
-steps per seed | seconds per seed | made by |"""
+steps per seed | seconds per seed | golden values |"""
 
 COMPOSING = threading.Lock()  # Hydra has one state for all threads
 Row = dict[str, Any]
 Records = dict[str, dict[str, Row]]  # row -> seed -> record
+Current = dict[str, str | None]  # row -> identity of its golden values
 
 
 def overrides(row: Row, common: list[str]) -> list[str]:
@@ -96,55 +95,40 @@ def overrides(row: Row, common: list[str]) -> list[str]:
     return [f"env={row['env']}", f"algo={row['algo']}", *shared, f"total_env_steps={row['budget']}", *own]
 
 
-def flat(given: list[Any]) -> Iterable[str]:  # Any: an override, or a list of them
-    for one in given:
-        yield from flat(one) if isinstance(one, list) else [one]
+def identities(rows: dict[str, Row], values: golden.Golden) -> Current:
+    """Return the identity of each row's golden values. Rows of a peer, and rows without golden values, have None."""
+    return {name: None if "peer" in row else values.get(command(row), {}).get("identity") for name, row in rows.items()}
 
 
-def fingerprint(row: Row, common: list[str]) -> str:
-    """Return 4 digits each for code, config and packages: `code.config.packages`."""
-    from drl_cli.algos.lookup import module_path
-    from drl_cli.settings.build import to_yaml_keys
-    from drl_cli.settings.compose import compose
+def made_old(before: golden.Golden, after: golden.Golden) -> list[str]:
+    """Return the rows whose results become old if the golden values change."""
+    rows: dict[str, Row] = yaml.safe_load(TABLE.read_text())["rows"]
+    records: Records = json.loads(RECORDS.read_text())
+    first, second = identities(rows, before), identities(rows, after)
 
-    config = to_yaml_keys(compose(overrides(row, common)))
-    del config["algo"]["preset"]  # a name, which has no effect on the result
-    ours = [module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.stepping.batch"]
-    groups = GROUPS
-    if (reward := config["reward"]["name"]) != "none":
-        ours, groups = [*ours, f"drl_cli.algos.rewards.{reward}"], (*GROUPS, "reward")
-    code = [PEER, PEER.with_name("sb3_models.py")] if "peer" in row else imported(ours)
-    packages = [platform.python_version(), *map(importlib.metadata.version, PACKAGES)]
-    values = json.dumps({name: config[name] for name in groups}, sort_keys=True)
-    return ".".join(digest(part) for part in (b"".join(p.read_bytes() for p in code), values, str(packages)))
+    def becomes_old(name: str) -> bool:
+        made = {record["golden"] for record in records.get(name, {}).values()}
+        return first[name] in made and first[name] != second[name]
+
+    return [name for name in rows if becomes_old(name)]
 
 
-def digest(text: str | bytes) -> str:
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:4]
+def check_golden(row: Row) -> None:
+    """Raise SystemExit if the golden values of the row's command do not fit the code."""
+    case, known = command(row), golden.read()
+    found: Sequence[object] = ["no golden values yet"]
+    if case in known:
+        found = golden.differences(known[case]["values"], golden.make(case)["values"])
+    if found:
+        raise SystemExit(f'{case}: {found[0]}\nFirst call: python scripts/bench/golden.py --write "{case}"')
 
 
-def imported(modules: Iterable[str]) -> list[Path]:
-    """Return the files of these modules and of all drl_cli modules that they import, sorted."""
-    found: dict[str, Path] = {}
-    rest = list(modules)
-    while rest:
-        name = rest.pop()
-        path = ROOT / f"{name.replace('.', '/')}.py"
-        if name in found or not path.is_file():
-            continue
-        found[name] = path
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                rest += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return sorted(found.values())
-
-
-def due(rows: dict[str, Row], records: Records, prints: dict[str, str], again: bool) -> list[tuple[str, int]]:
+def due(rows: dict[str, Row], records: Records, current: Current, again: bool) -> list[tuple[str, int]]:
     """Return row and seed of the missing runs, and with `again` of the old runs."""
 
     def is_due(name: str, seed: int) -> bool:
         record = records.get(name, {}).get(str(seed))
-        return record is None or (again and record["fingerprint"] != prints[name])
+        return record is None or (again and record["golden"] != current[name])
 
     return [(name, seed) for name, row in rows.items() for seed in row["seeds"] if is_due(name, seed)]
 
@@ -218,7 +202,7 @@ def draw(pictures: dict[str, str]) -> None:
             print(file, flush=True)
 
 
-def page(rows: dict[str, Row], records: Records, prints: dict[str, str], table: dict[str, dict[str, str]]) -> str:
+def page(rows: dict[str, Row], records: Records, current: Current, table: dict[str, dict[str, str]]) -> str:
     """Return the text of docs/results.md: one table per environment.
 
     `table["published"]` has a text with published results for some environments, and `table["pictures"]` a picture.
@@ -230,14 +214,14 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str], table: 
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
         if made:
-            tables.setdefault(row["env"], []).append(line(name, row, made, prints[name]))
+            tables.setdefault(row["env"], []).append(line(name, row, made, current[name]))
     lines = [HEAD.rstrip()]
     for env, made in tables.items():
         short = env.rpartition(":")[2]
         lines += ["", f"## {short}", "", COLUMNS, "|---" * 12 + "|", *made]
         lines += ["", f"Published: {published[env]}"] if env in published else []
         lines += ["", f"![Learning curves on {short}]({pictures[env]})"] if env in pictures else []
-    return "\n".join(lines + side_by_side(rows, records, prints)) + "\n"
+    return "\n".join(lines + side_by_side(rows, records, current)) + "\n"
 
 
 def auto(rows: dict[str, Row], records: Records) -> str:
@@ -274,7 +258,7 @@ def auto(rows: dict[str, Row], records: Records) -> str:
     return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
 
 
-def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> list[str]:
+def side_by_side(rows: dict[str, Row], records: Records, current: Current) -> list[str]:
     """Return a table of medians for environments that drl-cli and a peer played with the same budget, or no lines.
 
     Old records are left out, because they may have been scored differently.
@@ -283,7 +267,7 @@ def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str])
     with_peers: set[tuple[str, int]] = set()
     for name, row in rows.items():
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
-        returns = [run["return"] for run in runs if run and run["fingerprint"] == prints[name]]
+        returns = [run["return"] for run in runs if run and run["golden"] == current[name]]
         if row["threshold"] is None and returns:
             who = f"{row.get('peer', '')} {row['algo']}".strip()
             game, seeds = (row["env"], row["budget"]), f" ({len(returns)} of {len(row['seeds'])} seeds)"
@@ -309,15 +293,15 @@ def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str])
     return lines
 
 
-def line(name: str, row: Row, runs: list[Row], current: str) -> str:
+def line(name: str, row: Row, runs: list[Row], current: str | None) -> str:
     returns = [run["return"] for run in runs]
     low, median, high = np.percentile(returns, [25, 50, 75])
     steps = [run["env_steps"] for run in runs]
     passed = sum(step is not None for step in steps)
     middle = sorted(float("inf") if step is None else step for step in steps)[len(steps) // 2]
     reached = f"over {row['budget']:,}" if middle == float("inf") else f"{middle:,}"
-    made = sorted({run["fingerprint"] for run in runs})
-    marks = [mark if mark == current else f"{mark} old" for mark in made]
+    made = {run["golden"] for run in runs} - {None}
+    marks = [mark if mark == current else f"{mark} old" for mark in sorted(made)]
     words = [f"env={row['env']}", f"algo={row['algo']}", *flat(row["overrides"])]
     cells = [
         name,
@@ -328,9 +312,16 @@ def line(name: str, row: Row, runs: list[Row], current: str) -> str:
         *(f"{median:.1f}", f"{low:.1f} to {high:.1f}", " / ".join(f"{one:.1f}" for one in returns)),
         *(reached, " / ".join("-" if step is None else f"{step:,}" for step in steps)),
         " / ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),
-        ", ".join(marks),
+        ", ".join(marks) or "-",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def write_page() -> None:
+    """Write docs/results.md and conf/auto.json."""
+    table, records = yaml.safe_load(TABLE.read_text()), json.loads(RECORDS.read_text())
+    PAGE.write_text(page(table["rows"], records, identities(table["rows"], golden.read()), table))
+    AUTO.write_text(auto(table["rows"], records))
 
 
 def main() -> None:
@@ -351,7 +342,7 @@ def main() -> None:
     if unknown := set(args.row or ()) - set(rows):
         raise SystemExit(f"no row {', '.join(sorted(unknown))} in {TABLE.name}; it has: {', '.join(rows)}")
     records: Records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
-    prints = {name: fingerprint(row, table["common"]) for name, row in rows.items()}
+    current = identities(rows, golden.read())
     wanted = {name: row for name, row in rows.items() if args.row is None or name in args.row}
     wanted = {name: row for name, row in wanted.items() if args.peers or "peer" not in row}
     until = time.monotonic() + 60 * args.minutes
@@ -360,14 +351,14 @@ def main() -> None:
         name, seed = job
         if time.monotonic() > until:
             return
-        folder = UNFINISHED / f"{name.replace(' ', '-')}-{prints[name]}" / str(seed)
+        folder = UNFINISHED / f"{name.replace(' ', '-')}-{current[name]}" / str(seed)
         given = (rows[name], table["common"], seed, folder, args.piece)
         record = play_peer(*given, args.peers) if "peer" in rows[name] else play(*given)
         if record is None:
             print(name, seed, "goes on with the next call", flush=True)
             return
         keep(folder, name, seed)
-        record["fingerprint"] = prints[name]
+        record["golden"] = current[name]
         print(name, seed, record, flush=True)
         if RECORDS.exists():
             latest = json.loads(RECORDS.read_text())  # another that runs beside may have added some, or dropped them
@@ -375,13 +366,14 @@ def main() -> None:
             records.update(latest)
         records.setdefault(name, {})[str(seed)] = record
         RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
-        PAGE.write_text(page(rows, records, prints, table))
-        AUTO.write_text(auto(rows, records))
+        write_page()
 
+    jobs = due(wanted, records, current, args.again)
+    for name in dict.fromkeys(name for name, _ in jobs if "peer" not in rows[name]):
+        check_golden(rows[name])
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(make, due(wanted, records, prints, args.again)))
-    PAGE.write_text(page(rows, records, prints, table))
-    AUTO.write_text(auto(rows, records))
+        list(pool.map(make, jobs))
+    write_page()
 
 
 if __name__ == "__main__":

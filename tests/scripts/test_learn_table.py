@@ -1,6 +1,6 @@
-"""scripts/bench/learn.py: the runs that are due, fingerprints, and the page of results."""
+"""scripts/bench/learn.py: the runs that are due, the marks of old results, and the page of results."""
 
-import importlib.util
+import importlib
 import json
 import re
 import sys
@@ -16,29 +16,27 @@ from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
 
 ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("learn", ROOT / "scripts/bench/learn.py")
-learn = importlib.util.module_from_spec(spec)
-sys.modules["learn"] = learn
-spec.loader.exec_module(learn)
+sys.path.insert(0, str(ROOT / "scripts/bench"))
+learn = importlib.import_module("learn")
 
 ROW = {"algo": "dqn", "env": "CartPole-v1", "threshold": 475, "budget": 50_000, "seeds": [0, 1, 2], "overrides": []}
 RECORDS = {
     "dqn": {
-        "0": {"return": 500.0, "env_steps": 20_000, "seconds": 30, "fingerprint": "a.b.c"},
-        "1": {"return": 300.0, "env_steps": None, "seconds": None, "fingerprint": "x.b.c"},
-        "2": {"return": 480.0, "env_steps": 30_000, "seconds": 40, "fingerprint": "a.b.c"},
+        "0": {"return": 500.0, "env_steps": 20_000, "seconds": 30, "golden": "a1b2"},
+        "1": {"return": 300.0, "env_steps": None, "seconds": None, "golden": "0000"},
+        "2": {"return": 480.0, "env_steps": 30_000, "seconds": 40, "golden": "a1b2"},
     }
 }
 
 
 def test_missing_runs_are_due_and_old_runs_with_again():
-    rows, prints = {"dqn": ROW, "new": ROW | {"seeds": [5]}}, {"dqn": "a.b.c", "new": "n"}
-    assert learn.due(rows, RECORDS, prints, again=False) == [("new", 5)]
-    assert learn.due(rows, RECORDS, prints, again=True) == [("dqn", 1), ("new", 5)]
+    rows, current = {"dqn": ROW, "new": ROW | {"seeds": [5]}}, {"dqn": "a1b2", "new": "n"}
+    assert learn.due(rows, RECORDS, current, again=False) == [("new", 5)]
+    assert learn.due(rows, RECORDS, current, again=True) == [("dqn", 1), ("new", 5)]
 
 
 def test_a_row_shows_passed_seeds_and_old_records():
-    line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a.b.c", "never run": "n"}, {}).splitlines()[-1]
+    line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a1b2", "never run": "n"}, {}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
         *(
@@ -51,14 +49,14 @@ def test_a_row_shows_passed_seeds_and_old_records():
             "390.0 to 490.0",
             "500.0 / 300.0 / 480.0",
         ),
-        *("30,000", "20,000 / - / 30,000", "30 / - / 40", "a.b.c, x.b.c old"),
+        *("30,000", "20,000 / - / 30,000", "30 / - / 40", "0000 old, a1b2"),
     ]
 
 
 def test_the_page_has_a_table_for_each_environment_with_published_results_below():
     other = ROW | {"env": "my.module:Chain-v0"}
     rows, records = {"dqn": ROW, "chain": other, "wide": ROW}, dict.fromkeys(("dqn", "chain", "wide"), RECORDS["dqn"])
-    page = learn.page(rows, records, dict.fromkeys(rows, "a.b.c"), {"published": {"CartPole-v1": "others have 500."}})
+    page = learn.page(rows, records, dict.fromkeys(rows, "a1b2"), {"published": {"CartPole-v1": "others have 500."}})
     first, second = page.partition("## CartPole-v1\n")[2].split("## Chain-v0\n")
     assert [line.split(" | ")[0] for line in first.splitlines() if line.startswith("| ")] == [
         "| row",
@@ -73,16 +71,10 @@ def test_the_page_has_a_table_for_each_environment_with_published_results_below(
 def test_a_picture_is_below_the_table_of_its_environment():
     rows, pictures = {"dqn": ROW, "chain": ROW | {"env": "Chain-v0"}}, {"Chain-v0": "pictures/chain.png"}
     records = dict.fromkeys(rows, RECORDS["dqn"])
-    page = learn.page(rows, records, dict.fromkeys(rows, "a.b.c"), {"pictures": pictures})
+    page = learn.page(rows, records, dict.fromkeys(rows, "a1b2"), {"pictures": pictures})
     first, second = page.split("## Chain-v0\n")
     assert "![" not in first
     assert second.endswith("\n\n![Learning curves on Chain-v0](pictures/chain.png)\n")
-
-
-def test_a_fingerprint_covers_the_algorithm_and_its_imports():
-    files = {path.relative_to(ROOT).as_posix() for path in learn.imported(["drl_cli.algos.c51"])}
-    assert {"drl_cli/algos/c51.py", "drl_cli/algos/dqn.py", "drl_cli/networks/q_network.py"} <= files
-    assert not files & {"drl_cli/algos/sac.py", "drl_cli/algos/on_policy/ppo.py", "drl_cli/cli/train.py"}
 
 
 def test_each_row_is_a_valid_command_with_a_tuned_set_that_exists():
@@ -122,11 +114,58 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
     assert not {(algo, "Pendulum-v1", -200, *run) for algo in off_policy for run in runs} - have
 
 
-def test_a_fingerprint_follows_the_config():
-    extras = [[], [], ["algo.lr=0.5"], ["manage.eval_episodes=9"]]
-    first, *others = [learn.fingerprint(ROW | {"overrides": extra}, ["mode=single"]).split(".") for extra in extras]
-    same = [[a == b for a, b in zip(first, other, strict=True)] for other in others]
-    assert same == [[True, True, True], [True, False, True], [True, False, True]]
+SAC = {"algo": "sac", "env": "Pendulum-v1", "threshold": -200, "budget": 1, "seeds": [0], "overrides": []}
+VALUES = {"env=CartPole-v1 algo=dqn": {"identity": "a1b2"}, "env=Pendulum-v1 algo=sac": {"identity": "c3d4"}}
+
+
+def test_the_identity_of_a_row_is_that_of_the_golden_values_of_its_command():
+    rows = {"dqn": ROW, "async": ROW | {"overrides": [["mode=async", "worker.num=2"]]}, "sac": SAC}
+    rows |= {"dueling": ROW | {"overrides": ["algo.dueling=true"]}}
+    wanted = {"dqn": "a1b2", "async": "a1b2", "sac": "c3d4", "dueling": None}
+    assert learn.identities(rows, VALUES) == wanted
+
+
+def test_a_row_of_a_peer_is_never_old():
+    rows = {"sb3": ROW | {"peer": "sb3", "seeds": [0]}}
+    records = {"sb3": {"0": RECORDS["dqn"]["0"] | {"golden": None}}}
+    current = learn.identities(rows, VALUES)
+    assert current == {"sb3": None}
+    assert learn.due(rows, records, current, again=True) == []
+    assert learn.page(rows, records, current, {}).splitlines()[-1].endswith("| 30 | - |")
+
+
+def test_rows_with_current_results_become_old_if_their_golden_values_change(tmp_path, monkeypatch):
+    rows = {"dqn": ROW, "again": ROW, "sac": SAC, "never run": ROW}
+    other = {"again": {"0": RECORDS["dqn"]["1"]}, "sac": {"0": RECORDS["dqn"]["0"] | {"golden": "c3d4"}}}
+    (tmp_path / "learn.yaml").write_text(yaml.safe_dump({"rows": rows}))
+    (tmp_path / "results.json").write_text(json.dumps(RECORDS | other))
+    monkeypatch.setattr(learn, "TABLE", tmp_path / "learn.yaml")
+    monkeypatch.setattr(learn, "RECORDS", tmp_path / "results.json")
+    assert learn.made_old(VALUES, VALUES | {"env=CartPole-v1 algo=dqn": {"identity": "ffff"}}) == ["dqn"]
+    assert learn.made_old(VALUES, VALUES) == []
+
+
+def test_a_row_needs_golden_values_that_fit_the_code(monkeypatch):
+    case = learn.command(ROW)
+    monkeypatch.setattr(learn.golden, "make", lambda case: {"identity": "", "values": {"loss": [2.0]}})
+    monkeypatch.setattr(learn.golden, "read", lambda: {case: {"identity": "", "values": {"loss": [2.0]}}})
+    learn.check_golden(ROW)
+    monkeypatch.setattr(learn.golden, "read", lambda: {case: {"identity": "", "values": {"loss": [1.0]}}})
+    with pytest.raises(SystemExit, match=r"loss after batch 1: golden 1.0, now 2.0\n.*golden.py --write"):
+        learn.check_golden(ROW)
+    with pytest.raises(SystemExit, match="no golden values yet"):
+        learn.check_golden(ROW | {"overrides": ["algo.dueling=true"]})
+
+
+def test_results_have_marks_that_say_something():
+    """Most results are current, and the page is made from the records and the golden values."""
+    rows, records = yaml.safe_load(learn.TABLE.read_text())["rows"], json.loads(learn.RECORDS.read_text())
+    current = learn.identities(rows, learn.golden.read())
+    assert not [name for name, identity in current.items() if identity is None and "peer" not in rows[name]]
+    is_current = [record["golden"] == current[name] for name, made in records.items() for record in made.values()]
+    table = yaml.safe_load(learn.TABLE.read_text())
+    assert learn.PAGE.read_text() == learn.page(rows, records, current, table), "run scripts/bench/learn.py"
+    assert is_current.count(True) > is_current.count(False)
 
 
 def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
@@ -136,30 +175,30 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
 
 
 def test_a_row_without_a_threshold_shows_the_last_return():
-    records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "fingerprint": "a.b.c"}}}
-    line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}, {}).splitlines()[-1]
+    records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "golden": "a1b2"}}}
+    line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a1b2"}, {}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[2:11] == ["-", "50,000", "-", "12.5", "12.5 to 12.5", "12.5", "50,064", "50,064", "300"]
 
 
 def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():
     def made(*returns):
-        marked = {"env_steps": 1, "seconds": 1, "fingerprint": "new"}
+        marked = {"env_steps": 1, "seconds": 1, "golden": "new"}
         return {str(seed): {"return": one, **marked} for seed, one in enumerate(returns)}
 
     game = {"env": "Breakout", "threshold": None, "budget": 1_000_000, "seeds": [0, 1, 2], "algo": "dqn"}
     rows = {"ours": game, "theirs": game | {"peer": "sb3"}, "iqn": game | {"algo": "iqn"}}
     rows |= {"short": game | {"budget": 1000}, "alone": game | {"env": "Freeway"}, "not made": game | {"algo": "c51"}}
     records = {"ours": made(11.9, 11.8, 9.3), "theirs": made(12.0, 12.2), "short": made(1.0), "alone": made(2.0)}
-    prints = dict.fromkeys(rows, "new")
+    current = dict.fromkeys(rows, "new")
     iqn = made(13.5, 90.0)
-    iqn["1"]["fingerprint"] = "old"
-    assert learn.side_by_side(rows, records | {"iqn": iqn}, prints)[-3:] == [
+    iqn["1"]["golden"] = "old"
+    assert learn.side_by_side(rows, records | {"iqn": iqn}, current)[-3:] == [
         "| environment | env steps | dqn | sb3 dqn | iqn |",
         "|---|---|---|---|---|",
         "| Breakout | 1,000,000 | 11.8 | 12.1 (2 of 3 seeds) | 13.5 (1 of 3 seeds) |",
     ]
-    assert learn.side_by_side({"alone": rows["alone"]}, records, prints) == []
+    assert learn.side_by_side({"alone": rows["alone"]}, records, current) == []
 
 
 def fake_run(monkeypatch, folder, *summaries):
@@ -240,11 +279,12 @@ def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypa
     places |= {"FINISHED": tmp_path / "learned"}
     for name, value in {"TABLE": table, "RECORDS": records, **places}.items():
         monkeypatch.setattr(learn, name, value)
-    monkeypatch.setattr(learn, "fingerprint", lambda row, common: "a.b.c")
+    monkeypatch.setattr(learn, "identities", lambda rows, values: dict.fromkeys(rows, "a1b2"))
+    monkeypatch.setattr(learn, "check_golden", lambda row: None)
     monkeypatch.setattr(learn, "play", play)
     monkeypatch.setattr(sys, "argv", ["learn.py", "--row", "new"])
     learn.main()
-    made = {"5": {"return": 1.0, "env_steps": None, "seconds": 2, "fingerprint": "a.b.c"}}
+    made = {"5": {"return": 1.0, "env_steps": None, "seconds": 2, "golden": "a1b2"}}
     assert json.loads(records.read_text()) == added | {"new": made}
     assert (tmp_path / "learned/new/5").is_dir()
 
