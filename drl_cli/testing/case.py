@@ -1,6 +1,7 @@
 """Case: an algorithm in one environment, and random batches for it."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,16 @@ class Case:
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
         """Return a new policy, made as in a worker, with the parameters of `algorithm`, by default a new algorithm."""
         policy = self.module.Policy(self.config.algo, self.config.network, self.spec, seed)
-        algorithm = algorithm or self.algorithm()
+        torch.manual_seed(0)
+        algorithm = algorithm or self._first
         policy.load(algorithm.policy_params())
         policy.explore(algorithm.exploration(0))
         return policy
+
+    @cached_property
+    def _first(self) -> Algorithm:
+        """An algorithm that nobody trains: most of the time of a check is to make algorithms."""
+        return self.algorithm()
 
     def obs(self, rows: int, seed: int = 5) -> Obs:
         """Return random observations `[rows, ...]`; a legal-action mask allows every action."""

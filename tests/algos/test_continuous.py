@@ -172,8 +172,14 @@ def test_exploration_is_the_greedy_action_and_noise_and_goes_on_from_a_state(nam
     np.testing.assert_allclose(acted, np.clip(policy.greedy(obs) + noise, -1, 1), rtol=1e-4, atol=1e-5)
 
 
-@ALL
-@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param(name, mode, marks=() if (name, mode) == ("td3", "single") else pytest.mark.exhaustive)
+        for name in FAMILY
+        for mode in ("single", "sync")
+    ],
+)
 def test_a_resumed_run_equals_an_uninterrupted_run(name, mode, run_graph):
     num = 2 if mode == "sync" else 1
     noise = ("algo.noise_kind=ou",) if name in DETERMINISTIC else ()

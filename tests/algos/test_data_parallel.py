@@ -85,6 +85,7 @@ CASES = {
     "ppo-cnn": Case("ppo", TREE, DISCRETE),
     "ppo-dropout": Case("ppo", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
 }
+FAST = ("sac", "dqn-weighted", "sac-lstm", "dqn-sequences", "sac-sgd", "ppo-cnn", "ppo-dropout")
 
 
 def learn(group, name):
@@ -112,7 +113,9 @@ def pair():
         yield ranks
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.exhaustive) for name in CASES]
+)
 def test_two_equal_one(pair, name):
     one, priorities = learn(ProcessGroup(), name)
     (first, upper), (second, lower) = (call.result() for call in [rank.submit(on_group, learn, name) for rank in pair])

@@ -62,7 +62,7 @@ def test_a_broken_copy_does_not(fault):
         an_update_equals_an_independent_implementation(changed("ddpg", BROKEN[fault]))
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "ou"])
+@pytest.mark.parametrize("kind", ["gaussian", pytest.param("ou", marks=pytest.mark.exhaustive)])
 def test_it_learns(kind):
     fast = ("algo.lr=3e-3", "algo.critic_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
     check_learning("ddpg", *fast, f"algo.noise_kind={kind}", updates=300)

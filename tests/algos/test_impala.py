@@ -24,16 +24,25 @@ SMALL = (
 FAST = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
 
 
-@pytest.mark.parametrize("name", ON_POLICY)
-def test_the_contract(name):
-    check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1")
-    if name == "appo":
-        check_algorithm(name, "network.hidden=[8]", "env=CartPole-v1", "replay=fifo", "replay.times=2")
-    if name in ("impala", "reinforce"):
-        check_algorithm(name, "network.hidden=[8]", "env=Pendulum-v1")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("appo", ("env=CartPole-v1", "replay=fifo", "replay.times=2")),
+        ("a2c", ("env=CartPole-v1",)),
+        ("reinforce", ("env=Pendulum-v1",)),
+    ],
+)
+def test_the_contract(name, options):
+    check_algorithm(name, "network.hidden=[8]", *options)
 
 
-@pytest.mark.parametrize(("name", "updates"), [("impala", 200), ("appo", 60), ("a2c", 200), ("reinforce", 200)])
+@pytest.mark.parametrize(
+    ("name", "updates"),
+    [
+        ("impala", 200),
+        *(pytest.param(name, 200, marks=pytest.mark.exhaustive) for name in ("appo", "a2c", "reinforce")),
+    ],
+)
 def test_the_best_actions_are_learned(name, updates):
     check_learning(name, "env=drl_cli.envs.probes:Choose-v0", *FAST, updates=updates)
 

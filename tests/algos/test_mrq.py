@@ -234,6 +234,7 @@ def test_the_algorithm_passes(spec, known_noise):
     the_targets_are_copied_and_the_scale_follows_the_rewards(mrq)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_copy_does_not(fault, known_noise):
     with pytest.raises((AssertionError, RuntimeError)):
@@ -285,10 +286,9 @@ def test_what_it_lacks_is_refused(options, network, says):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["Reach", "Choose"])
-def test_the_public_contract_with_windows_and_with_transitions(env):
-    for rows in ("windows", "transitions"):
-        check_algorithm("mrq", f"env=drl_cli.envs.probes:{env}-v0", "network.hidden=[16,16]", f"replay.rows={rows}")
+@pytest.mark.parametrize("env", ["Reach", pytest.param("Choose", marks=pytest.mark.exhaustive)])
+def test_the_public_contract_with_transitions(env):
+    check_algorithm("mrq", f"env=drl_cli.envs.probes:{env}-v0", "network.hidden=[16,16]", "replay.rows=transitions")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from references import sequential
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import pqn
 from drl_cli.losses.returns import lambda_returns_of_tensors
-from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.testing import Case, check_learning
 
 SMALL = (
     *("env=CartPole-v1", "network.hidden=[8]", "network.layer_norm=false", "algo.q_lambda=0.7", "algo.lr=1e-2"),
@@ -81,10 +81,6 @@ BROKEN = {
 def test_a_broken_copy_does_not(fault):
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(changed("pqn", BROKEN[fault]))
-
-
-def test_the_contract():
-    check_algorithm("pqn", "network.hidden=[8]", "env=CartPole-v1")
 
 
 def test_epsilon_falls_over_the_run_and_the_policy_follows_it():

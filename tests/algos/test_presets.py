@@ -20,6 +20,8 @@ from drl_cli.types import PreviousStep
 
 FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20")
 SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=2")
+WITHOUT_MEMORY = ("apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbow_iqn", "sqn")
+"""Presets of DQN, C51 and IQN. The tests of these keep the contract with all options."""
 
 
 def test_none_is_forgotten_here():
@@ -31,12 +33,7 @@ def test_none_is_forgotten_here():
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("apex", SMALL[:1]),
-        ("munchausen_dqn", SMALL[:1]),
-        ("munchausen_iqn", SMALL[:1]),
-        ("rainbow", SMALL[:1]),
-        ("rainbow_iqn", SMALL[:1]),
-        ("sqn", SMALL[:1]),
+        *(pytest.param(name, SMALL[:1], marks=pytest.mark.exhaustive) for name in WITHOUT_MEMORY),
         ("r2d2", SMALL),
         ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
         ("iqn", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3", "algo.rescale=1e-3")),
@@ -85,7 +82,10 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
-@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbow_iqn", "sqn"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name.startswith("rainbow") else pytest.mark.exhaustive) for name in WITHOUT_MEMORY],
+)
 def test_it_learns(name):
     support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
     check_learning(name, *FAST, *support, updates=250)

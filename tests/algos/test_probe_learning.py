@@ -29,7 +29,7 @@ def learn(name, probe, updates, *overrides):
     [
         ("sac", SAC, 600),
         ("dqn", (*DQN, "algo.double=true"), 200),
-        ("dqn", (*DQN, "algo.double=false"), 200),
+        pytest.param("dqn", (*DQN, "algo.double=false"), 200, marks=pytest.mark.exhaustive),
         ("ppo", PPO, 60),
         ("ppo", (*PPO, "env=drl_cli.envs.probes:Choose-v0"), 20),
     ],
@@ -39,7 +39,7 @@ def test_the_best_actions_are_learned(name, options, updates):
     check_learning(name, *options, updates=updates)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_forever(n_step):
     """1 / (1 - 0.9) = 10 if and only if truncation bootstraps; else, with episodes of 5 steps, below 3.6."""
     fixed = ("algo.initial_alpha=1e-3", "algo.alpha_lr=1e-9", "algo.target_entropy=-1")
@@ -50,7 +50,7 @@ def test_forever(n_step):
     assert q.max() < 11.0
 
 
-@pytest.mark.parametrize("gae_lambda", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("gae_lambda", [0.9, *(pytest.param(end, marks=pytest.mark.exhaustive) for end in (0.0, 1.0))])
 def test_ppo_forever(gae_lambda):
     """As above: the value is 10 if and only if truncated episodes and the ends of rollouts bootstrap."""
     options = (*PPO, f"algo.gae_lambda={gae_lambda}", "env.max_episode_steps=5")

@@ -138,7 +138,7 @@ def test_droq_is_redq_with_two_critics_dropout_and_layer_norm():
     assert not compose(["env=Pendulum-v1", "algo=redq", "tuned=none"]).network.dropout
 
 
-@pytest.mark.parametrize("name", ["redq", "droq"])
+@pytest.mark.parametrize("name", ["redq", pytest.param("droq", marks=pytest.mark.exhaustive)])
 def test_it_keeps_the_contract_and_learns(name):
     check_algorithm(name, "env=Pendulum-v1", "network.hidden=[16,16]", "algo.actor_period=3")
     fast = ("algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.initial_alpha=0.1")

@@ -53,6 +53,7 @@ def test_newest_first_with_all_columns(outputs, listed):
         ("lr=3", "lr: no run has this key. Did you mean algo.lr?"),
         ("learning_rate=3", "learning_rate: no run has this key. Did you mean algo.lr?"),
         ("threads=1", "threads: no run has this key. Did you mean trainer.threads?"),
+        ("limitt=3", "limitt: no run has this key. Did you mean limit?"),
         ("stats=done", "stats: no run has this key. Did you mean status?"),
         ("gibberish=1", "gibberish: no run has this key."),
     ],
@@ -219,8 +220,6 @@ def test_without_runs_there_is_no_error_and_another_folder_may_have_some(outputs
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["envv=Pole"], "envv: no run has this key. Did you mean env?"),
-        (["limitt=3"], "limitt: no run has this key. Did you mean limit?"),
         (["sort=worst"], "sort: 'worst' is not one of newest, best, final, steps, seconds"),
         (["limit=0"], "limit: must be"),
         (["done"], "'done': say key=value"),

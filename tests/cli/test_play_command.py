@@ -13,13 +13,13 @@ from drl_cli.deploy import video
 from drl_cli.errors import MISSING, UsageError
 
 
-@pytest.mark.slow
-def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
-    done = drl("play", "format=webp", "max_steps=200", cwd=tmp_path, SDL_VIDEODRIVER="dummy")
+def test_a_video_of_the_first_episode_of_drl_eval(copied, drl_here, tmp_path, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    done = drl_here("play", "format=gif", "max_steps=200")
     assert (done.returncode, done.stderr) == (0, "")
     line, path = done.stdout.splitlines()
     best = (copied / "checkpoints" / "best").readlink().name
-    assert path.endswith(f"videos/{best}-seed0.webp")
+    assert path.endswith(f"videos/{best}-seed0.gif")
     with Image.open(tmp_path / path) as image:
         assert image.n_frames > 100
     mean = evaluate(copied, EvalOptions(episodes=1), {})["mean"]
@@ -43,12 +43,12 @@ def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
 
 def test_episodes_and_seeds_have_names_of_their_own(copied):
     first = play(Options(run=str(copied), episodes=2, format="gif", max_steps=2))
-    second = play(Options(run=str(copied), seed=1, checkpoint="last", format="gif", max_steps=2))
+    second = play(Options(run=str(copied), seed=1, checkpoint="last", format="webp", max_steps=2))
     other = play(Options(run=str(copied), seed=1, format="gif", max_steps=2))
     assert len(first) == 3
     assert len({first[0], first[1], other[0]}) == 3
     last = (copied / "checkpoints" / "last").readlink().name
-    assert (first[-1].endswith("-seed0-2episodes.gif"), second[-1].endswith(f"{last}-seed1.gif")) == (True, True)
+    assert (first[-1].endswith("-seed0-2episodes.gif"), second[-1].endswith(f"{last}-seed1.webp")) == (True, True)
 
 
 def test_what_is_missing_is_exit_3(monkeypatch):

@@ -89,12 +89,10 @@ def check_end(run, number):
         pytest.param("evaluating", "sync", signal.SIGINT, True, marks=EXHAUSTIVE),
         pytest.param("saving", "async", signal.SIGINT, False, marks=EXHAUSTIVE),
         pytest.param("saving", "sync", signal.SIGTERM, False, marks=EXHAUSTIVE),
-        ("training", "sync", signal.SIGHUP, True),
         *(
             pytest.param(phase, mode, signal.SIGHUP, True, marks=EXHAUSTIVE)
             for phase in ("starting", "warming up", "training", "evaluating again", "saving")
             for mode in ("single", "sync", "async")
-            if (phase, mode) != ("training", "sync")
         ),
         pytest.param("starting Ray", "async", signal.SIGHUP, True, marks=EXHAUSTIVE),
         pytest.param("starting roles", "async", signal.SIGHUP, True, marks=EXHAUSTIVE),

@@ -252,9 +252,9 @@ def test_the_hparams_tab_shows_the_runs_values_and_metrics(small_run):
 # The same run again
 
 
-@pytest.mark.slow
-def test_config_yaml_repeats_the_run(small_run, drl, tmp_path):
-    done = drl("train", "--config-path", small_run.folder, "--config-name", "config", cwd=tmp_path)
+def test_config_yaml_repeats_the_run(small_run, drl_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = drl_here("train", "--config-path", small_run.folder, "--config-name", "config")
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("outputs/*/*/*")
     assert_complete(folder)

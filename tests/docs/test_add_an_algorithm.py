@@ -257,10 +257,10 @@ def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):
     assert plain != rounded
 
 
-def test_a_wrong_option_is_an_error_with_a_suggestion(folder, start):
-    run = start("env=Pendulum-v1", "algo=my_td3", "algo.lrr=1")
-    assert run.wait() == 2
-    assert run.err.strip() == "error: algo.lrr: my_td3 has no option 'lrr'. Did you mean algo.lr?"
+def test_a_wrong_option_is_an_error_with_a_suggestion(folder, drl_here):
+    done = drl_here("train", "env=Pendulum-v1", "algo=my_td3", "algo.lrr=1")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: algo.lrr: my_td3 has no option 'lrr'. Did you mean algo.lr?"
 
 
 REFUSALS = {

@@ -4,16 +4,11 @@ from collections import deque
 
 import numpy as np
 import pytest
-from counting import check_counter_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.envs.config import EnvConfig
-from drl_cli.envs.make import read_spec
-from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
-from drl_cli.replay.store import RingStore
-from drl_cli.types import num_rows, transition_schema
+from drl_cli.types import num_rows
 
 RUNNING, TERMINATED, TRUNCATED, BOTH = range(4)
 
@@ -109,17 +104,6 @@ def test_worked_examples(n, block):
     assert builder.open_rows == 0
 
 
-def test_open_rows_wait_for_later_steps():
-    builder = NStepBuilder(3, 0.5, reward_scale=10.0)
-    for time in range(2):
-        builder.append(make_step(time, [RUNNING], [time + 1]))
-    assert num_rows(builder.take()) == 0
-    assert builder.open_rows == 2
-    builder.append(make_step(2, [RUNNING], [3]))
-    assert as_tuples(builder.take()) == [(0, 27.5, 2.5, 0.125, False, False)]
-    assert builder.open_rows == 2
-
-
 @settings(deadline=None, max_examples=80)
 @given(
     n=st.integers(1, 7),
@@ -177,22 +161,6 @@ def test_rows_are_copies_with_the_right_types():
             np.testing.assert_array_equal(step[name], copy[name])
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_counter_through_builder_and_store(n):
-    gamma, num_envs, num_steps = 0.5, 3, 120
-    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
-    spec = read_spec(config)
-    envs, builder = EnvBatch(config, spec, range(num_envs)), NStepBuilder(n, gamma)
-    store, rng = RingStore(transition_schema(spec), 10_000), np.random.default_rng(0)
-    for time in range(num_steps):
-        action = rng.uniform(-1, 1, (num_envs, 1)).astype(np.float32)
-        builder.append({"obs": envs.obs.copy(), "action": action, **vars(envs.step(action))})
-        if time % 7 == 6 or time == num_steps - 1:
-            store.insert(builder.take())
-    assert len(store) + builder.open_rows == num_envs * num_steps
-    check_counter_rows(store.take(np.arange(len(store))), n, gamma, num_envs * num_steps)
-
-
 def test_rollout_example():
     """Three steps of two environments: the first terminates at its second step, the other is truncated at once."""
     builder = RolloutBuilder(0.5, reward_scale=2.0)
@@ -240,22 +208,6 @@ def test_a_rollout_without_valid_steps_has_no_rows():
     builder = RolloutBuilder(0.5)
     builder.append(make_step(0, (RUNNING,), (1,), (False,)))
     assert all(len(column) == 0 for column in builder.take().values())
-
-
-def test_rollouts_of_the_counter_probe_are_complete_and_in_order():
-    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
-    envs = EnvBatch(config, read_spec(config), seeds=[1, 2, 3])
-    builder, blocks = RolloutBuilder(0.9), []
-    for time in range(100):
-        obs = envs.obs.copy()
-        builder.append({"obs": obs, "action": np.zeros((3, 1), np.float32), **vars(envs.step(np.zeros((3, 1))))})
-        if time % 7 == 6 or time == 99:
-            blocks.append(builder.take())
-    rows = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    check_counter_rows(rows, 1, 0.9, 300)
-    follows = (rows["obs"][1:] == rows["next_obs"][:-1]).all(1) & ~(rows["terminated"] | rows["truncated"])[:-1]
-    inside = [not is_last for block in blocks for is_last in np.arange(num_rows(block)) % (num_rows(block) // 3) == 0]
-    assert rows["cut"][:-1].tolist() == (~(follows & np.array(inside[1:]))).tolist()
 
 
 def test_rollout_blocks_are_in_order_and_copied():

@@ -46,22 +46,6 @@ def test_frequencies_of_a_million_draws(capacity, size, uniform_mix):
     check_frequencies(slots, probabilities(priorities, uniform_mix=uniform_mix))
 
 
-def test_frequencies_after_duplicate_updates_and_a_wrap_around():
-    sampler = filled(777, some_priorities(777))
-    rng = np.random.default_rng(1)
-    first = rng.permutation(777)[:300]
-    slots, priorities = np.concatenate([first, first[:200], first[:50]]), some_priorities(550, 2)
-    sampler.update(slots, priorities.astype(np.float32))
-    sampler.insert(np.arange(700, 900) % 777)  # rows 700 ... 776 and 0 ... 122 are new
-    expected = some_priorities(777).astype(np.float32)
-    for slot, priority in zip(slots, priorities, strict=True):
-        expected[slot] = priority
-    powers = (expected.astype(np.float64) + 1e-6) ** 0.6
-    powers[np.arange(700, 900) % 777] = powers.max()
-    assert sampler.tree.values[:777] == pytest.approx(powers, rel=1e-6)
-    check_frequencies(sampler.sample(777, 1_000_000, 1)[0], powers / powers.sum())
-
-
 def test_batches_are_stratified():
     priorities = some_priorities(100)
     slots = filled(100, priorities).sample(100, 4000, 256)[0]

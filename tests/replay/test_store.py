@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RandomStore, RingStore, row_bytes
-from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
+from drl_cli.types import Column
 
 SCHEMA = {"obs": Column((2, 3), "uint8"), "reward": Column((), "float32"), "id": Column((), "int64")}
 
@@ -154,31 +153,6 @@ def test_take_gives_fresh_contiguous_columns():
     for column in rows.values():
         column[...] = 99
     check_rows(store.take(np.arange(10)))
-
-
-def test_uniform_sampling():
-    slots, weights = Uniform(np.random.default_rng(0)).sample(50, 40, 250)
-    assert slots.shape == (40, 250)
-    assert weights is None
-    counts = np.bincount(slots.ravel(), minlength=50)
-    assert len(counts) == 50
-    # chi-squared with 49 degrees of freedom: mean 49, 99.99% below 96
-    assert ((counts - 200.0) ** 2 / 200).sum() < 96
-    assert np.array_equal(slots, Uniform(np.random.default_rng(0)).sample(50, 40, 250)[0])
-    assert not np.array_equal(slots, Uniform(np.random.default_rng(1)).sample(50, 40, 250)[0])
-
-
-def test_transition_schema():
-    spec = EnvSpec("x", Column((4, 2), "uint8"), ActionSpec("box", 3, "Box(3,)"))
-    schema = transition_schema(spec, {"log_prob": Column((), "float32")})
-    assert list(schema) == [
-        *("obs", "action", "reward", "next_obs", "discount", "terminated", "truncated", "log_prob"),
-    ]
-    assert schema["next_obs"] == Column((4, 2), "uint8")
-    assert schema["action"] == Column((3,), "float32")
-    assert row_bytes(schema) == 8 + 12 + 4 + 8 + 4 + 1 + 1 + 4
-    assert spec.obs.shape == (4, 2)
-    assert ActionSpec("discrete", 3, "Discrete(3)").column == Column((), "int64")
 
 
 @pytest.mark.parametrize("kind", [RingStore, partial(RandomStore, rng=np.random.default_rng(0))])

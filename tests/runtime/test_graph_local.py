@@ -42,7 +42,7 @@ def test_equal_seeds_give_equal_weights(run_graph, replay):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("ratio", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ratio", [0.3, pytest.param(1.0, marks=pytest.mark.exhaustive)])
 def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", "total_env_steps=2000", f"orchestrator.sample_insert_ratio={ratio}"

@@ -19,7 +19,7 @@ def test_sync_on_ray_equals_sync_in_process(run_graph):
     assert weights(here) == weights(there) == weights(again)
 
 
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize("proxies", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", f"worker.proxies={proxies}", on_ray=True)
     rows = get(graph.replay.shards[0].call("contents"))

@@ -31,14 +31,6 @@ def test_messages_are_frozen_and_picklable(message):
         setattr(message, dataclasses.fields(message)[0].name, None)
 
 
-def test_the_numbers_and_priorities_of_rows_travel_along():
-    row_ids = np.array([[5, 2**40]])
-    header = pickle.loads(pickle.dumps(BatchTrainingData(0, 1, 2, 9, row_ids)))
-    update = pickle.loads(pickle.dumps(UpdatePriority(0, row_ids, np.array([[0.5, 2.0]]))))
-    assert header.row_ids.tolist() == update.row_ids.tolist() == [[5, 2**40]]
-    assert update.priorities.tolist() == [[0.5, 2.0]]
-
-
 def test_rows_and_env_steps_are_sums_over_blocks():
     assert MESSAGES[0].rows == 58
     assert MESSAGES[0].env_steps == 64

@@ -150,7 +150,7 @@ def test_async_on_ray(run_graph, limiter):
     assert graph.progress.report(0.0)["replay/staleness_max"] <= 1
 
 
-@pytest.mark.parametrize("bound", [1, 4])
+@pytest.mark.parametrize("bound", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
 @pytest.mark.ray
 def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_graph, bound):
     """Only admission holds the workers back: nothing is dropped, and what acts and what is learned from stay young."""

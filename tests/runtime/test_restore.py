@@ -102,7 +102,7 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
     assert weights(more) == weights(whole)
 
 
-@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=EXHAUSTIVE)])
 @pytest.mark.parametrize(
     "args",
     [
@@ -112,12 +112,11 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
         ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
         ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "env.normalize_reward=true"),
         ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "reward=rnd"),
-        pytest.param(("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "reward=icm"), marks=pytest.mark.slow),
-        (COUNTER, "worker.num=2"),
+        pytest.param(("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "reward=icm"), marks=EXHAUSTIVE),
         (COUNTER, "replay.shards=3"),
         (*FRAMES, "algo=dqn"),
         pytest.param((*FRAMES, "algo=dqn", "replay=prioritized", "network=resnet"), marks=EXHAUSTIVE),
-        pytest.param((f"env={PROBES}:PatchReach-v0", *IMAGE), marks=pytest.mark.slow),
+        pytest.param((f"env={PROBES}:PatchReach-v0", *IMAGE), marks=EXHAUSTIVE),
         pytest.param((f"env={PROBES}:BothReach-v0", *IMAGE), marks=EXHAUSTIVE),
         pytest.param((f"env={PROBES}:Both-v0", "algo=ppo", *ROLLOUTS, *IMAGE), marks=EXHAUSTIVE),
         (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
@@ -125,7 +124,7 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
         pytest.param(
             (*FRAMES, "algo=dqn", "network=gru", *MEMORY, "replay=prioritized", "replay.rows=windows"), marks=EXHAUSTIVE
         ),
-        pytest.param((CUE, "algo=dqn", "network=lstm", *MEMORY, "replay=uniform", *ROWS), marks=pytest.mark.slow),
+        pytest.param((CUE, "algo=dqn", "network=lstm", *MEMORY, "replay=uniform", *ROWS), marks=EXHAUSTIVE),
         ("env=BitFlip", "algo=dqn", "replay=hindsight", "algo.n_step=2", "replay.capacity=300"),
         ("env=CartPole-v1", "algo=dqn", "replay=windows", "replay.sampler=outside.my_sampler:Hindsight"),
         (CUE, "algo=r2d2", *MEMORY, *SEQUENCES[1:], "orchestrator.sample_insert_ratio=0.05"),
@@ -146,9 +145,24 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
     ],
 )
 def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, mode, args):
-    if mode == "single" and "worker.num=2" in args:
-        args = (COUNTER,)
-    args = (f"mode={mode}", "seed=3", *args)
+    check_resume(run_graph, build_graph, f"mode={mode}", *args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "args",
+    [
+        (COUNTER, "worker.num=2"),
+        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "env.normalize_reward=true"),
+        (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
+    ],
+)
+def test_a_resumed_run_in_sync_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, args):
+    check_resume(run_graph, build_graph, "mode=sync", *args)
+
+
+def check_resume(run_graph, build_graph, *args):
+    args = ("seed=3", *args)
     once = run_graph(*args, "total_env_steps=512")
     half = interrupted(build_graph(*args, "total_env_steps=512", "checkpoint.period=250"))
     assert half.progress.env_steps == 256

@@ -15,10 +15,3 @@ spec.loader.exec_module(alternate)
 )
 def test_the_interval_of_a_median_follows_the_sign_test(rounds, interval):
     assert alternate.median_interval([*range(rounds, 0, -1)]) == interval
-
-
-def test_a_table_has_the_ratio_of_each_round():
-    results = {"ours": [{"updates/s": 3.0}, {"updates/s": 4.0}, {"updates/s": 1.0}], "before": [{"updates/s": 2.0}] * 3}
-    *_, ours, before = alternate.table(results).splitlines()
-    assert ours == "| updates/s | ours | 3 | 1 - 4 |  |  |"
-    assert before == "| updates/s | before | 2 | 2 - 2 | 1.50 (0.50 - 2.00) | 0.500 - 2.000 |"

@@ -366,11 +366,6 @@ def test_algo_auto_compares_rows_in_which_all_recorded_seeds_passed():
     assert json.loads(learn.auto(in_async | {"dqn": ROW}, records)) == [line]
 
 
-def test_the_page_shows_a_command_of_each_row_with_records():
-    rows, records = yaml.safe_load(learn.TABLE.read_text())["rows"], json.loads(learn.RECORDS.read_text())
-    assert commands_of_the_page().keys() == {name for name in rows if name in records}
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_command_of_each_row_has_the_config_of_the_row(composed):

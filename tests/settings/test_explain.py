@@ -184,9 +184,10 @@ def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_coun
     assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start
 
 
-def test_a_run_that_goes_on_has_the_layer_of_the_run(drl, small_run):
+def test_a_run_that_goes_on_has_the_layer_of_the_run(drl_here, small_run, monkeypatch):
+    monkeypatch.chdir(small_run.cwd)
     folder = small_run.folder.relative_to(small_run.cwd)
-    done = drl("train", "resume=latest", "total_env_steps=400", "explain=true", cwd=small_run.cwd)
+    done = drl_here("train", "resume=latest", "total_env_steps=400", "explain=true")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(rf"^algo\.lr +0\.001 +run +{folder}/config\.yaml$", done.stdout, re.MULTILINE)
     assert re.search(rf"^total_env_steps +400 +command line +was 160 \(run, {folder}/", done.stdout, re.MULTILINE)
@@ -199,10 +200,11 @@ def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
     assert lines[3] == "network: auto is mlp: 3 inputs, mlp [16, 16]"
 
 
-@pytest.mark.slow
-def test_the_header_of_a_run_names_the_reward_module(drl, tmp_path):
-    words = ["env=CartPole-v1", "algo=ppo", "reward=icm", "mode=single", "total_env_steps=512", "output_dir=out"]
-    done = drl("train", *words, "manage.eval_episodes=1", cwd=tmp_path)
+def test_the_header_of_a_run_names_the_reward_module(drl_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["env=CartPole-v1", "algo=ppo", "reward=icm", "mode=single", "total_env_steps=128", "output_dir=out"]
+    small = ["trainer.batch_size=64", "network.hidden=[8]", "manage.confirm_episodes=0", "debug.in_process=true"]
+    done = drl_here("train", *words, *small, "manage.eval_episodes=1")
     assert done.returncode == 0, done.stderr
     assert any(line.startswith("reward module: icm, coef 1, ") for line in done.stdout.splitlines())
 

@@ -230,10 +230,10 @@ def test_a_yaml_may_prefer_values_of_other_groups(composed):
     assert build(composed("algo=my_prefer", "network.hidden=[9]")).network.hidden == (9,)
 
 
-def test_a_wrong_yaml_is_said(composed, drl, outside_folder):
+def test_a_wrong_yaml_is_said(composed, drl_here):
     code, (problem,) = refused(build, composed("algo=my_odd"))
     assert (code, problem) == (USAGE, "algo.lrr: my_odd has no option 'lrr'. Did you mean algo.lr?")
-    done = drl("train", "algo=my_cut", cwd=outside_folder)
+    done = drl_here("train", "algo=my_cut")
     assert done.returncode == USAGE
     (line,) = done.stderr.splitlines()
     assert "my_cut.yaml: not readable: " in line

@@ -5,7 +5,7 @@ import importlib.util
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.make import Env, exists, read_spec, registered
@@ -101,18 +101,6 @@ def test_actions_with_inexact_bounds_stay_inside_and_keep_their_shape():
     for action in (np.ones(6), -np.ones(6), np.linspace(-1, 1, 6)):
         env.raw.step(env.to_env(action[None].astype(np.float32))[0])
     assert [given.shape for given in env.raw.unwrapped.actions] == [(2, 3)] * 3
-
-
-def test_discrete_actions_keep_their_start():
-    kwargs = {"action_space": Discrete(4, start=-2)}
-    assert read_spec(config("TestRecording-v0", **kwargs)).action == ActionSpec("discrete", 4, "Discrete(4)")
-    env = make_env(**kwargs)
-    env.reset(0)
-    for choice in np.arange(4):
-        env.raw.step(env.to_env(choice[None])[0])
-    assert env.raw.unwrapped.actions == [-2, -1, 0, 1]
-    choose = batch("drl_cli.envs.probes:Choose-v0", seeds=range(6))
-    assert choose.step(choose.obs.argmax(1)).reward.tolist() == [1.0] * 6
 
 
 def test_final_observation_is_kept_apart_from_the_reset_observation():

@@ -163,18 +163,6 @@ def test_unchanged_chunks_are_linked_also_after_a_resume(tmp_path):
     assert resumed.manager.begin_save(str(make_draft(tmp_path / "b")), None) > 16 * 4 * 21
 
 
-def test_chunks_of_other_rows_are_not_linked(tmp_path):
-    """The previous checkpoint is older than the last save, which was lost."""
-    run = Run("uniform", capacity=64)
-    run.insert(64)
-    first = complete(tmp_path / "step_1", run.manager)
-    run.insert(4)
-    shutil.rmtree(complete(tmp_path / "lost", run.manager, previous=first))
-    second = complete(tmp_path / "step_2", run.manager, previous=first)
-    assert changed(second, chunks(first)) == [0]
-    check_restored(run, second, capacity=64)
-
-
 @pytest.mark.parametrize("loss", ["folder", "manifest", "file"])
 def test_chunks_that_can_not_be_linked_are_written(loss, tmp_path):
     run = Run("uniform")

@@ -10,25 +10,10 @@ from fake_ray import ObjectRef
 
 from drl_cli.runtime.place import nodes
 from drl_cli.runtime.place.cluster import Node
-from drl_cli.runtime.place.nodes import NodeProcess, live_nodes, unshared
+from drl_cli.runtime.place.nodes import Keeper, NodeProcess, live_nodes, unshared
 
 NEAR, FAR = Node("here", "10.0.0.1", 4.0, 2**30), Node("there", "10.0.0.2", 2.0, 2**31)
 LATER = "not ready"
-
-
-class Actor:
-    """Runs its methods at once; `ends` are the references that the first calls of `wait` return."""
-
-    def __init__(self, role):
-        self.role, self.begun_ref, self.ends = role, ObjectRef(), []
-
-    def __getattr__(self, name):
-        def remote(*args):
-            if name == "wait" and self.ends:
-                return self.ends.pop(0)
-            return self.begun_ref if name == "begun" else ObjectRef(getattr(self.role, name)(*args))
-
-        return SimpleNamespace(remote=remote)
 
 
 @pytest.fixture
@@ -39,25 +24,26 @@ def ray(monkeypatch):
 
 
 @pytest.fixture
-def actor(ray, monkeypatch):
-    """Replaces the actor that NodeProcess makes of its keeper; `options` are the options for Ray."""
-    made = SimpleNamespace(options={}, actor=None, begun_ref=ObjectRef(), ends=[], role=None)
+def started(ray, monkeypatch, tmp_path):
+    """Start a NodeProcess whose keeper gives these answers. `options` are the options for Ray."""
 
-    def remote(**options):
-        def build(*args):
-            made.actor = Actor(made.role or options["keeper"](*args))
-            made.actor.begun_ref, made.actor.ends = made.begun_ref, made.ends
-            return made.actor
+    def start(*ends, begun=None):
+        ends = iter(ends)
+        keeper = SimpleNamespace(
+            begun=SimpleNamespace(remote=lambda: ObjectRef(begun)), wait=SimpleNamespace(remote=lambda: next(ends))
+        )
+        ray.options = {}
+        monkeypatch.setattr(
+            ray, "remote", lambda **options: ray.options.update(options) or (lambda kind: SimpleNamespace(remote=note))
+        )
 
-        def of(keeper):
-            options["keeper"] = keeper
-            made.options = options
-            return SimpleNamespace(remote=build)
+        def note(*args):
+            ray.options["args"] = args
+            return keeper
 
-        return of
+        return NodeProcess(["-c", "0"], {"GIVEN": "2"}, tmp_path / "log", 3, 2**20)
 
-    monkeypatch.setattr(ray, "remote", remote)
-    return made
+    return start
 
 
 def test_live_nodes_have_a_cpu_or_are_this_node(ray):
@@ -98,8 +84,7 @@ def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
     assert list((tmp_path / "sweep").iterdir()) == []
 
 
-def test_a_process_on_a_node_runs_like_a_local_one(actor, ray, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_process_of_a_node_has_the_folder_the_variables_and_a_group(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_JOB_ID", "of Ray's own")
     monkeypatch.setenv("OF_THE_NODE", "1")
     log = tmp_path / "log"
@@ -109,41 +94,42 @@ def test_a_process_on_a_node_runs_like_a_local_one(actor, ray, tmp_path, monkeyp
         "print(json.dumps([os.getcwd(), dict(os.environ), os.getpgid(0) == os.getpid(), blocked])); exit(7)"
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as in processes of Ray
-    process = NodeProcess(["-c", code], {"GIVEN": "2"}, log, 3, 2**20)
+    keeper = Keeper(["-c", code], str(tmp_path), {"GIVEN": "2"}, str(log))
     assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert (process.has_begun(), process.poll(), process.returncode) == (True, 7, 7)
-    assert ray.calls[-1] == ("kill", actor.actor)  # its room is free again
+    assert keeper.wait() == 7
     folder, variables, has_group, blocked = json.loads(log.read_text().removeprefix("before\n"))
     assert (folder, has_group, blocked) == (str(tmp_path), True, [])
-    assert (variables["OF_THE_NODE"], variables["GIVEN"], variables["RAY_ADDRESS"]) == ("1", "2", "10.0.0.9:1")
+    assert (variables["OF_THE_NODE"], variables["GIVEN"]) == ("1", "2")
     assert "RAY_JOB_ID" not in variables
-    assert (actor.options["num_cpus"], actor.options["memory"], actor.options["max_restarts"]) == (3, 2**20, 0)
-    assert actor.options["scheduling_strategy"] == "SPREAD"
+    keeper = Keeper(["-c", "import time; time.sleep(60)"], str(tmp_path), {}, str(log))
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait() == -signal.SIGTERM
 
 
-def test_a_signal_reaches_the_process(actor, tmp_path):
-    actor.ends = [ObjectRef(LATER)]
-    process = NodeProcess(["-c", "import time; time.sleep(60)"], {}, tmp_path / "log", 1, 0)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert actor.actor.role.wait() == -signal.SIGTERM
+def test_a_process_reserves_its_room_until_it_ends(started, ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    process = started(ObjectRef(7))
+    assert (process.has_begun(), process.poll(), process.returncode) == (True, 7, 7)
+    assert [call[0] for call in ray.calls if call[0] != "wait"] == ["kill"]  # its room is free again
+    variables = {"GIVEN": "2", "RAY_ADDRESS": "10.0.0.9:1"}
+    assert ray.options["args"] == (["-c", "0"], str(tmp_path), variables, str(tmp_path / "log"))
+    assert (ray.options["num_cpus"], ray.options["memory"], ray.options["max_restarts"]) == (3, 2**20, 0)
+    assert ray.options["scheduling_strategy"] == "SPREAD"
 
 
-def test_a_signal_ends_a_process_that_waits_for_room(actor, ray, tmp_path):
-    actor.role, actor.begun_ref, actor.ends = object(), ObjectRef(LATER), [ObjectRef(LATER)]
-    process = NodeProcess([], {}, tmp_path / "log", 1, 0)
+def test_a_signal_ends_a_process_that_waits_for_room(started, ray):
+    process = started(ObjectRef(LATER), begun=LATER)
     assert (process.has_begun(), process.poll()) == (False, None)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     assert process.poll() == 130
-    assert [call for call in ray.calls if call[0] == "kill"] == [("kill", actor.actor)]
+    assert [call[0] for call in ray.calls if call[0] != "wait"] == ["kill"]
 
 
-def test_a_lost_node_counts_as_sigkill_and_an_unavailable_one_is_asked_again(actor, ray, tmp_path):
+def test_a_lost_node_counts_as_sigkill_and_an_unavailable_one_is_asked_again(started, ray, tmp_path):
     errors = ray.exceptions
     lost = errors.RayActorError("The actor died because its node has died.\nmore")
-    actor.role, actor.ends = object(), [ObjectRef(error=errors.ActorUnavailableError("away")), ObjectRef(error=lost)]
-    process = NodeProcess([], {}, tmp_path / "log", 1, 0)
+    process = started(ObjectRef(error=errors.ActorUnavailableError("away")), ObjectRef(error=lost))
     assert (process.poll(), process.poll()) == (None, -signal.SIGKILL)
     message = "error: its node, or Ray's process on it, died: The actor died because its node has died.\n"
     assert (tmp_path / "log").read_text() == message

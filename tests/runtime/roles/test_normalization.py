@@ -1,6 +1,5 @@
 """Normalisation: raw rows in replay, statistics over all workers and shards, one set per parameter version."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -299,21 +298,6 @@ def test_the_vector_has_what_is_normalised(run_graph, what):
     assert len(get(graph.learning.params)) == len(own) + (1 + 2 * size if what else 0)
     assert (managers(graph)[0].moments is None) == (what == ())
     assert get(graph.learning.params)[: len(own)].tobytes() == own.tobytes()
-
-
-def test_normalisation_is_invisible_to_the_algorithm():
-    config = make_config(COUNTER, *BOTH)
-    spec = read_spec(config.env)
-    plain = dataclasses.replace(
-        config, env=dataclasses.replace(config.env, normalize_obs=False, normalize_reward=False)
-    )
-    policy, bare = make_policy(config, spec, 3), make_policy(plain, spec, 3)
-    obs, params = np.ones((4, 3), np.float32), np.random.default_rng(0).standard_normal(70_000).astype(np.float32)
-    params = params[: sum(int(np.prod(shape)) for shape in bare.shapes)]
-    bare.load(params)
-    policy.load(BatchNormalizer(policy.layout).statistics.join(params))
-    for ours, theirs in ((policy.act(obs), bare.act(obs)), (policy.random(obs), bare.random(obs))):
-        assert ours["action"].tobytes() == theirs["action"].tobytes()
 
 
 def test_statistics_that_are_not_finite_are_named_as_the_cause(build_graph):

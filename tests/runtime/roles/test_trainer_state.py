@@ -59,22 +59,6 @@ def test_another_trainer_continues_from_a_state_bit_for_bit(overrides):
     assert one.publish(2, 64)[1].tobytes() == other.publish(2, 64)[1].tobytes() != before
 
 
-def test_the_normalizers_counts_are_part_of_the_state():
-    """Without new moments both trainers keep the statistics of the rows before the state."""
-    first, *_ = batches(*NORMALIZED)
-    one, other = trainer(*NORMALIZED), trainer(*NORMALIZED)
-    fresh = other.publish(0, 0)[1]
-    one.train(*first)
-    other.load_state(one.state())
-    header = BatchTrainingData(0, first[0].num_batches, first[0].batch_size, first[0].inserts)
-    one.train(header, first[1])
-    other.train(header, first[1])
-    (_, ours), (_, theirs) = one.publish(2, 32), other.publish(2, 32)
-    assert ours.tobytes() == theirs.tobytes()
-    layout = one.normalizer.layout.size
-    assert not np.array_equal(ours[-2 * layout :], fresh[-2 * layout :])
-
-
 def test_torchs_global_generator_is_part_of_the_state():
     """A user's algorithm may draw from it."""
     one = trainer()

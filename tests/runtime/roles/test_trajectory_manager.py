@@ -103,41 +103,6 @@ def test_prioritized_batches_have_weights_and_the_numbers_of_their_rows():
     assert header.row_ids is None
 
 
-def test_new_priorities_change_what_is_drawn():
-    manager = make_prioritized()
-    manager.insert(message((0, 0, 0), rows=10), columns(0, 10))
-    row_ids = np.arange(10).reshape(2, 5)
-    manager.update_priorities(UpdatePriority(0, row_ids, np.where(row_ids == 7, 1.0, 0.0)))
-    stats = manager.table.stats()
-    assert (stats["stale_priorities"], stats["bad_priorities"]) == (0, 0)
-    _, batch = manager.sample(SampleBatch(10, 10))
-    assert np.mean(batch["id"] == 7) > 0.99
-
-
-def test_priorities_of_overwritten_rows_are_dropped_and_counted():
-    manager = make_prioritized()
-    manager.insert(message((0, 0, 0), rows=10), columns(0, 10))
-    first, _ = manager.sample(SampleBatch(4, 16))
-    manager.insert(message((0, 0, 1), rows=3), columns(10, 3))  # in the slots 0, 1 and 2
-    before = manager.table.sampler.tree.values.copy()
-    stale = int((first.row_ids < 3).sum())
-    assert 0 < stale < 64
-    manager.update_priorities(UpdatePriority(0, first.row_ids, np.full((4, 16), 9.0, np.float32)))
-    stats = manager.table.stats()
-    assert stats["stale_priorities"] == stale
-    after = manager.table.sampler.tree.values
-    assert (after[:3] == before[:3]).all()
-    drawn = np.unique(first.row_ids[first.row_ids >= 3])
-    assert after[drawn] == pytest.approx(9.0)
-    # A whole turn later none is there.
-    manager.insert(message((0, 0, 2), rows=10), columns(13, 10))
-    before = manager.table.sampler.tree.values.copy()
-    manager.update_priorities(UpdatePriority(0, first.row_ids, np.full((4, 16), 5.0, np.float32)))
-    stats = manager.table.stats()
-    assert stats["stale_priorities"] == stale + 64
-    assert (manager.table.sampler.tree.values == before).all()
-
-
 def test_read_only_messages_are_accepted():
     manager = make_prioritized()
     manager.insert(message((0, 0, 0)), columns())

@@ -52,7 +52,8 @@ def test_ten_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplo
 
 
 @pytest.mark.parametrize(
-    ("mode", "proxies"), [("async", 0), ("sync", 0), pytest.param("async", 1, marks=pytest.mark.exhaustive)]
+    ("mode", "proxies"),
+    [("async", 0), *(pytest.param(*other, marks=pytest.mark.exhaustive) for other in (("sync", 0), ("async", 1)))],
 )
 def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplog, mode, proxies):
     args = (f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", "worker.step_timeout_s=2")

@@ -90,7 +90,7 @@ def check_equal(ours, theirs):
         assert column.tobytes() == theirs[1][name].tobytes(), name
 
 
-@pytest.mark.parametrize("num_blocks", [1, 7])
+@pytest.mark.parametrize("num_blocks", [pytest.param(1, marks=pytest.mark.exhaustive), 7])
 @pytest.mark.parametrize(
     "overrides",
     [
