@@ -133,6 +133,10 @@ class Learner(Algorithm):
             return ()
         return mlp.masks(self.context.rand(rows, mlp.dropout_size, generator), self.network.dropout)
 
+    def critic_masks(self, critic: MLP, rows: int, generator: torch.Generator) -> dict[str, Sequence[Tensor]]:
+        """Return new dropout masks for critics and their target networks: `masks` and `target_masks`."""
+        return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
+
 
 def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
     """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.

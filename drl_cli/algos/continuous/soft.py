@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.continuous.actors import squashed
+from drl_cli.algos.continuous.actors import Random, squashed
 from drl_cli.algos.learner import Learner, by_step
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
@@ -17,12 +17,6 @@ from drl_cli.utils.ranges import Count, Positive
 
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP
-
-Random = dict[str, Any]  # Any: a tensor, or a list of tensors
-"""The random numbers of one loss, by name.
-
-`action` is normal noise `[B, A]`. `masks` and `target_masks` are dropout masks of the critics and their targets.
-"""
 
 
 @dataclass(frozen=True)
@@ -84,10 +78,8 @@ class SoftAlgorithm(Learner):
 
     def draw(self, rows: int) -> Random:
         """Return the random numbers that a loss of `rows` rows uses."""
-        random = {"action": self.context.randn(rows, self.size, self.noise), "masks": (), "target_masks": ()}
-        if self.network.dropout:
-            random |= {name: self.masks(self.critic, rows, self.noise) for name in ("masks", "target_masks")}
-        return random
+        action = self.context.randn(rows, self.size, self.noise)
+        return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:
         """Return actions in the next states, and alpha times their log-probabilities `[B]`."""
