@@ -43,12 +43,12 @@ def an_update_equals_an_independent_implementation(module):
 BROKEN = {
     "target actions of the online actor": ("nets.target.actor", "nets.actor"),
     "target values of the online critic": ("nets.target.critic", "nets.critic"),
-    "the actor's sign": ("actor_loss = -nets", "actor_loss = nets"),
+    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
     "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
-    "the discount ignored": ('batch["discount"] * ', ""),
-    "importance weights ignored": (', batch.get("weight")', ""),
+    "the discount ignored": ('rows["discount"] * ', ""),
+    "importance weights ignored": (', rows.get("weight")', ""),
     "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
-    "an axis too many": ("nets.target.actor(next_obs).tanh()).squeeze(-1)", "nets.target.actor(next_obs).tanh())"),
+    "an axis too many": ('random["target_masks"]).squeeze(-1)', 'random["target_masks"])'),
 }
 
 

@@ -47,8 +47,9 @@ class Algorithm(SoftAlgorithm):
 
     def draw(self, rows: int) -> Random:
         """Return also a random order of the critics, `subset`."""
+        random = super().draw(rows)
         order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
-        return {**super().draw(rows), "subset": order}
+        return {**random, "subset": order}
 
     def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
         """Return the values `[N, B]` of N critics."""
