@@ -7,7 +7,7 @@ import torch
 from continuous import make, policy_of
 from graphs import weights
 from gymnasium.spaces import Box
-from learners import IMAGE, TREE, mapped, stacked, values
+from learners import IMAGE, TREE, VECTOR, Learner, mapped, stacked, values
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.continuous import actors
@@ -155,6 +155,21 @@ def test_exploration_is_the_greedy_action_and_noise_and_goes_on_from_a_state(nam
     first, second = (0.3 * rng.standard_normal((4, 3), np.float32) for _ in range(2))
     noise = second if kind == "gaussian" else 0.85 * first + second
     np.testing.assert_allclose(acted, np.clip(policy.greedy(obs) + noise, -1, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_a_policy_with_a_memory_makes_one_step_per_action(name):
+    """The column `state` has the recurrent states before the step."""
+    learner = Learner(name, "box", VECTOR, "lstm", noise=0.2)
+    algorithm = learner.algorithm()
+    acting, other = learner.policy(algorithm, 0), learner.policy(algorithm, 0)
+    obs, begins = learner.obs(3, np.random.default_rng(0)), last_step([True] * 3)
+    first, second = (acting.act(obs, last_step([i == 0] * 3)) for i in range(2))
+    assert not first["state"].any()
+    greedy = other.greedy(obs, begins)
+    np.testing.assert_array_equal(second["state"], other.encoder.memory)
+    noise = 0.2 * np.random.default_rng(0).standard_normal((3, 2), np.float32)
+    np.testing.assert_allclose(first["action"], np.clip(greedy + noise, -1, 1), rtol=1e-5, atol=1e-6)
 
 
 @ALL

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from continuous import changed, doubled, gradient, make, make_batch
+from continuous import SPEC, changed, doubled, gradient, make, make_batch
+from learners import IMAGE
 from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.continuous import ddpg
 from drl_cli.testing import check_learning
+from drl_cli.types import EnvSpec
 
 
 def an_update_equals_an_independent_implementation(module):
@@ -60,6 +62,12 @@ def test_the_algorithm_passes():
 def test_a_broken_copy_does_not(fault):
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(changed("ddpg", BROKEN[fault]))
+
+
+def test_actor_and_critic_have_their_own_learning_rates():
+    spec = EnvSpec("x", IMAGE, SPEC.action)
+    rates = make(ddpg, lr=1e-3, critic_lr=2e-3, spec=spec).optimizer.lrs
+    assert rates == {"torso": 2e-3, "actor": 1e-3, "critic": 2e-3}  # the critic's loss trains the torso
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "ou"])

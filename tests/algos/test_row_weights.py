@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from learners import CASES, CPU, LENGTH, VECTOR, Learner, mapped
+from learners import CASES, CPU, LENGTH, VECTOR, Learner, mapped, networks
 
 from drl_cli.algos.base import Counts
 from drl_cli.optim.group import Context
 
 NAMES = ("d4pg", "ddpg", "mpo", "redq", "sac", "sac_discrete", "td3", "tqc")
+SOFT = ("redq", "sac", "sac_discrete", "tqc")
 KINDS = [case for case in CASES if case[0] in NAMES]
 ALL = pytest.mark.parametrize(("name", "kind"), KINDS, ids=["-".join(case) for case in KINDS])
 
@@ -91,35 +92,28 @@ def test_weights_scale_the_critics_loss_alone(name, kind):
 
 
 @ALL
-def test_dropout_masks_reach_every_pass_of_the_critics(name, kind, monkeypatch):
-    """Masks of zeros leave only the last biases: of critics, of target critics, and of what the actor learns from."""
-    algorithm, learner = make(name, kind, dropout=0.5)
-    masks, drawn = algorithm.masks, []
-
-    def none_kept(mlp, rows, generator):
-        drawn.append(masks(mlp, rows, generator))
-        return [torch.zeros_like(mask) for mask in drawn[-1]]
-
-    monkeypatch.setattr(algorithm, "masks", none_kept)
+@pytest.mark.parametrize("which", ["masks", "target_masks"])
+def test_dropout_masks_reach_critics_and_target_critics(name, kind, which, monkeypatch):
+    """Masks of zeros leave only the last biases; those of the target critics are 0 here. All rows have one obs."""
+    algorithm, learner = make(name, kind, dropout=0.5, **({"initial_alpha": 1e-9} if name in SOFT else {}))
+    drawn = algorithm.critic_masks(algorithm.critic, 8, algorithm.noise)
+    assert not torch.equal(drawn["masks"][0], drawn["target_masks"][0])
+    assert drawn["masks"][0].unique().tolist() == [0.0, 2.0]
+    zeros = {"masks": (), "target_masks": ()} | {which: [torch.zeros_like(mask) for mask in drawn[which]]}
+    monkeypatch.setattr(algorithm, "critic_masks", lambda *args: zeros)
+    critic, target = algorithm.params.modules["critic"], algorithm.params.targets["critic"].module
+    for network in networks(target):
+        network[-1].zero_()
     batch = learner.batch(algorithm)
     batch["obs"], batch["action"] = torch.zeros_like(batch["obs"]), torch.zeros_like(batch["action"])
     batch["reward"][:], batch["discount"][:] = 0.5, 0.9
-    if name == "mpo":
-        monkeypatch.setattr(
-            algorithm.context.__class__, "randn", lambda self, rows, size, generator: torch.zeros(rows, size)
-        )
-    critic = algorithm.params.modules["critic"]
     grads, update = gradients(algorithm, batch)
-    grad = critic.on(grads["critic"]).networks
-    assert all(not layer.any() for network in grad for layer in network[:-1])
-    assert all(network[-1].any() for network in grad)
-    if not name.startswith(("sac", "redq", "tqc")):  # in these, the log-probability of next_obs is in the target
-        assert len(update.priorities.unique()) == 1  # the target critics see no difference between the rows
-    if name in ("ddpg", "d4pg", "td3"):
-        assert not grads["actor"].any()
-    first, second, *_ = drawn
-    assert not torch.equal(first[0], second[0])  # critics and target critics have their own masks
-    assert first[0].unique().tolist() == [0.0, 2.0]
+    layers = [layer for network in critic.on(grads["critic"]).networks for layer in network[:-1]]
+    spread = float(update.priorities.max() - update.priorities.min())  # the targets differ by next_obs
+    assert any(layer.any() for layer in layers) == (which == "target_masks")
+    assert spread > 1e-4 if which == "masks" else spread < 1e-6
+    if name not in SOFT and name != "mpo":  # these actors learn from nothing but the critics
+        assert grads["actor"].any() == (which == "target_masks")
 
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
