@@ -44,6 +44,7 @@ class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
     actor_outputs = 1
+    samples_actions = False
 
     def make_critics(self) -> Any:
         return self.mlp(self.size, ensemble=2)

@@ -39,6 +39,8 @@ class SoftAlgorithm(Learner):
     has_targets = True
     actor_outputs = 2
     """Number of the actor's outputs for each dimension of a box action."""
+    samples_actions = True
+    """Whether the losses draw actions. If not, only dropout needs random numbers."""
     betas: tuple[float, float] | None = None
     """Adam's betas for actor and critics; None: those of the optimizer's options."""
 
@@ -56,7 +58,8 @@ class SoftAlgorithm(Learner):
             log_alpha=1,
         )
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
-        self.noise = self.params.generator("noise", self.seed + 1)
+        draws = self.samples_actions or self.network.dropout > 0
+        self.noise = self.params.generator("noise", self.seed + 1) if draws else self.init
         self.critic_parts = (*self.encoder.parts, "critic")
         self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.critic_parts)
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor", "log_alpha")
