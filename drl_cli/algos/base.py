@@ -42,7 +42,7 @@ class AlgoConfig:
 
     Every field needs a type. It also needs a default value, unless a yaml file sets the field. Workers compute
     n-step rewards from `gamma` and `n_step`, so batches already contain n-step rewards. Only sequences contain 1-step
-    rewards, from which NetworkAlgorithm computes n-step rewards in the trainer.
+    rewards, from which Learner computes n-step rewards in the trainer.
     """
 
     name: str

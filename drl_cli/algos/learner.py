@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
@@ -59,6 +59,8 @@ class Learner(Algorithm):
     optimizer_class = Optimizer
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        if network.memory != "none":
+            context = replace(context, compiles=False)  # torch.compile does not take an LSTM or a GRU
         self.config, self.network, self.context, self.seed = config, network, context, seed
         self.init = torch.Generator().manual_seed(seed)
         self.encoder = Encoder.build(network, spec, self.init)
@@ -132,6 +134,10 @@ class Learner(Algorithm):
         if not self.network.dropout:
             return ()
         return mlp.masks(self.context.rand(rows, mlp.dropout_size, generator), self.network.dropout)
+
+    def critic_masks(self, critic: MLP, rows: int, generator: torch.Generator) -> dict[str, Sequence[Tensor]]:
+        """Return new dropout masks for critics and their target networks: `masks` and `target_masks`."""
+        return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
 
 
 def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors

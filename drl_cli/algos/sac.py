@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy
-from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
-from drl_cli.losses.critics import twin_critics
+from drl_cli.algos.continuous.actors import Random, SquashedPolicy
+from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
+from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Fraction
@@ -45,7 +45,7 @@ class Algorithm(SoftAlgorithm):
             target = rows["reward"] + rows["discount"] * (next_q.amin(0) - cost)
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)
         loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": q.mean()}
+        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:

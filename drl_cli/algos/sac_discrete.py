@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
+from drl_cli.algos.continuous.actors import Random
+from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.losses.distributions import Categorical
@@ -43,9 +44,13 @@ class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
     actor_outputs = 1
+    samples_actions = False
 
     def make_critics(self) -> Any:
         return self.mlp(self.size, ensemble=2)
+
+    def draw(self, rows: int) -> Random:
+        return self.critic_masks(self.critic, rows, self.noise)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics, with the exact soft value of the next state (eq. 10)."""
@@ -58,7 +63,7 @@ class Algorithm(SoftAlgorithm):
         values = nets.critic(view.learned, random["masks"])  # [2, B, A]
         q = values.gather(-1, rows["action"].view(1, -1, 1).expand(2, -1, 1)).squeeze(-1)
         loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": q.mean()}
+        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:

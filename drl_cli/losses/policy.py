@@ -33,46 +33,6 @@ def tanh_gaussian_backward(
     return d_u, d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
 
 
-def soft_policy_loss(
-    q: Tensor, log_prob: Tensor, alpha: Tensor, weight: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return SAC's actor loss E[alpha log pi(a|s) - min_i Q_i(s, a)], d loss/d q, and d loss/d log_prob.
-
-    `q` is `[N, B]`, and `log_prob` is `[B]`. Each row's loss is multiplied by `weight` `[B]` (Haarnoja et al. 2018,
-    eq. 7).
-    """
-    least, critic = q.min(0)
-    loss, share = alpha * log_prob - least, torch.full_like(log_prob, 1.0 / q.shape[1])
-    if weight is not None:
-        loss, share = weight * loss, weight * share
-    d_q = torch.zeros_like(q).scatter_(0, critic.unsqueeze(0), -share.unsqueeze(0))
-    return loss.mean(), d_q, alpha * share
-
-
-def expected_soft_policy_loss(
-    log_probs: Tensor, q: Tensor, alpha: Tensor, weight: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return discrete SAC's actor loss, d loss/d logits `[B, A]`, and the entropy `[B]`.
-
-    The loss is E[sum_a pi(a|s) c_a] with the cost c_a = alpha log pi(a|s) - q(s, a) (Christodoulou 2019, eq. 12), and
-    d loss/d logit_j is pi_j (c_j - sum_a pi_a c_a) / B. The arguments `log_probs` = log softmax(logits) and `q` are
-    `[B, A]`. Each row's loss is multiplied by `weight` `[B]`.
-    """
-    probs, cost = log_probs.exp(), alpha * log_probs - q
-    mean = (probs * cost).sum(-1)
-    share = torch.full_like(mean, 1.0 / len(mean)) if weight is None else weight / len(mean)
-    d_logits = share.unsqueeze(-1) * probs * (cost - mean.unsqueeze(-1))
-    return (share * mean).sum(), d_logits, -(probs * log_probs).sum(-1)
-
-
-def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor | None = None) -> Tensor:
-    """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (Haarnoja 2018, eq. 18).
-
-    `log_prob` is `[B]`. Each row's loss is multiplied by `weight` `[B]`, whose mean is 1.
-    """
-    return -((log_prob if weight is None else weight * log_prob).mean() + target_entropy)
-
-
 FORBIDDEN = -1e9
 """Value or logit of an action that the legal-action mask forbids. 0 * FORBIDDEN is 0, but 0 * -inf would be NaN."""
 

@@ -14,17 +14,6 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob:
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
 
-def expected_soft_target(
-    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor
-) -> Tensor:
-    """Return the soft Bellman target `[B]` as an expectation over discrete actions (Christodoulou 2019, eq. 10).
-
-    `reward` and `discount` are `[B]`, `next_q` is `[N, B, A]`, and `next_log_probs` is `[B, A]` (arXiv 1910.07207).
-    """
-    soft = next_q.min(0).values - alpha * next_log_probs
-    return reward + discount * (next_log_probs.exp() * soft).sum(-1)
-
-
 def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean squared error, summed over the N critics, and its gradient `[N, B]`.
 

@@ -47,7 +47,7 @@ def learned(name, kind, batch, updates=160, lr=2e-2):
 def values(algorithm, network, obs):
     """`[N, 4]`, by this network of the algorithm."""
     with torch.no_grad():
-        return algorithm.means(network, obs) if hasattr(algorithm, "means") else network.forward(obs)[0].amin(0)
+        return algorithm.means(network, obs) if hasattr(algorithm, "means") else network(obs).amin(0)
 
 
 def worth(name, kind, batch):

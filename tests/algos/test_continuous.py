@@ -4,10 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from continuous import SPEC, config_of, make, policy_of
+from continuous import make, policy_of
 from graphs import weights
 from gymnasium.spaces import Box
-from learners import BY_HAND, CPU, IMAGE, TREE, mapped, stacked, values
+from learners import IMAGE, TREE, VECTOR, Learner, mapped, stacked, values
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.continuous import actors
@@ -15,11 +15,10 @@ from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.envs import actions
 from drl_cli.envs.probes.answers import Reach
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Refused
 from drl_cli.testing import check_learning
 from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
 
-FAMILY = [name for name in algorithms() if name not in (*BY_HAND, "mrq")]  # mrq learns from windows: test_mrq.py
+FAMILY = [name for name in algorithms() if load_algorithm(name).ACTIONS == ("box",)]
 NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
 DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, actors.DeterministicPolicy)]
 ALL = pytest.mark.parametrize("name", FAMILY)
@@ -39,7 +38,10 @@ def test_images_and_dicts_are_learned_from_and_acted_on(name, obs):
     policy, seen = policy_of(module, algorithm, spec=spec), draw(obs, 6, rng)
     with torch.no_grad():
         algorithm.params.modules["actor"].eval()
-        out = algorithm.params.modules["actor"](mapped(seen, torch.from_numpy))[:, :2].tanh()
+        seen_by_actor = mapped(seen, torch.from_numpy)
+        if hasattr(algorithm, "encoder"):
+            seen_by_actor = algorithm.encoder.features(seen_by_actor)
+        out = algorithm.params.modules["actor"](seen_by_actor)[:, :2].tanh()
     np.testing.assert_allclose(policy.greedy(seen), out, rtol=1e-4, atol=1e-5)
 
 
@@ -59,23 +61,6 @@ def random_rows(obs, rng, rows=8):
     columns |= {"reward": rng.standard_normal(rows).astype(np.float32), "discount": np.full(rows, 0.9, np.float32)}
     columns |= {"terminated": np.zeros(rows, np.bool_), "cut": np.arange(rows) % 4 == 3}  # reppo: rollouts of 4 steps
     return stacked([columns])
-
-
-@ALL
-def test_a_memory_is_refused(name):
-    module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", memory="lstm")
-    says = f"network.memory=lstm: {name} has no memory; say network.memory=none"
-    with pytest.raises(Refused, match=says):
-        module.Algorithm(config_of(module), network, SPEC, 0, CPU)
-    with pytest.raises(Refused, match=says):
-        module.Policy.check(config_of(module), network, SPEC)
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILY if name != "redq"])
-def test_dropout_is_refused(name):
-    module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", dropout=0.1)
-    with pytest.raises(Refused, match="has no dropout; say"):
-        module.Algorithm(config_of(module), network, SPEC, 0, CPU)
 
 
 class Asymmetric(Reach):
@@ -170,6 +155,21 @@ def test_exploration_is_the_greedy_action_and_noise_and_goes_on_from_a_state(nam
     first, second = (0.3 * rng.standard_normal((4, 3), np.float32) for _ in range(2))
     noise = second if kind == "gaussian" else 0.85 * first + second
     np.testing.assert_allclose(acted, np.clip(policy.greedy(obs) + noise, -1, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_a_policy_with_a_memory_makes_one_step_per_action(name):
+    """The column `state` has the recurrent states before the step."""
+    learner = Learner(name, "box", VECTOR, "lstm", noise=0.2)
+    algorithm = learner.algorithm()
+    acting, other = learner.policy(algorithm, 0), learner.policy(algorithm, 0)
+    obs, begins = learner.obs(3, np.random.default_rng(0)), last_step([True] * 3)
+    first, second = (acting.act(obs, last_step([i == 0] * 3)) for i in range(2))
+    assert not first["state"].any()
+    greedy = other.greedy(obs, begins)
+    np.testing.assert_array_equal(second["state"], other.encoder.memory)
+    noise = 0.2 * np.random.default_rng(0).standard_normal((3, 2), np.float32)
+    np.testing.assert_allclose(first["action"], np.clip(greedy + noise, -1, 1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from continuous import changed, doubled, make, make_batch
+from continuous import SPEC, changed, config_of, doubled, make, make_batch
 from references import sequential
 from test_tqc import sample
 
@@ -82,19 +82,22 @@ def an_update_equals_an_independent_implementation(module):
 
 BROKEN = {
     "batch statistics of next_obs not joined": (
-        "nets.critic(obs, action, True).chunk(2, -1)",
-        "[nets.critic(o, a, True) for o, a in zip((batch['obs'], batch['next_obs']), action.chunk(2), strict=True)]",
+        "nets.critic(features, action, True).chunk(2, -1)",
+        "[nets.critic(x, a, True) for x, a in zip(features.chunk(2), action.chunk(2), strict=True)]",
     ),
     "next values with the running statistics": (
         "next_q.detach()",
-        "nets.critic(batch['next_obs'], next_action).detach()",
+        "nets.critic(view.next_obs, next_action).detach()",
     ),
     "gradients through the target": ("next_q.detach()", "next_q"),
     "minimum over the wrong axis": ("detach().amin(0)", "detach().amin(1, keepdim=True).amin(0)"),
-    "the actor's batch changes the statistics": ("critic(obs, action).amin(0)", "critic(obs, action, True).amin(0)"),
+    "the actor's batch changes the statistics": (
+        "critic(features, action).amin(0)",
+        "critic(features, action, True).amin(0)",
+    ),
     "no entropy in the target": (" - cost)", ")"),
-    "the discount ignored": ('batch["discount"] * ', ""),
-    "importance weights ignored": (', batch.get("weight")', ""),
+    "the discount ignored": ('rows["discount"] * ', ""),
+    "importance weights ignored": (', rows.get("weight")', ""),
 }
 
 
@@ -128,9 +131,14 @@ def test_gradients_of_the_normalisation_and_of_its_layers():
     assert torch.autograd.gradcheck(lambda *args: linear(Products(), *args), layer)
 
 
-def test_layer_norm_and_several_trainers_are_refused():
-    with pytest.raises(Refused, match="crossq has batch norm"):
-        make(crossq, network=NetworkConfig((8,), "tanh", "uniform", layer_norm=True))
+@pytest.mark.parametrize("option", [{"layer_norm": True}, {"dropout": 0.1}, {"memory": "lstm"}], ids=str)
+def test_options_that_do_not_fit_batch_norm_are_refused(option):
+    (key,) = option
+    with pytest.raises(Refused, match=rf"^network\.{key}=.* batch norm.*say network\.{key}="):
+        crossq.Policy.check(config_of(crossq), NetworkConfig((8,), "tanh", "uniform", **option), SPEC)
+
+
+def test_several_trainers_are_refused():
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
         make(crossq, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
 

@@ -62,12 +62,11 @@ def an_update_equals_an_independent_implementation(module):
 BROKEN = {
     "target actions of the online actor": ("nets.target.actor", "nets.actor"),
     "target values of the online critic": ("nets.target.critic", "nets.critic"),
-    "the actor's sign": ("actor_loss = -(nets", "actor_loss = (nets"),
+    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
     "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
-    "the discount ignored": ('batch["discount"], support', 'torch.ones_like(batch["discount"]), support'),
-    "importance weights ignored": (', batch.get("weight")', ""),
-    "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
-    "logits in place of probabilities": (".softmax(-1) @ support).mean()", " @ support).mean()"),
+    "the discount ignored": ('rows["discount"], support', 'torch.ones_like(rows["discount"]), support'),
+    "importance weights ignored": (', rows.get("weight")', ""),
+    "logits in place of probabilities": ("actor_logits.softmax(-1)", "actor_logits"),
     "a support of other values": ("torch.linspace(config.v_min", "torch.linspace(-config.v_max"),
 }
 

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from continuous import changed, doubled, gradient, make, make_batch
+from continuous import SPEC, changed, doubled, gradient, make, make_batch
+from learners import IMAGE
 from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.continuous import ddpg
 from drl_cli.testing import check_learning
+from drl_cli.types import EnvSpec
 
 
 def an_update_equals_an_independent_implementation(module):
@@ -43,12 +45,12 @@ def an_update_equals_an_independent_implementation(module):
 BROKEN = {
     "target actions of the online actor": ("nets.target.actor", "nets.actor"),
     "target values of the online critic": ("nets.target.critic", "nets.critic"),
-    "the actor's sign": ("actor_loss = -nets", "actor_loss = nets"),
+    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
     "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
-    "the discount ignored": ('batch["discount"] * ', ""),
-    "importance weights ignored": (', batch.get("weight")', ""),
+    "the discount ignored": ('rows["discount"] * ', ""),
+    "importance weights ignored": (', rows.get("weight")', ""),
     "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
-    "an axis too many": ("nets.target.actor(next_obs).tanh()).squeeze(-1)", "nets.target.actor(next_obs).tanh())"),
+    "an axis too many": ('random["target_masks"]).squeeze(-1)', 'random["target_masks"])'),
 }
 
 
@@ -60,6 +62,12 @@ def test_the_algorithm_passes():
 def test_a_broken_copy_does_not(fault):
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(changed("ddpg", BROKEN[fault]))
+
+
+def test_actor_and_critic_have_their_own_learning_rates():
+    spec = EnvSpec("x", IMAGE, SPEC.action)
+    rates = make(ddpg, lr=1e-3, critic_lr=2e-3, spec=spec).optimizer.lrs
+    assert rates == {"torso": 2e-3, "actor": 1e-3, "critic": 2e-3}  # the critic's loss trains the torso
 
 
 @pytest.mark.parametrize("kind", ["gaussian", pytest.param("ou", marks=pytest.mark.exhaustive)])

@@ -70,14 +70,17 @@ BROKEN = {
     "values of the online critic": ("nets.target.critic", "nets.critic"),
     "weights over the rows": (".softmax(0)", ".softmax(1)"),
     "weights with a gradient of the temperature": ("config.epsilon + likelihood", "config.epsilon - likelihood"),
-    "the likelihood's sign": ("policy_loss = -(weights", "policy_loss = (weights"),
+    "the likelihood's sign": ("policy_loss = -mean", "policy_loss = mean"),
     "actions without tanh": ("drawn.flatten(0, 1).tanh()", "drawn.flatten(0, 1)"),
     "one trust region": ("std_weight.detach() * std_kl", "std_weight.detach() * mean_kl"),
     "the dual's sign": ("config.epsilon_mean - mean_kl.detach()", "mean_kl.detach() - config.epsilon_mean"),
     "KL in the other direction": ("old.kl(by_std)", "by_std.kl(old)"),
-    "the noise of other rows": (".view(len(noise), -1, self.size).transpose(0, 1)", ".view(-1, len(noise), self.size)"),
-    "the discount ignored": ('batch["discount"] * ', ""),
-    "importance weights ignored": (', batch.get("weight")', ""),
+    "the noise of other rows": (
+        ".view(len(next_obs), -1, self.size).transpose(0, 1)",
+        ".view(-1, len(next_obs), self.size)",
+    ),
+    "the discount ignored": ('rows["discount"] * ', ""),
+    "importance weights ignored": (', rows.get("weight")', ""),
     "the targets copied every time": ("(counts.opt_steps + 1) % self.config.target_period == 0", "True"),
 }
 

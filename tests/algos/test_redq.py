@@ -45,11 +45,10 @@ def an_update_equals_an_independent_implementation(module, rate=0.3):
     generator.set_state(algorithm.state()["generator.noise"])
     draws = []
     for _ in range(2):  # one for the critics, one for the actor
-        noise, order = torch.randn(32, 3, generator=generator).double(), torch.rand(4, generator=generator).argsort()
-        masks = (
-            [masks_of(torch.rand(32, 4 * 28, generator=generator), rate) for _ in range(2)] if rate else [[1, 1]] * 2
-        )
-        draws.append((noise, order[:2], *(masks if rate else [[torch.ones(4, 1, 1)] * 2] * 2)))
+        noise, masks = torch.randn(32, 3, generator=generator).double(), [[torch.ones(4, 1, 1)] * 2] * 2
+        if rate:
+            masks = [masks_of(torch.rand(32, 4 * 28, generator=generator), rate) for _ in range(2)]
+        draws.append((noise, torch.rand(4, generator=generator).argsort()[:2], *masks))
     actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
     critics, slow = (
         [sequential(flat, (8, 16, 12, 1), "tanh") for flat in part.flat.chunk(4)]
@@ -99,11 +98,11 @@ BROKEN = {
     "the actor maximises the minimum": (0, ".mean(0)\n", ".amin(0)\n"),
     "no dropout in the target": (0, 'random["target_masks"]', "()"),
     "one mask for critics and targets": (0, 'random["target_masks"]', 'random["masks"]'),
-    "no dropout in the critics": (0, 'batch["action"], random["masks"]', 'batch["action"], ()'),
+    "no dropout in the critics": (0, 'rows["action"], random["masks"]', 'rows["action"], ()'),
     "target values of the online critics": (0, "nets.target.critic", "nets.critic"),
     "no entropy in the target": (0, "(least - cost)", "least"),
-    "the discount ignored": (0, 'batch["discount"] * ', ""),
-    "importance weights ignored": (0, ', batch.get("weight")', ""),
+    "the discount ignored": (0, 'rows["discount"] * ', ""),
+    "importance weights ignored": (0, ', rows.get("weight")', ""),
 }
 
 

@@ -18,7 +18,7 @@ from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
-CONFIG = Config(name="sac", lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5, target_entropy=None)
+CONFIG = Config(name="sac", lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5)
 
 
 def make(activation="tanh", seed=0, spec=SPEC, config=CONFIG):
@@ -40,7 +40,7 @@ def make_batch(seed, rows=32):
 
 
 class Reference:
-    """SAC's three losses, all before any step, on float64 torch.nn modules; starts as an algorithm does."""
+    """SAC on float64 torch.nn modules: the critics' step, then those of actor and temperature with the new critics."""
 
     def __init__(self, algorithm, activation):
         params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_alpha")}
@@ -72,12 +72,17 @@ class Reference:
     def q(self, critics, obs, action):
         return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
 
+    def step(self, i, loss):
+        self.optimizers[i].zero_grad()
+        loss.backward()
+        self.optimizers[i].step()
+
     def update(self, batch):
         obs, action, reward, next_obs, discount = (
             batch[name].double() for name in ("obs", "action", "reward", "next_obs", "discount")
         )
         alpha = self.log_alpha.exp().detach()
-        noise, next_noise = torch.randn(len(obs), 6, generator=self.noise).double().chunk(2, -1)
+        next_noise, noise = (torch.randn(len(obs), 3, generator=self.noise).double() for _ in range(2))
         with torch.no_grad():
             next_action, next_log_prob = self.sample(next_obs, next_noise)
             next_value = self.q(self.targets, next_obs, next_action).amin(0) - alpha * next_log_prob
@@ -85,15 +90,11 @@ class Reference:
         q = self.q(self.critics, obs, action)
         weight = batch.get("weight", torch.ones(len(target))).double()
         critic_loss = sum((weight * functional.mse_loss(one, target, reduction="none")).mean() for one in q)
+        self.step(0, critic_loss)
         new_action, log_prob = self.sample(obs, noise)
         actor_loss = (alpha * log_prob - self.q(self.critics, obs, new_action).amin(0)).mean()
-        alpha_loss = (-self.log_alpha * (log_prob.detach() - 3.0)).mean()
-        for optimizer, loss in zip(self.optimizers, (critic_loss, actor_loss, alpha_loss), strict=True):
-            params = optimizer.param_groups[0]["params"]
-            for param, grad in zip(params, torch.autograd.grad(loss, params, retain_graph=True), strict=True):
-                param.grad = grad
-        for optimizer in self.optimizers:
-            optimizer.step()
+        self.step(1, actor_loss)
+        self.step(2, (-self.log_alpha * (log_prob.detach() - 3.0)).mean())
         for critic, slow in zip(self.critics, self.targets, strict=True):
             for new, old in zip(critic.parameters(), slow.parameters(), strict=True):
                 old.data = (1 - CONFIG.tau) * old.data + CONFIG.tau * new.data
@@ -112,9 +113,10 @@ class Reference:
 def test_updates_equal_an_independent_implementation(activation, is_weighted):
     algorithm = make(activation)
     # Log standard deviations beyond their bounds in one dimension each: no gradient may come through the clamp.
-    algorithm.actor.networks[0][-1][3], algorithm.actor.networks[0][-1][4] = 2.5, -20.5
+    biases = algorithm.params["actor"].flat[-6:]
+    biases[3], biases[4] = 2.5, -20.5
     reference = Reference(algorithm, activation)
-    start = algorithm.actor.flat.clone()
+    params, start = algorithm.params, algorithm.params["actor"].flat.clone()
     for i in range(6):
         batch = make_batch(i)
         if is_weighted:
@@ -125,12 +127,12 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
         for name, value in metrics.items():
             assert update.metrics[name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-4), name
         torch.testing.assert_close(update.priorities.double(), priorities.detach(), rtol=1e-4, atol=1e-4)
-    assert (algorithm.actor.flat - start).abs().max() > 3e-3
+    assert (params["actor"].flat - start).abs().max() > 3e-3
     for own, theirs in (
-        (algorithm.actor.flat, flattened(reference.actor)),
-        (algorithm.critic.flat, flattened(*reference.critics)),
-        (algorithm.target.flat, flattened(*reference.targets)),
-        (algorithm.log_alpha, reference.log_alpha.detach()),
+        (params["actor"].flat, flattened(reference.actor)),
+        (params["critic"].flat, flattened(*reference.critics)),
+        (params.targets["critic"].flat, flattened(*reference.targets)),
+        (params["log_alpha"].flat, reference.log_alpha.detach()),
     ):
         torch.testing.assert_close(own.double(), theirs, rtol=0, atol=1e-5)
 
@@ -141,7 +143,8 @@ def test_numpy_policy_equals_the_actor(activation):
     policy = Policy(CONFIG, NetworkConfig((16, 12), activation, "uniform"), SPEC, 7)
     policy.load(algorithm.policy_params())
     obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
-    mean, log_std = algorithm.actor.forward(torch.from_numpy(obs))[0][0].chunk(2, -1)
+    with torch.no_grad():
+        mean, log_std = algorithm.params.modules["actor"](torch.from_numpy(obs)).chunk(2, -1)
     np.testing.assert_allclose(policy.greedy(obs), torch.tanh(mean), rtol=1e-5, atol=1e-5)
     noise = np.random.default_rng(7).standard_normal((64, 3), dtype=np.float32)
     expected = torch.tanh(mean + log_std.exp() * torch.from_numpy(noise))

@@ -100,7 +100,7 @@ SOFT = {
     "the temperature learns from the actor": ("alpha = nets.log_alpha.detach()", "alpha = nets.log_alpha"),
     "the actor's sign": ("self.value(nets.frozen.critic", "-self.value(nets.frozen.critic"),
     "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
-    "actions without noise": ('"action": self', '"action": 0 * self'),
+    "actions without noise": ("action = self.context.randn", "action = 0 * self.context.randn"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from continuous import changed, doubled, make, make_batch
+from continuous import SPEC, changed, config_of, doubled, make, make_batch
 from references import sequential
 from test_tqc import sample
 
@@ -107,19 +107,22 @@ def an_update_equals_an_independent_implementation(module):
 
 BROKEN = {
     "batch statistics of next_obs not joined": (
-        "nets.critic(*inputs, True)[:, :rows]",
-        "nets.critic(batch['obs'], batch['action'], True)",
+        "nets.critic(torch.cat([view.learned, view.next_obs]), action, True)[:, :num]",
+        "nets.critic(view.learned, rows['action'], True)",
     ),
-    "targets with the running statistics": ("nets.target.critic(*inputs, True)", "nets.target.critic(*inputs)"),
+    "targets with the running statistics": ("seen.next_obs]), action, True)", "seen.next_obs]), action)"),
     "targets of the online critics": ("nets.target.critic(", "nets.critic("),
     "the distribution of the higher mean": ("argmin(0)", "argmax(0)"),
-    "the first critic only": ("next_probs[lower, torch.arange(rows, device=lower.device)]", "next_probs[0]"),
+    "the first critic only": ("next_probs[lower, torch.arange(num, device=lower.device)]", "next_probs[0]"),
     "no entropy in the target": (" - discount * cost", ""),
     "the entropy not discounted": (" - discount * cost", " - cost"),
-    "importance weights ignored": (', batch.get("weight")', ""),
+    "importance weights ignored": (', rows.get("weight")', ""),
     "the loss a mean over the critics": ("for one in logits]).sum()", "for one in logits]).mean()"),
-    "weights never projected": ("critic.project()", "pass"),
-    "the actor's batch changes the statistics": ("critic(obs, action).softmax", "critic(obs, action, True).softmax"),
+    "weights never projected": ("critic.scale_to_unit_norm()", "pass"),
+    "the actor's batch changes the statistics": (
+        "critic(features, action).softmax",
+        "critic(features, action, True).softmax",
+    ),
     "the actor maximises the larger value": ("self.support).amin(0)", "self.support).amax(0)"),
     "the target entropy of SAC": ("-0.5 * spec", "-1.0 * spec"),
 }
@@ -141,9 +144,14 @@ def test_an_empty_support_is_refused(options):
         make(xqc, **OPTIONS | options)
 
 
-def test_layer_norm_and_several_trainers_are_refused():
-    with pytest.raises(Refused, match="xqc has batch norm"):
-        make(xqc, network=NetworkConfig((8,), "tanh", "uniform", layer_norm=True))
+@pytest.mark.parametrize("option", [{"layer_norm": True}, {"dropout": 0.1}, {"memory": "lstm"}], ids=str)
+def test_options_that_do_not_fit_batch_norm_are_refused(option):
+    (key,) = option
+    with pytest.raises(Refused, match=rf"^network\.{key}=.* batch norm.*say network\.{key}="):
+        xqc.Policy.check(config_of(xqc), NetworkConfig((8,), "tanh", "uniform", **option), SPEC)
+
+
+def test_several_trainers_are_refused():
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
         make(xqc, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
 

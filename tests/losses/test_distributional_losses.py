@@ -41,6 +41,14 @@ def test_projection_literals(probs, reward, discount, expected):
     assert projected(probs, reward, discount) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_the_projection_of_a_reward_that_is_not_finite_is_nan_in_its_row_alone(reward):
+    probs = torch.tensor([[0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
+    found = project(probs, torch.tensor([reward, 0.0]), torch.ones(2), SUPPORT)
+    assert found[0].isnan().all()
+    torch.testing.assert_close(found[1], probs[1])
+
+
 def brute_force(probs, reward, discount, support):
     """Bellemare et al. 2017, algorithm 1, for one row."""
     out, gap = [0.0] * len(support), (support[-1] - support[0]) / (len(support) - 1)

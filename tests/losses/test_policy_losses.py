@@ -34,26 +34,6 @@ def test_tanh_gaussian_backward_equals_autograd():
     torch.testing.assert_close(d_log_std, log_std.grad, rtol=1e-8, atol=1e-9)
 
 
-def test_soft_policy_loss_gradients_equal_autograd():
-    generator = torch.Generator().manual_seed(1)
-    q = torch.randn(3, 9, generator=generator, dtype=torch.float64, requires_grad=True)
-    log_prob = torch.randn(9, generator=generator, dtype=torch.float64, requires_grad=True)
-    loss, d_q, d_log_prob = losses.soft_policy_loss(q, log_prob, doubles(0.37))
-    loss.backward()
-    torch.testing.assert_close(d_q, q.grad)
-    torch.testing.assert_close(d_log_prob, log_prob.grad)
-
-
-def test_weights_of_rows_in_the_actor_and_temperature_losses():
-    # Weights 1/2 and 3/2 of (-1.1, -2.7): (-0.55 - 4.05) / 2; the shares of the mean are 1/4 and 3/4.
-    weight, log_prob = doubles(0.5, 1.5), doubles(-0.5, 1.5)
-    loss, d_q, d_log_prob = losses.soft_policy_loss(doubles([1, 4], [2, 3]), log_prob, doubles(0.2), weight)
-    assert loss.item() == pytest.approx(-2.3)
-    assert d_q.tolist() == [[-0.25, 0.0], [0.0, -0.75]]
-    assert d_log_prob.tolist() == pytest.approx([0.05, 0.15])
-    assert losses.temperature_gradient(log_prob, -2.0, weight).item() == pytest.approx(-((-0.25 + 2.25) / 2 - 2.0))
-
-
 def randn(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -113,18 +93,3 @@ def test_clipped_surrogate_literals():
     loss, d_ratio = losses.clipped_surrogate(ratio, advantage, 0.2)
     assert loss.item() == pytest.approx(-(2.2 + 2.4 - 3.0 + 1.0 - 1.6 - 1.8) / 6)
     assert d_ratio.tolist() == pytest.approx([-2 / 6, 0, 2 / 6, -2 / 6, 0, 2 / 6])
-
-
-def test_expected_soft_policy_loss_is_the_mean_of_rows_by_their_weights():
-    logits, q = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)
-    policy = torch.distributions.Categorical(logits=logits)
-    rows = -(0.2 * policy.entropy() + (policy.probs * q).sum(-1))
-    for weight in (torch.tensor([2.0, 0.0, 1.0, 1.0]), None):
-        logits.grad = None
-        loss, d_logits, entropy = losses.expected_soft_policy_loss(logits.log_softmax(-1), q, torch.tensor(0.2), weight)
-        torch.testing.assert_close(entropy, policy.entropy().detach())
-        expected = (rows if weight is None else weight * rows).mean()
-        expected.backward(retain_graph=True)
-        assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-        torch.testing.assert_close(d_logits.detach(), logits.grad)
-        assert (weight is None) == bool(d_logits[1].any())

@@ -91,16 +91,19 @@ def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_p
     assert caught.value.problems[0].startswith(line)
 
 
+RECURRENT = ("d4pg", "ddpg", "droq", "mpo", "redq", "sac", "td3", "tqc")
+
+
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (("algo=sac", "network=lstm", "replay=sequences"), None),
         (("algo=sac", "network=lstm"), "network.memory=lstm learns from sequences"),
         (("algo=ppo", "network=gru"), None),
         (("algo=ppo", "network=gru", "trainer.num=2"), "network.memory=gru: rollouts can't be shared by trainer.num=2"),
         (("algo=ppo", "trainer.num=2"), None),
         (("algo=sac", "network=lstm", "replay=sequences", "trainer.num=2"), None),
-        (("algo=sac", "replay=sequences", "algo.n_step=2"), None),
+        *(((f"algo={algo}", "network=lstm", "replay=sequences", "algo.n_step=2"), None) for algo in RECURRENT),
+        (("algo=crossq", "network=lstm", "replay=sequences"), "network.memory=lstm: CROSSQ has no memory"),
         (("algo=dqn", "replay=sequences", "replay.initial_priority=worker"), "replay.initial_priority=worker: workers"),
     ],
 )

@@ -202,7 +202,7 @@ def test_actions_are_not_repeated_beyond_the_episode():
 
 
 LOOPS = [
-    {"env": "Pendulum-v1", "algo": "td3", "network": "lstm"},
+    {"env": "Pendulum-v1", "algo": "crossq", "network": "lstm"},
     {"env": "Pendulum-v1", "algo": "sac", "network": "lstm", "replay": "sequences"},
     {"env": "Pendulum-v1", "algo": "mrq", "network": "gru"},
     {"env": "CartPole-v1", "algo": "c51", "network": "lstm", "replay": "fifo"},
@@ -216,11 +216,11 @@ def test_advice_that_is_typed_does_not_lead_back(words):
     assert [*loops({**words, "mode": "single", "tuned": "none"})] == []
 
 
-def test_td3_says_that_it_has_no_memory():
-    words = [PENDULUM, "algo=td3", "network=lstm", "dry_run=true"]
-    assert refused(*words) == ["network.memory=lstm: TD3 has no memory; say network.memory=none"]
+def test_crossq_says_that_it_has_no_memory():
+    words = [PENDULUM, "algo=crossq", "network=lstm", "dry_run=true"]
+    assert refused(*words) == ["network.memory=lstm: CROSSQ has no memory; say network.memory=none"]
     both = refused(*words, "replay=sequences")
-    assert any("TD3 has no memory" in line for line in both)
+    assert any("CROSSQ has no memory" in line for line in both)
 
 
 def test_the_search_for_loops_finds_one():

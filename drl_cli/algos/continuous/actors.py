@@ -20,6 +20,12 @@ from drl_cli.utils.ranges import NonNegative, Positive
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import Network
 
+Random = dict[str, Any]  # Any: a tensor, or a list of tensors
+"""The random numbers of one loss, by name.
+
+`action` is normal noise `[B, A]`. `masks` and `target_masks` are dropout masks of critics and target critics.
+"""
+
 
 @dataclass(frozen=True)
 class NoiseConfig(AlgoConfig):
@@ -46,7 +52,7 @@ class ActorPolicy(NetworkPolicy):
         super().load(np.concatenate([params[:begin], params[end:], params[begin:end]]) if buffers else params)
 
 
-class DeterministicPolicy(ActorPolicy):
+class DeterministicPolicy(NetworkPolicy):
     """An actor tanh(f(s)). It explores with Gaussian or Ornstein-Uhlenbeck noise, drawn for each environment."""
 
     is_squashed = True
@@ -57,8 +63,8 @@ class DeterministicPolicy(ActorPolicy):
         self.drift: Array = np.zeros((0, spec.action.size), np.float32)
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        action = self.greedy(obs, last)
-        return {"action": np.clip(action + self.draw_noise(num_rows(obs), last), -1.0, 1.0)}
+        out, memory = self.forward(obs, last)
+        return {"action": np.clip(np.tanh(out) + self.draw_noise(num_rows(obs), last), -1.0, 1.0), **memory}
 
     def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
         """Return noise `[rows, A]`.

@@ -4,23 +4,18 @@ D4PG is DDPG whose critic predicts a categorical distribution of the return, wit
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from drl_cli.algos.base import Algorithm as BaseAlgorithm
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, check_network, check_support, make_network
-from drl_cli.losses.critics import categorical_critic
+from drl_cli.algos.base import Batch
+from drl_cli.algos.continuous import ddpg
+from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, Random, check_support
+from drl_cli.losses.critics import categorical_critic, mean
 from drl_cli.losses.distributional import cross_entropy, project
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context
-from drl_cli.optim.optimizer import Optimizer
-from drl_cli.optim.params import Params
+from drl_cli.optim.gradients import Nets
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 
-ACTIONS = ("box",)
+ACTIONS, TABLES = ddpg.ACTIONS, ddpg.TABLES
 
 
 @dataclass(frozen=True)
@@ -43,40 +38,27 @@ class Policy(DeterministicPolicy):
     """The deterministic actor, with exploration noise."""
 
 
-class Algorithm(BaseAlgorithm):
-    """Learns actor and critic in a trainer."""
+class Algorithm(ddpg.Algorithm):
+    """Learns actor and critic in a trainer. The networks and the update are those of DDPG."""
 
-    policy_parts = ("actor",)
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.outputs = config.atoms
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
+        super().setup(config, spec)
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        check_network(config.name, network)
-        self.config, size = config, spec.action.size
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=context.device)
-        actor, critic = make_network(network, spec, size), make_network(network, spec, config.atoms, size)
-        self.params = Params(context, actor=actor, critic=critic)
-        self.params.target("actor")
-        self.params.target("critic")
-        self.optimizer = Optimizer(self.params, {"actor": config.lr, "critic": config.critic_lr}, context)
-        self.gradients = Gradients(self.params, self.loss, context)
-
-    def loss(self, nets: Nets, batch: Batch, noise: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critic's cross-entropy (algorithm 1) minus the mean return of the actor's actions (eq. 4)."""
-        obs, next_obs, support = batch["obs"], batch["next_obs"], self.support
+        view, valid, support = self.see(nets, rows), rows.get("valid_weight"), self.support
         with torch.no_grad():
-            next_probs = nets.target.critic(next_obs, nets.target.actor(next_obs).tanh()).softmax(-1)
-            target = project(next_probs, batch["reward"], batch["discount"], support)
-        logits = nets.critic(obs, batch["action"])
-        critic_loss = categorical_critic(logits, target, batch.get("weight"))
-        # The projection clips infinite rewards and would hide them. Adding 0 times the reward makes the loss NaN.
-        critic_loss = critic_loss + 0.0 * batch["reward"].sum()
-        actor_loss = -(nets.frozen.critic(obs, nets.actor(obs).tanh()).softmax(-1) @ support).mean()
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_action = nets.target.actor(next_obs).tanh()
+            next_probs = nets.target.critic(next_obs, next_action, random["target_masks"]).softmax(-1)
+            target = project(next_probs, rows["reward"], rows["discount"], support)
+        logits = nets.critic(view.learned, rows["action"], random["masks"])
+        critic_loss = categorical_critic(logits, target, rows.get("weight"))
+        obs = view.obs
+        actor_logits = nets.frozen.critic(obs, nets.actor(obs).tanh(), random["masks"])
+        actor_loss = -mean(actor_logits.softmax(-1) @ support, valid)
         q, divergence = logits.softmax(-1) @ support, cross_entropy(logits, target)[2].clamp(min=0.0)
-        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": q.mean()}
-        return critic_loss + actor_loss, metrics | {"divergence": divergence}
-
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        loss, found = self.gradients(batch)
-        self.optimizer.step(loss)
-        self.params.follow(self.config.tau)
-        metrics = dict(found)
-        return Update(metrics, metrics.pop("divergence"))
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
+        return critic_loss + actor_loss, metrics | {"td_error": divergence}

@@ -4,21 +4,19 @@ DDPG is Q-learning for continuous actions: the actor learns the action with the 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, check_network, make_network
-from drl_cli.losses.critics import mse
-from drl_cli.networks.config import NetworkConfig
+from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, Random
+from drl_cli.algos.learner import Learner, by_step
+from drl_cli.losses.critics import mean, mse
 from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context
-from drl_cli.optim.optimizer import Optimizer
-from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Fraction, Positive
 
 ACTIONS = ("box",)
+TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
@@ -34,36 +32,41 @@ class Policy(DeterministicPolicy):
     """The deterministic actor, with exploration noise."""
 
 
-class Algorithm(BaseAlgorithm):
+class Algorithm(Learner):
     """Learns actor and critic in a trainer."""
 
-    policy_parts = ("actor",)
+    outputs = 1
+    """Number of the critic's outputs."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        check_network(config.name, network)
-        self.config, size = config, spec.action.size
-        actor, critic = make_network(network, spec, size), make_network(network, spec, 1, size)
-        self.params = Params(context, actor=actor, critic=critic)
-        self.params.target("actor")
-        self.params.target("critic")
-        self.optimizer = Optimizer(self.params, {"actor": config.lr, "critic": config.critic_lr}, context)
-        self.gradients = Gradients(self.params, self.loss, context)
+    def setup(self, config: Any, spec: EnvSpec) -> None:
+        size = spec.action.size
+        actor, self.critic = self.mlp(size), self.critics(self.outputs, size)
+        lrs, targets = {"actor": config.lr}, ("actor", "critic")
+        self.build(("actor",), config.critic_lr, lrs, targets, actor=actor, critic=self.critic)
+        # Only dropout needs random numbers.
+        self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
+        self.gradients = Gradients(self.params, self.loss, self.context)
 
-    def loss(self, nets: Nets, batch: Batch, noise: None) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the critic's squared Bellman error (eq. 5) minus the value of the actor's actions (eq. 6)."""
-        obs, next_obs = batch["obs"], batch["next_obs"]
+        view, valid = self.see(nets, rows), rows.get("valid_weight")
         with torch.no_grad():
-            next_q = nets.target.critic(next_obs, nets.target.actor(next_obs).tanh()).squeeze(-1)
-            target = batch["reward"] + batch["discount"] * next_q
-        q = nets.critic(obs, batch["action"]).squeeze(-1)
-        critic_loss = mse(q - target, batch.get("weight"))
-        actor_loss = -nets.frozen.critic(obs, nets.actor(obs).tanh()).mean()
-        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": q.mean()}
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_action = nets.target.actor(next_obs).tanh()
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)
+            target = rows["reward"] + rows["discount"] * next_q
+        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)
+        critic_loss = mse(q - target, rows.get("weight"))
+        obs = view.obs
+        actor_q = nets.frozen.critic(obs, nets.actor(obs).tanh(), random["masks"]).squeeze(-1)
+        actor_loss = -mean(actor_q, valid)
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
         return critic_loss + actor_loss, metrics | {"td_error": (q - target).abs()}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        loss, found = self.gradients(batch)
+        rows = self.rows(batch)
+        loss, found = self.gradients(rows, self.critic_masks(self.critic, len(rows["reward"]), self.noise))
         self.optimizer.step(loss)
         self.params.follow(self.config.tau)
         metrics = dict(found)
-        return Update(metrics, metrics.pop("td_error"))
+        return Update(metrics, by_step(metrics.pop("td_error"), batch))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy
-from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
-from drl_cli.losses.critics import twin_critics
+from drl_cli.algos.continuous.actors import Random, SquashedPolicy
+from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
+from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.group import Refused
 from drl_cli.utils.lazy import Tensor, torch
@@ -47,8 +47,9 @@ class Algorithm(SoftAlgorithm):
 
     def draw(self, rows: int) -> Random:
         """Return also a random order of the critics, `subset`."""
+        random = super().draw(rows)
         order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
-        return {**super().draw(rows), "subset": order}
+        return {**random, "subset": order}
 
     def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
         """Return the values `[N, B]` of N critics."""
@@ -66,7 +67,7 @@ class Algorithm(SoftAlgorithm):
             target = rows["reward"] + rows["discount"] * (least - cost)
         q = self.q(nets.critic, view.learned, rows["action"], random["masks"])
         loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": q.mean()}
+        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: as in `q`

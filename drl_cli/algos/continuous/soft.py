@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.continuous.actors import squashed
+from drl_cli.algos.continuous.actors import Random, squashed
 from drl_cli.algos.learner import Learner, by_step
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
@@ -17,12 +17,6 @@ from drl_cli.utils.ranges import Count, Positive
 
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP
-
-Random = dict[str, Any]  # Any: a tensor, or a list of tensors
-"""The random numbers of one loss, by name.
-
-`action` is normal noise `[B, A]`. `masks` and `target_masks` are dropout masks of the critics and their targets.
-"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,8 @@ class SoftAlgorithm(Learner):
     has_targets = True
     actor_outputs = 2
     """Number of the actor's outputs for each dimension of a box action."""
+    samples_actions = True
+    """Whether the losses draw actions. If not, only dropout needs random numbers."""
     betas: tuple[float, float] | None = None
     """Adam's betas for actor and critics; None: those of the optimizer's options."""
 
@@ -62,7 +58,8 @@ class SoftAlgorithm(Learner):
             log_alpha=1,
         )
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
-        self.noise = self.params.generator("noise", self.seed + 1)
+        draws = self.samples_actions or self.network.dropout > 0
+        self.noise = self.params.generator("noise", self.seed + 1) if draws else self.init
         self.critic_parts = (*self.encoder.parts, "critic")
         self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.critic_parts)
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor", "log_alpha")
@@ -84,10 +81,8 @@ class SoftAlgorithm(Learner):
 
     def draw(self, rows: int) -> Random:
         """Return the random numbers that a loss of `rows` rows uses."""
-        random = {"action": self.context.randn(rows, self.size, self.noise), "masks": (), "target_masks": ()}
-        if self.network.dropout:
-            random |= {name: self.masks(self.critic, rows, self.noise) for name in ("masks", "target_masks")}
-        return random
+        action = self.context.randn(rows, self.size, self.noise)
+        return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:
         """Return actions in the next states, and alpha times their log-probabilities `[B]`."""

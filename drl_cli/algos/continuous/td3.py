@@ -5,22 +5,18 @@ of both target critics, noise on the target's action, and an actor that is updat
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, check_network, make_network
-from drl_cli.losses.critics import twin_critics
-from drl_cli.networks.config import NetworkConfig
+from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, Random
+from drl_cli.algos.learner import Learner, by_step
+from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context
-from drl_cli.optim.optimizer import Optimizer
-from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 
 ACTIONS = ("box",)
+TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
@@ -38,49 +34,50 @@ class Policy(DeterministicPolicy):
     """The deterministic actor, with exploration noise."""
 
 
-class Algorithm(BaseAlgorithm):
+class Algorithm(Learner):
     """Learns actor and critics in a trainer."""
 
-    policy_parts = ("actor",)
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.size = spec.action.size
+        actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)
+        self.build(("actor",), config.lr, targets=("actor", "critic"), actor=actor, critic=self.critic)
+        self.noise = self.params.generator("noise", self.seed + 1)
+        self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.encoder.parts, "critic")
+        self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor")
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        check_network(config.name, network)
-        self.config, self.context, self.size = config, context, spec.action.size
-        actor, critic = make_network(network, spec, self.size), make_network(network, spec, 1, self.size, ensemble=2)
-        self.params = Params(context, actor=actor, critic=critic)
-        self.params.target("actor")
-        self.params.target("critic")
-        self.noise = self.params.generator("noise", seed + 1)
-        self.optimizer = Optimizer(self.params, {"actor": config.lr, "critic": config.lr}, context)
-        self.critic_gradients = Gradients(self.params, self.critic_loss, context, "critic")
-        self.actor_gradients = Gradients(self.params, self.actor_loss, context, "actor")
-
-    def critic_loss(self, nets: Nets, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics (algorithm 1), and |TD error| `[B]`."""
-        config, next_obs = self.config, batch["next_obs"]
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the squared Bellman error of both critics (algorithm 1), |TD error|, and features for the actor."""
+        config, view = self.config, self.see(nets, rows)
         with torch.no_grad():
-            smoothing = (config.target_noise * noise).clamp(-config.noise_clip, config.noise_clip)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            smoothing = (config.target_noise * random["action"]).clamp(-config.noise_clip, config.noise_clip)
             next_action = (nets.target.actor(next_obs).tanh() + smoothing).clamp(-1.0, 1.0)
-            next_q = nets.target.critic(next_obs, next_action).squeeze(-1).amin(0)
-            target = batch["reward"] + batch["discount"] * next_q
-        q = nets.critic(batch["obs"], batch["action"]).squeeze(-1)  # [2, B]
-        loss = twin_critics(q, target, batch.get("weight"))
-        return loss, {"critic_loss": loss, "q_mean": q.mean(), "td_error": (q - target).abs().mean(0)}
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
+            target = rows["reward"] + rows["discount"] * next_q
+        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
+        loss = twin_critics(q, target, rows.get("weight"))
+        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
+        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
-    def actor_loss(self, nets: Nets, batch: Batch, noise: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the first critic's value of the actor's actions."""
-        loss = -nets.frozen.critic(batch["obs"], nets.actor(batch["obs"]).tanh(), first=1).mean()
+        features = rows["features"]
+        q = nets.frozen.critic(features, nets.actor(features).tanh(), random["masks"], first=1).squeeze(-1)
+        loss = -mean(q, rows.get("valid_weight"))
         return loss, {"actor_loss": loss}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        noise = self.context.randn(len(batch["reward"]), self.size, self.noise)
-        loss, found = self.critic_gradients(batch, noise)
-        self.optimizer.step(loss, parts=("critic",))
+        rows = self.rows(batch)
+        num = len(rows["reward"])
+        random: Random = {"action": self.context.randn(num, self.size, self.noise)}
+        random |= self.critic_masks(self.critic, num, self.noise)
+        loss, found = self.critic_gradients(rows, random)
+        self.optimizer.step(loss, parts=self.critic_gradients.parts)
         metrics = dict(found)
-        td_error = metrics.pop("td_error")
+        td_error, rows["features"] = metrics.pop("td_error"), metrics.pop("features")
         if counts.opt_steps % self.config.actor_period == 0:
-            loss, found = self.actor_gradients(batch)
+            loss, found = self.actor_gradients(rows, random)
             self.optimizer.step(loss, parts=("actor",))
             self.params.follow(self.config.tau)
             metrics |= found
-        return Update(metrics, td_error)
+        return Update(metrics, by_step(td_error, batch))

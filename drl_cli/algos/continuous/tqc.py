@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy
-from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
-from drl_cli.losses.critics import quantile_critic
+from drl_cli.algos.continuous.actors import Random, SquashedPolicy
+from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
+from drl_cli.losses.critics import mean, quantile_critic
 from drl_cli.losses.distributional import midpoints
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.group import Refused
@@ -66,7 +66,7 @@ class Algorithm(SoftAlgorithm):
         weight, td_error = rows.get("weight"), (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
         losses = [quantile_critic(one, target, self.fraction, 1.0, weight) for one in quantiles]
         loss = torch.stack(losses).mean() / config.quantiles
-        metrics = {"critic_loss": loss, "q_mean": quantiles.mean()}
+        metrics = {"critic_loss": loss, "q_mean": mean(quantiles.mean(-1), rows.get("valid_weight"))}
         return loss, metrics | {"td_error": td_error, "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network

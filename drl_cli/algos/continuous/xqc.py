@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import BatchNormPolicy, check_rows, check_support
-from drl_cli.algos.continuous.soft import Random, SoftAlgorithm, SoftConfig
+from drl_cli.algos.continuous.actors import BatchNormPolicy, Random, check_rows, check_support
+from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import categorical_critic
 from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.optim.gradients import Nets
@@ -85,11 +85,9 @@ class Algorithm(SoftAlgorithm):
             target = project(next_probs, rows["reward"] - discount * cost, discount, support)
         logits = nets.critic(torch.cat([view.learned, view.next_obs]), action, True)[:, :num]
         loss = torch.stack([categorical_critic(one, target, rows.get("weight")) for one in logits]).sum()
-        # The projection clips infinite rewards and would hide them. Adding 0 times the reward makes the loss NaN.
-        loss = loss + 0.0 * rows["reward"].sum()
-        q = (logits.detach().softmax(-1) @ support).mean()
-        divergence = cross_entropy(logits.detach(), target)[2].clamp(min=0.0).mean(0)
-        return loss, {"critic_loss": loss, "q_mean": q, "td_error": divergence, "features": view.obs}
+        q_mean, divergence = (logits.softmax(-1) @ support).mean(), cross_entropy(logits, target)[2]
+        metrics = {"critic_loss": loss, "q_mean": q_mean, "td_error": divergence.clamp(min=0.0).mean(0)}
+        return loss, metrics | {"features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
         """Return the smaller mean return of the two critics, `[B]`. Batch norm uses its running statistics."""

@@ -1,0 +1,128 @@
+"""Padding, importance weights and dropout in every loss of the actor-critic algorithms that learn from replay."""
+
+import dataclasses
+
+import pytest
+import torch
+from learners import CASES, CPU, LENGTH, VECTOR, Learner, mapped, networks
+
+from drl_cli.algos.base import Counts
+from drl_cli.optim.group import Context
+
+NAMES = ("d4pg", "ddpg", "mpo", "redq", "sac", "sac_discrete", "td3", "tqc")
+SOFT = ("redq", "sac", "sac_discrete", "tqc")
+KINDS = [case for case in CASES if case[0] in NAMES]
+ALL = pytest.mark.parametrize(("name", "kind"), KINDS, ids=["-".join(case) for case in KINDS])
+
+
+def make(name, kind, memory="none", dropout=0.0, **options):
+    learner = Learner(name, kind, VECTOR, memory, **options)
+    learner.network = dataclasses.replace(learner.network, dropout=dropout)
+    algorithm = learner.algorithm()
+    for target in algorithm.params.targets.values():
+        noise = torch.randn(target.flat.shape, generator=torch.Generator().manual_seed(7))
+        target.flat.add_(0.1 * noise)
+    return algorithm, learner
+
+
+def gradients(algorithm, batch):
+    """Return the gradient of each part, and the update."""
+    update = algorithm.learn(batch, Counts())
+    return {name: algorithm.params[name].grad.clone() for name in algorithm.params.slices}, update
+
+
+def assert_equal(one, two):
+    for name, grad in one.items():
+        torch.testing.assert_close(grad, two[name], rtol=1e-3, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@ALL
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_padding_is_not_learned_from(name, kind, memory):
+    """Other values in the padding change no gradient, no metric, and no priority of a valid step."""
+    results = []
+    for scale in (0.0, 9.0):
+        algorithm, learner = make(name, kind, memory, dropout=0.2)
+        batch, rng = learner.batch(algorithm), torch.Generator().manual_seed(3)
+        padding = ~batch["valid"]
+        for key in ("obs", "next_obs", "reward", "discount"):
+            batch[key][padding] = scale * torch.randn(batch[key][padding].shape, generator=rng)
+        batch["action"][padding] = (scale > 0) * torch.ones_like(batch["action"][padding])
+        grads, update = gradients(algorithm, batch)
+        results.append((grads, update.metrics, update.priorities[batch["valid"][:, learner.context.burn_in :]]))
+    (one, metrics, priorities), (two, others, same) = results
+    assert_equal(one, two)
+    torch.testing.assert_close(dict(metrics), dict(others), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(priorities, same, rtol=1e-4, atol=1e-5)
+    assert all(grad.any() for grad in one.values())
+
+
+@ALL
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_sequences_with_padding_equal_the_rows_that_are_valid(name, kind, is_weighted, monkeypatch):
+    """Without a memory, each valid step counts as much as a transition."""
+    monkeypatch.setattr(Context, "randn", lambda self, rows, size, generator: torch.full((rows, size), 0.3))
+    monkeypatch.setattr("torch.rand", lambda *size, generator=None, device=None: torch.linspace(0, 1, *size))  # redq
+    algorithm, learner = make(name, kind, n_step=1)
+    rows, valid = learner.batch(algorithm, size=4 * LENGTH), torch.ones(4, LENGTH, dtype=torch.bool)
+    valid[0, :2], valid[3, 4:] = False, False
+    sequences = mapped(rows, lambda x: x.unflatten(0, (4, LENGTH))) | {"valid": valid}
+    rows = mapped(rows, lambda x: x[valid.flatten()])
+    if is_weighted:
+        sequences["weight"] = torch.linspace(0.2, 1.0, 4)
+        rows["weight"] = sequences["weight"].repeat_interleave(LENGTH)[valid.flatten()]
+    expected, plain = gradients(algorithm, rows)
+    found, update = gradients(make(name, kind, n_step=1)[0], sequences)
+    assert_equal(found, expected)
+    torch.testing.assert_close(dict(update.metrics), dict(plain.metrics), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(update.priorities[valid], plain.priorities, rtol=1e-4, atol=1e-5)
+
+
+@ALL
+def test_weights_scale_the_critics_loss_alone(name, kind):
+    (algorithm, learner), (other, _) = make(name, kind), make(name, kind)
+    batch = learner.batch(algorithm)
+    ones, plain = gradients(algorithm, batch | {"weight": torch.ones(8)})
+    twos, double = gradients(other, batch | {"weight": torch.full((8,), 2.0)})
+    torch.testing.assert_close(twos["critic"], 2.0 * ones["critic"])
+    torch.testing.assert_close(double.metrics["critic_loss"], 2.0 * plain.metrics["critic_loss"])
+    torch.testing.assert_close(double.priorities, plain.priorities)
+    if name in ("ddpg", "d4pg", "mpo"):  # the others learn the actor after the step of the critics
+        torch.testing.assert_close(twos["actor"], ones["actor"])
+
+
+@ALL
+@pytest.mark.parametrize("which", ["masks", "target_masks"])
+def test_dropout_masks_reach_critics_and_target_critics(name, kind, which, monkeypatch):
+    """Masks of zeros leave only the last biases; those of the target critics are 0 here. All rows have one obs."""
+    algorithm, learner = make(name, kind, dropout=0.5, **({"initial_alpha": 1e-9} if name in SOFT else {}))
+    drawn = algorithm.critic_masks(algorithm.critic, 8, algorithm.noise)
+    assert not torch.equal(drawn["masks"][0], drawn["target_masks"][0])
+    assert drawn["masks"][0].unique().tolist() == [0.0, 2.0]
+    zeros = {"masks": (), "target_masks": ()} | {which: [torch.zeros_like(mask) for mask in drawn[which]]}
+    monkeypatch.setattr(algorithm, "critic_masks", lambda *args: zeros)
+    critic, target = algorithm.params.modules["critic"], algorithm.params.targets["critic"].module
+    for network in networks(target):
+        network[-1].zero_()
+    batch = learner.batch(algorithm)
+    batch["obs"], batch["action"] = torch.zeros_like(batch["obs"]), torch.zeros_like(batch["action"])
+    batch["reward"][:], batch["discount"][:] = 0.5, 0.9
+    grads, update = gradients(algorithm, batch)
+    layers = [layer for network in critic.on(grads["critic"]).networks for layer in network[:-1]]
+    spread = float(update.priorities.max() - update.priorities.min())  # the targets differ by next_obs
+    assert any(layer.any() for layer in layers) == (which == "target_masks")
+    assert spread > 1e-4 if which == "masks" else spread < 1e-6
+    if name not in SOFT and name != "mpo":  # these actors learn from nothing but the critics
+        assert grads["actor"].any() == (which == "target_masks")
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_a_context_that_compiles_leaves_a_memory_eager(name):
+    learner = Learner(name, "box", VECTOR, "lstm")
+    batches = []
+    for compiles in (False, True):
+        learner.context = dataclasses.replace(CPU, compiles=compiles, burn_in=learner.context.burn_in)
+        algorithm = learner.algorithm()
+        algorithm.learn(learner.batch(algorithm), Counts())
+        batches.append(algorithm.params.flat)
+    torch.testing.assert_close(*batches)
