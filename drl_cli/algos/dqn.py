@@ -24,10 +24,11 @@ import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
-from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
+from drl_cli.algos.policy import NetworkPolicy, sample_choices
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import backed_up, half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import action_mask
 from drl_cli.networks.implicit import ActingNetwork, ValueNetwork
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
@@ -109,7 +110,7 @@ class Policy(NetworkPolicy):
             values = self.expected(self.q(features, self.rng))
         else:
             values, memory = self.forward(obs, last)
-        values = allowed(values, obs)
+        values = permitted(values, action_mask(obs))
         is_random = self.rng.random(len(values)) < self.epsilon
         best = values.argmax(-1)
         if self.is_boltzmann:
@@ -117,7 +118,8 @@ class Policy(NetworkPolicy):
         return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
     def priorities(self, rows: Columns) -> Array:
-        next_value = allowed(self.forward(next_obs := tree(rows, "next_obs"), None)[0], next_obs).max(-1)
+        next_obs = tree(rows, "next_obs")
+        next_value = permitted(self.forward(next_obs, None)[0], action_mask(next_obs)).max(-1)
         q = np.take_along_axis(self.forward(tree(rows, "obs"), None)[0], rows["action"][:, None], 1)[:, 0]
         error: Array = np.abs(backed_up(rows["reward"], rows["discount"], next_value, self.config.rescale) - q)
         return error

@@ -8,7 +8,7 @@ import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.losses.distributions import Distribution
-from drl_cli.losses.policy import FORBIDDEN
+from drl_cli.losses.policy import permitted
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
@@ -33,8 +33,8 @@ class RandomActions(Policy):
             return self.rng.uniform(-1.0, 1.0, (rows, self.action.size)).astype(np.float32)
         if mask is None and self.action.kind == "discrete":
             return self.rng.integers(self.action.size, size=rows)
-        logits = np.zeros((rows, self.action.size)) if mask is None else np.where(mask, 0.0, FORBIDDEN)
-        return sample_choices(logits, self.action.choices, self.rng)
+        logits = np.zeros((rows, self.action.size), np.float32)
+        return sample_choices(permitted(logits, mask), self.action.choices, self.rng)
 
 
 class NetworkPolicy(RandomActions):
@@ -71,7 +71,7 @@ class NetworkPolicy(RandomActions):
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         out, _ = self.forward(obs, last)
         if self.action.kind != "box":
-            return best_choices(allowed(out, obs), self.action.choices)
+            return best_choices(permitted(out, action_mask(obs)), self.action.choices)
         action = out[:, : self.action.size]
         if self.is_squashed:
             return np.tanh(action)
@@ -216,12 +216,6 @@ class TorchPolicy(RandomActions):
         counts = np.add.reduceat(legal, np.cumsum([0, *choices[:-1]]), 1, dtype=np.float32)
         log_prob: Array = -np.log(np.maximum(counts, 1)).sum(1)
         return log_prob
-
-
-def allowed(values: Array, obs: Obs) -> Array:
-    """Return values or logits `[n, choices]` with FORBIDDEN where the legal-action mask in `obs` is False."""
-    mask = action_mask(obs)
-    return values if mask is None else np.where(mask, values, np.float32(FORBIDDEN))
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -14,7 +14,8 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
 
     `probs` `[B, K]` are the probabilities of the support's equally spaced values z `[K]`; `reward` and `discount` are
     `[B]`. The probability of a result between two values of z is divided between both by linear interpolation. A result
-    outside the support counts as the nearest end (Bellemare et al. 2017, eq. 7). See `backed_up` for `rescale`.
+    outside the support counts as the nearest end (Bellemare et al. 2017, eq. 7). See `backed_up` for `rescale`. A row
+    whose reward is not finite becomes NaN, because the nearest end would hide that reward.
     """
     least, most, last = support[0], support[-1], len(support) - 1
     shifted = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
@@ -23,7 +24,8 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
     above_share = place - below
     index = below.long()
     out = torch.zeros_like(probs).scatter_add_(-1, index, probs * (1.0 - above_share))
-    return out.scatter_add_(-1, index + 1, probs * above_share)
+    out.scatter_add_(-1, index + 1, probs * above_share)
+    return torch.where(reward.isfinite().unsqueeze(-1), out, torch.nan)
 
 
 def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
