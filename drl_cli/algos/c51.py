@@ -11,8 +11,9 @@ from typing import Annotated
 import numpy as np
 
 from drl_cli.algos import distributional, dqn
-from drl_cli.algos.base import Batch
-from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
+from drl_cli.algos.q_learner import Random
+from drl_cli.losses.critics import mean
+from drl_cli.losses.distributional import project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
@@ -81,19 +82,22 @@ class Policy(dqn.Policy):
 class Algorithm(distributional.Algorithm):
     """Learns the distributions of C51 in a trainer."""
 
-    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
-        assert isinstance(config, Config)
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
+    def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
 
-    def distribution(self, values: Tensor) -> Tensor:
-        return values.softmax(-1)
+    def distribution(self, out: Tensor) -> Tensor:
+        return out.softmax(-1)
 
     def expected(self, distribution: Tensor) -> Tensor:
         return distribution @ self.support
 
-    def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss, derivative and KL divergence, given logits `q` `[N, K]` and probabilities `next_q` `[N, K]`."""
-        target = project(next_q, reward, rows["discount"], self.support, self.config.rescale)
-        loss, slope, divergence = cross_entropy(q, target)
-        return loss, slope, divergence.clamp(min=0.0)
+    def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+        """Return the distribution of reward + discount * return, projected onto the support, `[N, K]`."""
+        return project(next_q, reward, discount, self.support, self.config.rescale)
+
+    def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of the target and softmax(q), and their KL divergence `[N]`."""
+        cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
+        divergence = cross_entropy.detach() + torch.xlogy(target, target).sum(-1)
+        return mean(cross_entropy, weight), divergence.clamp(min=0.0)
