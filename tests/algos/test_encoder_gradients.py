@@ -3,6 +3,7 @@
 import pytest
 import torch
 from learners import IMAGE, LOOKS, VECTOR, Learner, Plain, taken
+from nets import nets
 from torch.distributions import Independent, Normal
 from torch.nn import functional
 
@@ -57,8 +58,8 @@ def test_dqn(obs, memory, double, weighted):
     algorithm = learner.algorithm()
     differ(algorithm)
     batch = learner.batch(algorithm) | ({"weight": torch.linspace(0.2, 1.0, 8)} if weighted else {})
-    plain = Plain(algorithm.encoder, online=algorithm.online.mlp)
-    target = Plain(algorithm.target_encoder, online=algorithm.target.mlp)
+    plain, theirs = Plain(algorithm.encoder, online=algorithm.online), nets(algorithm).target
+    target = Plain(algorithm.encoder.on(theirs), online=theirs.online)
     features, next_features, rows, _ = seen(plain, batch, learner.context.burn_in)
     with torch.no_grad():
         next_q = target.head("online", seen(target, batch, learner.context.burn_in)[1])[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
+from nets import layers, nets
 
 from drl_cli.algos.base import Counts
 from drl_cli.types import Column, PreviousStep
@@ -76,7 +77,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
                 np.testing.assert_allclose(columns["state"], memory, rtol=1e-5, atol=1e-5)
                 features, memory = encoder.memory.step(features, memory)
             if hasattr(algorithm, "means"):
-                expected = algorithm.means(algorithm.online, features)
+                expected = algorithm.means(nets(algorithm), features)
             else:
                 expected = (algorithm.q if name == "pqn" else algorithm.actor).forward(features)[0][0]
             np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
@@ -139,8 +140,8 @@ def test_dqns_targets_use_allowed_actions_only(double, memory):
     for key in ("obs", "next_obs"):
         batch[key]["action_mask"][...] = torch.tensor([True, False, True, False])
     batch["action"] = 2 * (batch["action"] // 2)
-    for network in (algorithm.online.mlp, algorithm.target.mlp):
-        network.networks[0][-1][1::2] = 1e4
+    for part in (algorithm.params["online"], algorithm.params.targets["online"]):
+        layers(algorithm.online, part.flat)[-1][1::2] = 1e4
     with torch.no_grad():
         priorities = algorithm.learn(batch, Counts()).priorities
     assert priorities.max() < 100

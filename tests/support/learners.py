@@ -149,6 +149,11 @@ def taken(column, index):
     return mapped(column, lambda x: x[index])
 
 
+def networks(head):
+    """Return the tensors of each network of a FlatMLP or a `drl.MLP`."""
+    return (head if hasattr(head, "networks") else head.on(head.flat.detach())).networks
+
+
 class Plain:
     """A copy of an algorithm's encoder and heads that uses plain autograd row by row."""
 
@@ -160,8 +165,8 @@ class Plain:
             for parameter in module.parameters():
                 parameter.grad = None
         self.heads = {
-            name: [[p.clone().requires_grad_() for p in network] for network in mlp.networks]
-            for name, mlp in heads.items()
+            name: [[p.clone().requires_grad_() for p in network] for network in networks(head)]
+            for name, head in heads.items()
         }
 
     def features(self, obs):
