@@ -81,7 +81,5 @@ class Algorithm(SoftAlgorithm):
 
     def entropy_target(self, mask: Tensor | None) -> Tensor | float:
         """Return the target entropy: one number or, with legal-action masks `[N, A]`, a number for each state."""
-        if mask is None:
-            return self.config.target_entropy * math.log(self.size)
-        target: Tensor = self.config.target_entropy * mask.sum(-1).clamp(min=1).log()
-        return target
+        share: float = self.config.target_entropy
+        return share * (math.log(self.size) if mask is None else mask.sum(-1).clamp(min=1).log())

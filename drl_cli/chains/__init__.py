@@ -1,4 +1,4 @@
-"""Whole updates as compiled graphs: record an update as it runs, compile the record, run the compiled program."""
+"""Whole updates as lists of operations and as compiled graphs: record an update as it runs, then run the record."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from drl_cli.chains.log import Log
     from drl_cli.chains.tape import Tape
 
-_present: list[Tape] = []
+_present: list[Tape | Log] = []
 
 
-def recording() -> Tape | None:
-    """Return the tape that records the present update, or None."""
+def recording() -> Tape | Log | None:
+    """Return the tape or the log that records the present update, or None."""
     return _present[-1] if _present else None
 
 

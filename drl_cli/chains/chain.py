@@ -12,7 +12,7 @@ such as the period of a delayed actor. Rare programs are not compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from drl_cli.chains.compiling import Compilation, NotCompiled
 from drl_cli.chains.program import Program
 from drl_cli.chains.record import Record
+from drl_cli.chains.results import attributes, builder, own_tensors, tensors_of
 from drl_cli.chains.tape import Tape, Untraceable
 from drl_cli.chains.when import When
 
@@ -37,12 +38,12 @@ class _Variant:
     """One program of an update: for one size of the batch, and one path of conditions."""
 
     def __init__(self, sizes: Any, record: Record, result: Any, owner: Any) -> None:
-        self.sizes, self.record, self._build = sizes, record, _builder(result)
+        self.sizes, self.record, self._build = sizes, record, builder(result)
         self.records, self.is_rare = 1, record.path.share() < RARE
         self.compilation: Compilation | None = None
         self.program: Program | None = None
         memory = {tensor.untyped_storage().data_ptr() for tensor in record.storages}
-        self.read = {name: x for name, x in _own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
+        self.read = {name: x for name, x in own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
         """Return what the update returned, with the program's outputs in place of its tensors."""
@@ -51,6 +52,8 @@ class _Variant:
 
 class Chain:
     """Calls `update(columns, counts)`, which returns tensors in tuples and dicts, or the compiled program of it.
+
+    Updates that are neither compiled nor recorded call `plain`, which makes the same update.
 
     `owner` is the object whose attributes the update may not change. If a demanded condition fails (`Tape.require`),
     the program's update is undone and `skipped` is returned.
@@ -62,24 +65,26 @@ class Chain:
         owner: Any,
         when: When,
         skipped: Callable[[], Any] = dict,
+        plain: Callable[[Columns, Any], Any] | None = None,
     ) -> None:
         self._update, self._owner, self._when, self._skipped = update, owner, when, skipped
+        self._plain = plain or update
         self._variants: list[_Variant] = []
         self._is_off = self._is_told = False
         when.chains.append(self)
 
     def __call__(self, columns: Columns, counts: Any = ()) -> Any:
         if self._is_off:
-            return self._update(columns, counts)
+            return self._plain(columns, counts)
         sizes = [(x.shape, x.stride()) for x in columns.values()]
         variant = self._find(sizes, counts)
         if variant is not None and variant.program is not None:
             return self._run(variant, columns, counts)
         if (variant is not None and variant.is_rare) or not self._when.may_start():
-            return self._update(columns, counts)
+            return self._plain(columns, counts)
         if variant is not None and variant.compilation is not None:
             if (library := self._library(variant, wait=False)) is None:
-                return self._update(columns, counts)
+                return self._plain(columns, counts)
             self._load(variant, library)
             return self(columns, counts)
         return (
@@ -106,7 +111,7 @@ class Chain:
         for name, tensor in variant.read.items():
             if getattr(self._owner, name) is not tensor:
                 self._give_up(f"the attribute '{name}' was replaced; change tensors in place")
-                return self._update(columns, counts)
+                return self._plain(columns, counts)
         if not variant.record.demands:
             return variant.result(variant.program([*columns.values()], counts))
         contents = variant.program.contents()
@@ -143,7 +148,7 @@ class Chain:
         """Record the update until two records are the same, undo them, and compile."""
         if len(self._variants) >= MOST_VARIANTS:
             self._give_up(f"its updates differ in more than {MOST_VARIANTS} ways")
-            return self._update(columns, counts)
+            return self._plain(columns, counts)
         last: _Variant | None = None
         for _ in range(MOST_RECORDS):
             tape, result, variant = self._recorded(sizes, columns, counts)
@@ -154,23 +159,23 @@ class Chain:
                 return self._skipped()
             if variant.is_rare:
                 self._variants.append(variant)
-                return self._update(columns, counts)
+                return self._plain(columns, counts)
             if last is not None and variant.record.equals(last.record):
                 break
             last = variant
         else:
             self._give_up("its updates differ from call to call")
-            return self._update(columns, counts)
+            return self._plain(columns, counts)
         self._variants.append(variant)
         self._start(variant, is_urgent=True)
         library = None if self._is_off else self._library(variant, wait=True)
         if library is None:
-            return self._update(columns, counts)
+            return self._plain(columns, counts)
         self._load(variant, library)
         return self(columns, counts)
 
     def _recorded(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
-        before = _attributes(self._owner)
+        before = attributes(self._owner)
         tape = Tape(counts)
         with tape:
             for column in columns.values():
@@ -178,14 +183,14 @@ class Chain:
             result = self._update(columns, tape.counts)
             is_sound = [torch.stack([*tape.conditions]).all()] if tape.conditions else []
         try:
-            record = tape.record([*_tensors(result), *is_sound])
+            record = tape.record([*tensors_of(result), *is_sound])
         except Untraceable as error:
             self._give_up(str(error))
             return tape, result, None
         if (num := len(record.graph.nodes)) > MOST_NODES:
             self._give_up(f"an update has {num} operations, which would take minutes to compile")
             return tape, result, None
-        changed = [name for name, value in _attributes(self._owner).items() if name in before and before[name] != value]
+        changed = [name for name, value in attributes(self._owner).items() if name in before and before[name] != value]
         variant = _Variant(sizes, record, result, self._owner)
         if changed and self._variants:
             self._give_up(f"an update changes the attribute '{changed[0]}'; change tensors in place, and use `counts`")
@@ -224,40 +229,3 @@ class Chain:
         self.reset()
         self._is_off = True
         self._when.warn(f"trainer.compile: the updates are not compiled, and run as before: {reason}")
-
-
-def _tensors(result: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a result, in tuples and dicts, in order."""
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, tuple | dict):
-        for part in result.values() if isinstance(result, dict) else result:
-            yield from _tensors(part)
-
-
-def _builder(result: Any) -> Callable[[Iterator[Tensor]], Any]:
-    """Return a function that makes a result like this one from other tensors."""
-    if isinstance(result, Tensor):
-        return next
-    if not isinstance(result, tuple | dict) or next(_tensors(result), None) is None:
-        return lambda tensors: result
-    if isinstance(result, dict):
-        by_name = [(name, _builder(part)) for name, part in result.items()]
-        return lambda tensors: {name: build(tensors) for name, build in by_name}
-    builders = [_builder(part) for part in result]
-    return lambda tensors: tuple([build(tensors) for build in builders])
-
-
-def _own_tensors(owner: Any) -> list[tuple[str, Tensor]]:
-    return [(name, value) for name, value in getattr(owner, "__dict__", {}).items() if isinstance(value, Tensor)]
-
-
-def _attributes(owner: Any) -> dict[str, Any]:
-    """Return the attributes of an object that hold its own numbers, words or tensors, to notice a change."""
-    plain = (int, float, bool, str, type(None))
-    attributes = getattr(owner, "__dict__", {}).items()
-    return {
-        name: id(value) if isinstance(value, Tensor) else value
-        for name, value in attributes
-        if isinstance(value, (*plain, Tensor))
-    }

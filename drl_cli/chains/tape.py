@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
@@ -30,10 +29,9 @@ from drl_cli.chains import _present, operations
 from drl_cli.chains.counts import Path, Probe
 from drl_cli.chains.memory import Geometry, Memory, Recipe, Unreadable
 from drl_cli.chains.record import Draw, Record, Storage, in_parts
+from drl_cli.chains.watch import Watch
 
 aten = torch.ops.aten
-HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
-"""Methods that read values without an operation that a dispatch mode sees."""
 _item = operator.getitem
 SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
@@ -44,6 +42,9 @@ class Untraceable(Exception):
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records an update; see the module."""
+
+    wants_plain = True
+    """Whether an optimizer has to make its step with plain operations."""
 
     def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
         super().__init__()  # type: ignore[no-untyped-call]
@@ -61,7 +62,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sound: list[Tensor] = []
         self._draws: list[tuple[Draw, fx.Node]] = []
         self._drawn: list[Tensor] = []
-        self._watch = _Watch(self)
+        self._watch = Watch(self)
 
     def __enter__(self) -> Tape:
         _present.append(self)
@@ -84,6 +85,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensor = torch.tensor(compute(self._counts), dtype=torch.float32)
         self._scalars.append((compute, tensor, self._declare(tensor)))
         return tensor
+
+    def effect(self, function: Callable[[Tensor], None], tensor: Tensor) -> None:
+        """Call a function that changes the tensor by something else than an operation: not in a graph."""
+        self.fail("a call to other trainers")
+        function(tensor)
 
     def require(self, condition: Tensor) -> None:
         """Demand that a condition, bool `[]`, holds. If it does not, the update has to be undone."""
@@ -312,19 +318,3 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _call(self, func: Any, *args: Any, **kwargs: Any) -> fx.Node:
         return self.graph.call_function(func, args, kwargs)
-
-
-class _Watch(TorchFunctionMode):
-    """Notes that an update reads the values of a tensor into numpy or a list."""
-
-    def __init__(self, tape: Tape) -> None:
-        super().__init__()
-        self.tape = tape
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in HOST:
-            self.tape.fail(f"Tensor.{func.__name__}: the update needs the value of a tensor in Python")
-        values: list[Any] = [args, kwargs]
-        tree_map_only(slice, lambda part: values.append((part.start, part.stop, part.step)), (args, kwargs))
-        tree_map_only(Probe, Probe.note_value, values)  # torch would read the number without a trace
-        return func(*args, **(kwargs or {}))

@@ -92,10 +92,11 @@ class Gradients:
         if self._nets is None:  # not in the constructor, because the algorithm may make its target networks later
             self._nets = _modules(self.params)
         self.params.collect()
-        for name in self.parts:
-            self.params[name].grad.zero_()
         loss, metrics = self.loss(self._nets, batch, noise)
-        torch.autograd.backward(loss, inputs=self.params.leaves(self.parts))
+        leaves = self.params.leaves(self.parts)
+        for leaf, grad in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+            assert leaf.grad is not None  # a view of params.grad, see Params.collect
+            leaf.grad.zero_() if grad is None else leaf.grad.copy_(grad)
         return loss, metrics
 
     def _in_one_graph(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:

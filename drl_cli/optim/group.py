@@ -9,13 +9,14 @@ from itertools import count
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from drl_cli.chains import recording
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
-    from drl_cli.chains.when import When
+    from drl_cli.chains.when import Resettable, When
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
 _NUMBERS = count()
@@ -63,9 +64,12 @@ class ProcessGroup:
 
     def mean_(self, tensor: Tensor) -> None:
         """Replace a tensor by its mean over all trainers; raise PeerLost if this or an earlier call failed."""
-        if self.size > 1:
-            self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
-            tensor /= self.size
+        if self.size == 1:
+            return
+        if (tape := recording()) is not None:
+            tape.effect(self._mean_, tensor)
+        else:
+            self._mean_(tensor)
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Return the rows of all trainers, `[size * N, ...]`, by rank; each trainer gives `[N, ...]`.
@@ -85,6 +89,10 @@ class ProcessGroup:
         if self.size > 1:
             self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
         return ends.sum(0)
+
+    def _mean_(self, tensor: Tensor) -> None:
+        self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
+        tensor /= self.size
 
     def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
         if self.broken:  # after a failure, a late answer could belong to an earlier all-reduce
@@ -106,6 +114,7 @@ class ProcessGroup:
 class Context:
     """What an algorithm uses for learning, besides its options: device, group of trainers, matrix products, optimizer.
 
+    If `replays`, updates run as lists of tensor operations, see `drl_cli.chains.replays`; `recorded` are these lists.
     If `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
     if it is None and `compiles`, torch.compile compiles the loss and the gradient. The
     first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
@@ -118,6 +127,8 @@ class Context:
     products: Products = field(default_factory=Products)
     compiles: bool = False
     chain: When | None = None
+    replays: bool = False
+    recorded: list[Resettable] = field(default_factory=list)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
     burn_in: int = 0
@@ -159,14 +170,13 @@ class Context:
         The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place. See
         `drl_cli.chains.chain.Chain`.
         """
-        if self.chain is None:
+        if self.chain is None and not self.replays:
             return step
-        from drl_cli.chains.chain import Chain
 
         def update(columns: Any, counts: Any) -> tuple[Any, Tensor | None]:
             return step(columns), owner.optimizer.norm
 
-        chain = Chain(update, owner, self.chain, lambda: (skipped(), None))
+        chain = self.chain_of(update, owner, lambda: (skipped(), None))
 
         def call(columns: Any) -> Any:  # Any: tensors by name, but perhaps stacks of images or parts of observations
             if not (type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())):
@@ -175,6 +185,20 @@ class Context:
             return result
 
         return cast(Function, call)
+
+    def chain_of(self, update: Callable[[Any, Any], Any], owner: Any, skipped: Callable[[], Any]) -> Callable[..., Any]:
+        """Return `update(columns, counts)` of `owner` as it runs in this context: replayed, compiled, or as it is.
+
+        `skipped` returns what an update returns that was skipped because a value is not finite.
+        """
+        from drl_cli.chains.chain import Chain
+        from drl_cli.chains.replays import Replays
+
+        plain: Callable[[Any, Any], Any] = update
+        if self.replays and not self.skips:
+            self.recorded.append(replays := Replays(update, owner))
+            plain = replays
+        return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
         """Return standard normal noise `[rows, size]`, which is this trainer's slice of noise drawn for all trainers.

@@ -92,8 +92,10 @@ class Optimizer:
         tape = recording()
         factor: float | Tensor = self.factor
         if tape is not None:
-            if not self.rule.is_plain:
+            if tape.wants_plain and not self.rule.is_plain:
                 tape.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
+            elif not self.config.is_constant and not (tape.wants_plain or isinstance(self.rule, FusedAdam)):
+                tape.fail("the learning rate of this optimizer is a number in Python")
             elif not self.config.is_constant:
                 factor = tape.scalar(lambda counts: self.factor)
         if self.context.skips:

@@ -79,7 +79,7 @@ class FusedAdam:
             for _, tensors in views:
                 for steps in tensors[-1]:
                     steps += 1
-        if recording():
+        if (tape := recording()) and tape.wants_plain:
             for part, tensors in views:
                 for own in zip(*tensors, strict=True):
                     self._plain_step(part, factor, *own)
@@ -168,7 +168,7 @@ class TorchOptim(OneForEachPart):
         self.is_plain = config.name in PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
-        if recording() is None or not self.is_plain:
+        if not ((tape := recording()) and tape.wants_plain and self.is_plain):
             super().step(names, factor)
             return
         plain_step = PLAIN[self.name]

@@ -53,6 +53,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         products=make_products(config.trainer.products, config.precision, torch_device, config.is_repeatable),
         compiles=config.trainer.compile is True and when is None,
         chain=when,
+        replays=config.trainer.compile is not False and torch_device.type == "cpu",
         optimizer=config.optimizer,
         reward=config.reward,
         total_env_steps=config.total_env_steps,
@@ -72,7 +73,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
 def make_when(config: Config, device: torch.device) -> When | None:
     """Return when whole updates are compiled. None: never, as for several trainers and GPUs."""
     choice = config.trainer.compile
-    if choice is False or config.trainer.num > 1 or device.type != "cpu":
+    if choice in (False, "replay") or config.trainer.num > 1 or device.type != "cpu":
         return None
     if config.is_repeatable:  # decided by facts that repeat, because the compiled program rounds in another way
         return When("before") if choice is True or config.planned_updates >= WORTH_A_WAIT else None

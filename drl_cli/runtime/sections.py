@@ -56,7 +56,7 @@ class TrainerConfig:
     updates_per_call: Count | None
     threads: Literal["auto"] | Count
     products: Literal["auto", "torch", "onednn"]
-    compile: Literal["auto"] | bool
+    compile: Literal["auto", "replay"] | bool
     on_nonfinite: Literal["stop", "skip"]
 
 

@@ -18,8 +18,10 @@ def single_trainer(config: Config, threads: int) -> Config:
 
     Its updates are compiled only with `trainer.compile=true`, because a trial must not wait for a compilation.
     """
-    share, compiles = max(1, config.trainer.batch_size // config.trainer.num), config.trainer.compile is True
-    trainer = replace(config.trainer, num=1, batch_size=share, threads=threads, compile=compiles)
+    share, compiles = max(1, config.trainer.batch_size // config.trainer.num), config.trainer.compile
+    trainer = replace(
+        config.trainer, num=1, batch_size=share, threads=threads, compile="replay" if compiles == "auto" else compiles
+    )
     return replace(config, trainer=trainer)
 
 

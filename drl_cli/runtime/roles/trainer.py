@@ -10,7 +10,6 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts, Update
 from drl_cli.algos.stacks import FrameBatch, Stacks
-from drl_cli.chains.chain import Chain
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
 from drl_cli.optim.group import Context, PeerLost, Refused
 from drl_cli.replay.frames import UNIQUE, Stacking
@@ -44,9 +43,10 @@ class Trainer:
         self.algorithm = build(context)
         self.normalizer, self.stackings = normalizer, stackings
         self.when = context.chain
-        self.chain: Chain | None = None
-        if self.when is not None and self.algorithm.is_one_step and not stackings:
-            self.chain = Chain(self._for_chain, self.algorithm, self.when, lambda: (_Made(skipped=1, steps=0), None))
+        self.context = context
+        self.chain: Callable[..., Any] | None = None  # Any: see Context.chain_of
+        if (context.replays or context.chain) and self.algorithm.is_one_step and not stackings:
+            self.chain = context.chain_of(self._for_chain, self.algorithm, lambda: (_Made(skipped=1, steps=0), None))
         self.opt_steps = self.calls = 0
         self.use = OwnUse()
 
@@ -158,8 +158,8 @@ class Trainer:
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
         torch.set_rng_state(torch.tensor(state["torch"]))
-        if self.when is not None:
-            self.when.reset()
+        for recorded in (*self.context.recorded, *([] if self.when is None else [self.when])):
+            recorded.reset()
         if self.normalizer is not None:
             self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])

@@ -1,0 +1,273 @@
+"""Log: records the calls of tensor operations of an update, while it runs, as the source of a Python function.
+
+    log = Log(counts)
+    with log:
+        for column in batch.values():
+            log.input(column)
+        result = update(batch, log.counts)   # runs as always, and changes its tensors
+    log.finish(results)                      # the tensors that the update returned
+    function = log.function()
+    results = function(*batch.values())      # makes the next update
+
+The function calls the same operations with the same tensors. It leaves out everything else: autograd, modules, the
+update's own Python code. So it computes the same bits in about half of the time. `Tape` records a graph for a compiler,
+which has to know what an operation does. A log only calls it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from drl_cli.chains import _present, operations
+from drl_cli.chains.bindings import Bindings
+from drl_cli.chains.counts import Path, Probe
+from drl_cli.chains.watch import Watch
+
+aten = torch.ops.aten
+
+
+class _Line(NamedTuple):
+    """`outs = text`, a line of the function; `uses` are the names of the tensors in `text`."""
+
+    outs: Sequence[str]
+    text: str
+    uses: frozenset[str]
+    is_tuple: bool = False
+    has_effect: bool = False
+
+
+class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records an update; see the module."""
+
+    wants_plain = False
+    """Whether an optimizer has to make its step with plain operations."""
+
+    def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.path, self._counts = Path(), counts
+        self.counts = counts and type(counts)._make(Probe.of(self.path, i, n) for i, n in enumerate(counts))
+        self.reason: str | None = None
+        """Why the update can't be replayed; None: it can."""
+        self.inputs: list[str] = []
+        self.scalars: list[Callable[[Any], float]] = []
+        self.statics: dict[str, Tensor] = {}
+        """Tensors that existed before the update, and constants, by name."""
+        self._values: dict[str, Any] = {}  # Any: functions and constants that the lines name
+        self._lines: list[_Line] = []
+        self._results: Sequence[str] = ()
+        self._names: dict[Any, str] = {}  # by storage, offset, shape, stride and type
+        self._storages: dict[int, Tensor] = {}  # one tensor of each storage
+        self._written: set[int] = set()
+        self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
+        self._watch = Watch(self)
+
+    def __enter__(self) -> Log:
+        _present.append(self)
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
+        _present.pop()
+
+    def input(self, tensor: Tensor) -> None:
+        """Make a tensor, such as a column of the batch, an argument of the function."""
+        self.inputs.append(self._new("x", tensor))
+
+    def scalar(self, compute: Callable[[Any], float]) -> Tensor:
+        """Return `compute(counts)` as a float64 tensor without dimensions, which is an argument of the function."""
+        with _disable_current_modes():
+            tensor = torch.tensor(compute(self._counts), dtype=torch.float64)
+        self.scalars.append(compute)
+        self.input(tensor)
+        return tensor
+
+    def effect(self, function: Callable[[Tensor], None], tensor: Tensor) -> None:
+        """Call a function that changes the tensor by something else than an operation, now and in every replay."""
+        name, called = self._name(tensor), self._value(function)
+        self._write([tensor])
+        self._lines.append(_Line((), f"{called}({name})", frozenset([name]), has_effect=True))
+        with _disable_current_modes():
+            function(tensor)
+
+    def require(self, condition: Tensor) -> None:
+        """Demand that a condition holds: not here, because an update that fails would have to be undone."""
+        self.fail("the update has to be undone if it is not finite")
+
+    def fail(self, reason: str) -> None:
+        """Note why the update can't be replayed. It goes on without a record."""
+        self.reason = self.reason or f"{operations.line()}: {reason}"
+
+    def finish(self, results: Sequence[Tensor]) -> None:
+        """Name the tensors that the function returns."""
+        if self.reason is None:
+            with self._guarded("its results"):
+                self._results = [self._name(tensor) for tensor in results]
+
+    def source(self) -> str:
+        """Return the source of the function. Every tensor is deleted after its last use."""
+        lines = self._needed()
+        last = {name: i for i, line in enumerate(lines) for name in (*line.outs, *line.uses)}
+        ends: dict[int, list[str]] = {}
+        for name, i in last.items():
+            if name not in self.statics and name not in self._results and name != "_":
+                ends.setdefault(i, []).append(name)
+        texts = [f"def replay({', '.join(self.inputs)}):"]
+        for i, line in enumerate(lines):
+            left = f"{', '.join(line.outs)}{',' if line.is_tuple else ''} = " if line.outs else ""
+            texts.append(f"    {left}{line.text}")
+            if i in ends:
+                texts.append(f"    del {', '.join(ends[i])}")
+        return "\n".join([*texts, f"    return ({''.join(f'{name}, ' for name in self._results)})"])
+
+    def _needed(self) -> list[_Line]:
+        """Return the lines that have an effect or whose results are used."""
+        used, needed = set(self._results), list[_Line]()
+        for line in reversed(self._lines):
+            if line.has_effect or not used.isdisjoint(line.outs):
+                used |= line.uses
+                needed.append(line)
+        return needed[::-1]
+
+    def forget(self) -> None:
+        """Free the tensors of the recorded update, which no replay needs."""
+        self._kept, self._storages, self._names = [], {}, {}
+
+    def function(self) -> Callable[..., tuple[Tensor, ...]]:
+        """Return the function. Its arguments are the inputs, with the scalars in the order of their calls."""
+        known: dict[str, Any] = {**self.statics, **self._values, "as_strided": torch.as_strided}
+        exec(compile(self.source(), "<replay>", "exec"), known)
+        function: Callable[..., tuple[Tensor, ...]] = known["replay"]
+        return function
+
+    def equals(self, other: Log) -> bool:
+        """Return whether two logs are the same function on the same memory, with equal constants."""
+        if self.source() != other.source() or self.statics.keys() != other.statics.keys():
+            return False
+        if any(self._values[name] != other._values[name] for name in self._values):
+            return False
+        return all(self._is_same(one, other.statics[name]) for name, one in self.statics.items())
+
+    def _is_same(self, one: Tensor, two: Tensor) -> bool:
+        if one.data_ptr() == two.data_ptr():
+            return True
+        is_written = operations.address(one) in self._written
+        return not is_written and one.shape == two.shape and bool(torch.equal(one, two))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        text, uses, binding = "", frozenset[str](), None
+        if self.reason is None:
+            with self._guarded(func):
+                self._check(func, args)
+                text, uses = self._call(args, kwargs)
+                self._write(operations.written(func, args, kwargs))
+                binding = Bindings.of(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if self.reason is None and binding is not None:
+            with self._guarded(func):
+                with _disable_current_modes():
+                    function = binding(out)
+                self._add(f"{self._value(function)}({text})", uses, func, args, kwargs, out)
+        return out
+
+    def _check(self, func: Any, args: Any) -> None:
+        if func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
+            self.fail("the update needs the value of a tensor in Python")
+        elif func.namespace == "c10d":
+            self.fail("a call to other trainers")
+        is_dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+        if is_dynamic and (func is not aten.index.Tensor or operations.has_mask(args[1])):
+            self.fail(f"{func}: the result's size depends on values")
+
+    @contextmanager
+    def _guarded(self, what: Any) -> Iterator[None]:
+        """Turn an error of the record into the reason why there is none: the update itself goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(f"{what} cannot be recorded: {error!r}")
+
+    def _add(self, text: str, uses: frozenset[str], func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Add a line, unless it only makes views of tensors that exist before the update."""
+        is_tuple = isinstance(out, tuple | list)
+        outs = [self._out(result) for result in (out if is_tuple else [out])]
+        is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+        has_effect = is_seeded or not outs or bool(operations.written(func, args, kwargs))
+        if all(name == "_" for name in outs):
+            outs = []
+        if outs or has_effect:
+            self._lines.append(_Line(outs, text, uses, is_tuple and bool(outs), has_effect))
+
+    def _out(self, result: Any) -> str:
+        if not isinstance(result, Tensor) or self._key(result) in self._names or not result.numel():
+            return "_"
+        source = self._storages.get(operations.address(result))
+        if source is not None and self._names[self._key(source)] in self.statics:
+            return "_"  # a view of a static tensor is static, too
+        return self._new("t", result)
+
+    def _call(self, args: Any, kwargs: Any) -> tuple[str, frozenset[str]]:
+        """Return the arguments as source, and the names of tensors in it."""
+        uses: set[str] = set()
+
+        def source(value: Any) -> str:
+            if isinstance(value, Tensor):
+                uses.add(name := self._name(value))
+                return name
+            if isinstance(value, list | tuple):
+                return f"[{', '.join(map(source, value))}]"
+            if value is None or type(value) in (bool, int, str):
+                return repr(value)
+            if type(value) is float and abs(value) < float("inf"):
+                return repr(value)
+            return self._value(value)
+
+        texts = [source(value) for value in args] + [f"{name}={source(value)}" for name, value in kwargs.items()]
+        return ", ".join(texts), frozenset(uses)
+
+    def _value(self, value: Any) -> str:
+        for name, known in self._values.items():
+            if known is value:
+                return name
+        name = f"c{len(self._values)}"
+        self._values[name] = value
+        return name
+
+    def _write(self, tensors: Sequence[Tensor]) -> None:
+        self._written |= {operations.address(tensor) for tensor in tensors}
+
+    def _name(self, tensor: Tensor) -> str:
+        """Return the name of a tensor, of another tensor that is the same, or of a new view of a known storage."""
+        if (name := self._names.get(self._key(tensor))) is not None:
+            return name
+        source = self._storages.get(operations.address(tensor))
+        if source is None or not tensor.numel() or (known := self._names[self._key(source)]) in self.statics:
+            self.statics[name := self._new("s", tensor)] = tensor.detach()
+            return name
+        if tensor.dtype != source.dtype:
+            raise ValueError("a view of another type")
+        offset = f"{known}.storage_offset() + {tensor.storage_offset() - source.storage_offset()}"
+        name = self._new("t", tensor)
+        text = f"as_strided({known}, {[*tensor.shape]}, {[*tensor.stride()]}, {offset})"
+        self._lines.append(_Line((name,), text, frozenset([known])))
+        return name
+
+    def _new(self, kind: str, tensor: Tensor) -> str:
+        name = self._names[self._key(tensor)] = f"{kind}{len(self._names)}"
+        self._storages.setdefault(operations.address(tensor), tensor)
+        self._kept.append(tensor)
+        return name
+
+    @staticmethod
+    def _key(tensor: Tensor) -> Any:
+        where = (operations.address(tensor), tensor.storage_offset())
+        return (*where, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)

@@ -1,0 +1,109 @@
+"""Replays: an update that runs as a list of tensor operations as soon as two updates called the same operations.
+
+Whatever differs between updates selects a list: sizes of the batch, and conditions on the counts, such as the period of
+a delayed actor. Replayed updates compute the same bits as the update itself. After 10, 20, 40, ... replays of a list,
+the update itself runs again, to notice if it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drl_cli.chains import recording
+from drl_cli.chains.log import Log
+from drl_cli.chains.results import attributes, builder, own_tensors, tensors_of
+
+Columns = Mapping[str, Tensor]
+MOST_VARIANTS = 8
+MOST_RECORDS = 4
+FIRST_CHECK = 10
+
+
+class _Variant:
+    """One list of operations: for one size of the batch, and one path of conditions."""
+
+    def __init__(self, sizes: Any, log: Log, result: Any, owner: Any) -> None:
+        self.sizes, self.log, self.records, self.calls, self.check = sizes, log, 1, 0, FIRST_CHECK
+        self.replay: Callable[..., tuple[Tensor, ...]] | None = None
+        self.build = builder(result)
+        memory = {tensor.untyped_storage().data_ptr() for tensor in log.statics.values()}
+        self.read = {name: x for name, x in own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
+
+    def is_present(self, owner: Any) -> bool:
+        """Return whether the owner still has the tensors that the list reads."""
+        return all(getattr(owner, name) is tensor for name, tensor in self.read.items())
+
+
+class Replays:
+    """Calls `update(columns, counts)`, which returns tensors in tuples and dicts, or replays it.
+
+    `owner` is the object whose attributes the update may not change. `why` tells why updates are not replayed.
+    """
+
+    def __init__(self, update: Callable[[Columns, Any], Any], owner: Any) -> None:
+        self._update, self._owner = update, owner
+        self._variants: list[_Variant] = []
+        self.why: str | None = None
+
+    def __call__(self, columns: Columns, counts: Any = ()) -> Any:
+        if self.why is not None or recording():
+            return self._update(columns, counts)
+        sizes = [(x.shape, x.stride()) for x in columns.values()]
+        variant = self._find(sizes, counts)
+        if variant is None and len(self._variants) >= MOST_VARIANTS:
+            return self._update(columns, counts)
+        if variant is None or variant.replay is None or variant.calls == variant.check:
+            return self._record(sizes, columns, counts, variant)
+        if not variant.is_present(self._owner):
+            self.reset()
+            return self._update(columns, counts)
+        variant.calls += 1
+        scalars = [torch.tensor(compute(counts), dtype=torch.float64) for compute in variant.log.scalars]
+        with torch.no_grad():
+            outputs = variant.replay(*columns.values(), *scalars)
+        return variant.build(iter(outputs))
+
+    def reset(self) -> None:
+        """Forget all lists, because tensors were replaced."""
+        self._variants = []
+
+    def _find(self, sizes: Any, counts: Any) -> _Variant | None:
+        for variant in self._variants:
+            if variant.sizes == sizes and variant.log.path.allows(counts):
+                return variant
+        return None
+
+    def _record(self, sizes: Any, columns: Columns, counts: Any, old: _Variant | None) -> Any:
+        """Make the update and record it. If `old` has the same operations, it can be replayed from now on."""
+        before = attributes(self._owner)
+        log = Log(counts)
+        with log:
+            for column in columns.values():
+                log.input(column)
+            result = self._update(columns, log.counts)
+        log.finish([*tensors_of(result)])
+        changed = [name for name, value in attributes(self._owner).items() if name in before and before[name] != value]
+        if log.reason is not None:
+            self._give_up(log.reason)
+        elif changed and self._variants:
+            self._give_up(f"an update changes the attribute '{changed[0]}'")
+        elif old is None:
+            self._variants.append(_Variant(sizes, log, result, self._owner))
+        elif log.equals(old.log):
+            old.check = 2 * old.calls or FIRST_CHECK
+            old.replay = old.replay or old.log.function()
+        elif old.replay is not None or old.records >= MOST_RECORDS:
+            self._give_up("its updates differ from call to call")
+        else:
+            new = _Variant(sizes, log, result, self._owner)
+            new.records = old.records + 1
+            self._variants[self._variants.index(old)] = new
+        return result
+
+    def _give_up(self, reason: str) -> None:
+        self.reset()
+        self.why = reason
