@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
@@ -59,6 +59,8 @@ class Learner(Algorithm):
     optimizer_class = Optimizer
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        if network.memory != "none":
+            context = replace(context, compiles=False)  # torch.compile does not take an LSTM or a GRU
         self.config, self.network, self.context, self.seed = config, network, context, seed
         self.init = torch.Generator().manual_seed(seed)
         self.encoder = Encoder.build(network, spec, self.init)

@@ -14,8 +14,8 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
 
     `probs` `[B, K]` are the probabilities of the support's equally spaced values z `[K]`; `reward` and `discount` are
     `[B]`. The probability of a result between two values of z is divided between both by linear interpolation. A result
-    outside the support counts as the nearest end (Bellemare et al. 2017, eq. 7). See `backed_up` for `rescale`. A row
-    whose reward is not finite becomes NaN, because the nearest end would hide that reward.
+    outside the support counts as the nearest end (Bellemare et al. 2017, eq. 7). The row of an
+    infinite reward is NaN, because the nearest end would hide the reward. See `backed_up` for `rescale`.
     """
     least, most, last = support[0], support[-1], len(support) - 1
     shifted = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
@@ -24,12 +24,11 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
     above_share = place - below
     index = below.long()
     out = torch.zeros_like(probs).scatter_add_(-1, index, probs * (1.0 - above_share))
-    out.scatter_add_(-1, index + 1, probs * above_share)
-    return torch.where(reward.isfinite().unsqueeze(-1), out, torch.nan)
+    return out.scatter_add_(-1, index + 1, probs * above_share) + 0.0 * reward.unsqueeze(-1)
 
 
 def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
-    """Compute the same as `project` in numpy, for policies."""
+    """Compute the same as `project` in numpy, for policies and finite rewards."""
     gap = (support[-1] - support[0]) / (len(support) - 1)
     shifted = np.clip(backed_up(reward[:, None], discount[:, None], support, rescale), support[0], support[-1])
     shares = np.clip(1.0 - np.abs(shifted[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K, K]

@@ -4,10 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from continuous import SPEC, config_of, make, policy_of
+from continuous import make, policy_of
 from graphs import weights
 from gymnasium.spaces import Box
-from learners import BY_HAND, CPU, IMAGE, TREE, mapped, stacked, values
+from learners import IMAGE, TREE, mapped, stacked, values
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.continuous import actors
@@ -15,11 +15,10 @@ from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.envs import actions
 from drl_cli.envs.probes.answers import Reach
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Refused
 from drl_cli.testing import check_learning
 from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
 
-FAMILY = [name for name in algorithms() if name not in (*BY_HAND, "mrq")]  # mrq learns from windows: test_mrq.py
+FAMILY = [name for name in algorithms() if load_algorithm(name).ACTIONS == ("box",)]
 NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
 DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, actors.DeterministicPolicy)]
 ALL = pytest.mark.parametrize("name", FAMILY)
@@ -39,7 +38,10 @@ def test_images_and_dicts_are_learned_from_and_acted_on(name, obs):
     policy, seen = policy_of(module, algorithm, spec=spec), draw(obs, 6, rng)
     with torch.no_grad():
         algorithm.params.modules["actor"].eval()
-        out = algorithm.params.modules["actor"](mapped(seen, torch.from_numpy))[:, :2].tanh()
+        seen_by_actor = mapped(seen, torch.from_numpy)
+        if hasattr(algorithm, "encoder"):
+            seen_by_actor = algorithm.encoder.features(seen_by_actor)
+        out = algorithm.params.modules["actor"](seen_by_actor)[:, :2].tanh()
     np.testing.assert_allclose(policy.greedy(seen), out, rtol=1e-4, atol=1e-5)
 
 
@@ -59,23 +61,6 @@ def random_rows(obs, rng, rows=8):
     columns |= {"reward": rng.standard_normal(rows).astype(np.float32), "discount": np.full(rows, 0.9, np.float32)}
     columns |= {"terminated": np.zeros(rows, np.bool_), "cut": np.arange(rows) % 4 == 3}  # reppo: rollouts of 4 steps
     return stacked([columns])
-
-
-@ALL
-def test_a_memory_is_refused(name):
-    module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", memory="lstm")
-    says = f"network.memory=lstm: {name} has no memory; say network.memory=none"
-    with pytest.raises(Refused, match=says):
-        module.Algorithm(config_of(module), network, SPEC, 0, CPU)
-    with pytest.raises(Refused, match=says):
-        module.Policy.check(config_of(module), network, SPEC)
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILY if name != "redq"])
-def test_dropout_is_refused(name):
-    module, network = load_algorithm(name), NetworkConfig((8,), "tanh", "uniform", dropout=0.1)
-    with pytest.raises(Refused, match="has no dropout; say"):
-        module.Algorithm(config_of(module), network, SPEC, 0, CPU)
 
 
 class Asymmetric(Reach):

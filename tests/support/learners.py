@@ -2,12 +2,13 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from confs import algo_config
 
-from drl_cli.algos.learner import NetworkAlgorithm
+from drl_cli.algos import learner
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
@@ -27,9 +28,16 @@ LOOKS = {
     "memory": (VECTOR, "lstm"),
     "tree-memory": (TREE, "gru"),
 }
-BY_HAND = [name for name in algorithms() if issubclass(load_algorithm(name).Algorithm, NetworkAlgorithm)]
-CASES = [(name, kind) for name in BY_HAND for kind in load_algorithm(name).ACTIONS]
-"""The algorithms with backward passes by hand, on an encoder; test_continuous.py has the others."""
+BASES = (learner.Learner, learner.NetworkAlgorithm)
+CASES = [
+    (name, kind)
+    for name in algorithms()
+    if issubclass(load_algorithm(name).Algorithm, BASES) and name not in ("crossq", "xqc")
+    for kind in load_algorithm(name).ACTIONS
+]
+"""The algorithms that learn on an encoder, also with a memory."""
+BY_HAND = [case for case in CASES if issubclass(load_algorithm(case[0]).Algorithm, learner.NetworkAlgorithm)]
+"""Those with backward passes by hand."""
 BURN_IN, LENGTH = 2, 6
 
 
@@ -149,11 +157,6 @@ def taken(column, index):
     return mapped(column, lambda x: x[index])
 
 
-def networks(head):
-    """Return the tensors of each network of a FlatMLP or a `drl.MLP`."""
-    return (head if hasattr(head, "networks") else head.on(head.flat.detach())).networks
-
-
 class Plain:
     """A copy of an algorithm's encoder and heads that uses plain autograd row by row."""
 
@@ -165,8 +168,8 @@ class Plain:
             for parameter in module.parameters():
                 parameter.grad = None
         self.heads = {
-            name: [[p.clone().requires_grad_() for p in network] for network in networks(head)]
-            for name, head in heads.items()
+            name: [[p.detach().clone().requires_grad_() for p in network] for network in networks(mlp)]
+            for name, mlp in heads.items()
         }
 
     def features(self, obs):
@@ -194,6 +197,16 @@ class Plain:
         else:
             parameters = list(getattr(self, part).parameters())
         return torch.cat([p.grad.flatten() for p in parameters])
+
+
+def networks(mlp):
+    """Return the parameters of each network of a FlatMLP or a drl.MLP."""
+    return mlp.networks if hasattr(mlp, "networks") else mlp.network(mlp.flat).networks
+
+
+def target_encoder(algorithm):
+    """Return the encoder with the modules of the target networks."""
+    return algorithm.encoder.on(SimpleNamespace(**{n: t.module for n, t in algorithm.params.targets.items()}))
 
 
 def chain(network, x):
