@@ -5,7 +5,7 @@ projected target. The policy chooses the action with the largest mean return. Al
 KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/dqn.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +15,7 @@ from drl_cli.algos.q_learner import Random
 from drl_cli.losses.critics import mean
 from drl_cli.losses.distributional import project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.head import Head
 from drl_cli.optim.group import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import Tensor, torch
@@ -67,6 +68,10 @@ class Policy(dqn.Policy):
             probs = np.diff(counts, axis=-1, prepend=np.float32(0.0))
         mean: Array = probs @ self.support
         return mean
+
+    def exported_head(self) -> Head:
+        risk = (self.config.risk, self.config.risk_level)
+        return replace(super().exported_head(), layers=self.params, support=self.support, risk=risk)
 
     def priorities(self, rows: Columns) -> Array:
         every = np.arange(len(rows["action"]))

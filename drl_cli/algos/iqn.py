@@ -10,14 +10,15 @@ largest mean of the quantiles at the midpoints of `policy_quantiles` equal inter
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drl_cli.algos import dqn, qr_dqn
 from drl_cli.algos.q_learner import STILL, Draws, Random
 from drl_cli.losses.distributional import midpoints, risky_fraction
 from drl_cli.networks import implicit
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.implicit import ActingNetwork
+from drl_cli.networks.head import Head
+from drl_cli.networks.implicit import ActingImplicitNetwork, ActingNetwork
 from drl_cli.networks.q_network import QShape
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
@@ -46,11 +47,21 @@ class Policy(dqn.Policy):
         fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
         width, actions = self.encoder.width, self.action.size
         shapes = implicit.implicit_shapes(network, width, actions, config.dueling, config.noisy)
-        return implicit.ActingImplicitNetwork(shapes, fraction)
+        return ActingImplicitNetwork(shapes, fraction)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         features, memory = self.encoder(obs, last)
         return self.expected(self.q(features, None)), memory
+
+    def exported_head(self) -> Head:
+        assert isinstance(self.q, ActingImplicitNetwork)
+        return replace(
+            super().exported_head(),
+            layers=self.q.means["online"],
+            trunk=self.q.means.get("trunk", ()),
+            trunk_activation=self.network.activation,
+            embedded=self.q.embedded,
+        )
 
     def expected(self, out: Array) -> Array:
         mean: Array = out.reshape(len(out), self.action.size, self.config.policy_quantiles).mean(-1)

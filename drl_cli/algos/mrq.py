@@ -17,6 +17,8 @@ from drl_cli.losses.policy import FORBIDDEN, permitted
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
+from drl_cli.networks.head import Head
+from drl_cli.networks.mlp import split
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
@@ -85,6 +87,21 @@ class Policy(TorchPolicy):
         uniform = torch.from_numpy(self.rng.random(out.shape, "float32"))
         relaxed = gumbel_softmax(permitted(out, action_mask(obs)), uniform, self.config.gumbel_temperature)
         return permitted(relaxed + 0.5 * noise, action_mask(obs)).argmax(-1), {}
+
+    def exported_head(self) -> Head:
+        state: Any = self.modules["state"]  # Any: a StateEncoder, whose module imports torch
+        actor: Any = self.modules["actor"]  # Any: an MLP
+        return Head(
+            torso=state.torso,
+            memory=None,
+            layers=split(actor.flat.detach().numpy(), actor.shapes),
+            activation=actor.activation,
+            layer_norm=len(actor.shapes[2]) == 1,  # the vectors of layer norm follow the first layer
+            is_squashed=self.action.kind == "box",
+            trunk=split(state.mlp.flat.detach().numpy(), state.mlp.shapes),
+            trunk_activation=state.mlp.activation,
+            norms_trunk=True,
+        )
 
 
 class Algorithm(BaseAlgorithm):

@@ -11,6 +11,7 @@ from drl_cli.losses.distributions import Distribution
 from drl_cli.losses.policy import permitted
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
+from drl_cli.networks.head import Head
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
@@ -76,6 +77,20 @@ class NetworkPolicy(RandomActions):
         if self.is_squashed:
             return np.tanh(action)
         return action if self.action.is_free else np.clip(action, -1.0, 1.0)
+
+    def exported_head(self) -> Head:
+        from drl_cli.networks.modules import Flat  # imports torch
+
+        learner, network, size = self.encoder.learner, self.network, self.action.size
+        *params, weight, bias = self.params
+        return Head(
+            torso=Flat(self.encoder.inputs) if learner is None or learner.torso is None else learner.torso,
+            memory=learner.memory if learner else None,
+            layers=[*params, weight[:, :size], bias[:size]],  # without the standard deviations of SAC
+            activation=network.activation,
+            layer_norm=network.layer_norm,
+            is_squashed=self.action.kind == "box" and self.is_squashed,
+        )
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return {"action": self.draw(obs), **self.encoder(obs, last)[1]}
