@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Learner, by_step
@@ -14,9 +14,6 @@ from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.schedules import linear
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
-
-if TYPE_CHECKING:
-    from drl_cli.networks.q_module import QNetwork
 
 
 class Random(NamedTuple):
@@ -51,16 +48,19 @@ class QLearner(Learner):
     """Number of inputs of the part `online` for each row."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
-        from drl_cli.networks import modules, q_module  # they import torch
+        from drl_cli.networks import modules, q_module  # these import torch
 
         self.num_actions, self.shapes = spec.action.size, self.network_shapes(spec)
         self.sigmas = {name: self.sigma_name.format(name) for name, shape in self.shapes.items() if shape.noisy}
         with modules.seeded(self.init):
-            networks = {name: q_module.QNetwork(shape, self.context.device) for name, shape in self.shapes.items()}
-        sigmas = {sigma: q_module.Sigma(self.shapes[name]) for name, sigma in self.sigmas.items()}
-        parts: dict[str, Any] = {**networks, **sigmas}  # Any: modules
+            self.networks = {name: q_module.QNetwork(shape) for name, shape in self.shapes.items()}
+        sigmas = {sigma: self.networks[name].flat.numel() for name, sigma in self.sigmas.items()}
+        parts: dict[str, Any] = {**self.networks, **sigmas}  # Any: modules and sizes
         self.build(tuple(parts), config.lr, targets=tuple(parts), **parts)
-        self.online: QNetwork = networks["online"]
+        self.online = self.networks["online"]
+        for name, sigma in self.sigmas.items():
+            self.params[sigma].flat.copy_(self.networks[name].first_sigma())
+            self.params.targets[sigma].copy()
         if config.noisy:
             self.noise = self.params.generator("noise", self.seed + 1)
         if self.network.dropout:
@@ -98,8 +98,8 @@ class QLearner(Learner):
     def part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
         """Return the outputs of a part of a Q network for inputs `x`."""
         noise, masks = random.noise.get(name), random.masks if name == "online" else ()
-        shift = None if noise is None else getattr(nets, self.sigmas[name])(noise)
-        out: Tensor = getattr(nets, name)(x, masks, shift)
+        sigma = None if noise is None else getattr(nets, self.sigmas[name])
+        out: Tensor = getattr(nets, name)(x, masks, sigma, noise)
         return out
 
     def draw(self, rows: int) -> Draws:
@@ -109,12 +109,10 @@ class QLearner(Learner):
             masks = self.masks(self.online, self.times * rows, self.drops)
         noise: list[dict[str, Tensor]] = [{}, {}, {}]
         if self.sigmas:
-            from drl_cli.networks.q_module import draw_noise  # imports torch
-
             sizes = [self.shapes[name].noise_size for name in self.sigmas]
             normals = torch.randn((3, sum(sizes)), generator=self.noise, device=self.context.device)  # for all trainers
             for name, own in zip(self.sigmas, torch.split(normals, sizes, 1), strict=True):
-                for of_network, one in zip(noise, draw_noise(self.shapes[name], own).unbind(), strict=True):
+                for of_network, one in zip(noise, self.networks[name].draw_noise(own).unbind(), strict=True):
                     of_network[name] = one
         online, target, chooser = noise
         return Draws(Random(online, masks), Random(target), Random(chooser))
@@ -122,6 +120,8 @@ class QLearner(Learner):
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
         loss, found = self.gradients(rows, self.draw(len(rows["reward"])))
+        if self.config.dueling:
+            self.online.zero_between_streams_(self.params["online"].grad)
         self.optimizer.step(loss)
         if (counts.opt_steps + 1) % self.config.target_period == 0:
             self.params.follow(self.config.tau)

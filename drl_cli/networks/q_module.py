@@ -1,11 +1,10 @@
-"""The trainer's Q network as torch modules: the means of the weights, and the sigmas of noisy weights."""
+"""The trainer's Q network as a torch module, and the noise of its weights."""
 
 import dataclasses
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drl_cli.networks.mlp_module import MLP
 from drl_cli.networks.q_network import QShape, factorised
@@ -17,57 +16,48 @@ SIGMA = 0.5
 class QNetwork(MLP):
     """The Q network of a QShape, `[N, features] -> [N, actions * atoms]`. Its parameters are the means of the weights.
 
-    The weights between dueling streams are 0 and get no gradient.
+    The weights between dueling streams start at 0. They stay 0 if `zero_between_streams_` zeroes their gradients.
     """
 
-    def __init__(self, shape: QShape, device: torch.device) -> None:
+    def __init__(self, shape: QShape) -> None:
         # In a dueling network, half of the last layer's weights are 0, so the other weights start sqrt(2) times larger.
         network, last = dataclasses.replace(shape.network, hidden=shape.hidden), 2**0.5 if shape.dueling else 1.0
         super().__init__(shape.features, shape.outputs, network, last=last)
-        used = used_weights(shape)
-        self.flat.data.mul_(used)
-        self.shape, self.used = shape, used.to(device)  # not a buffer, because policies need no copy
+        self.shape = shape
+        self.zero_between_streams_(self.flat.data)
 
     def forward(  # type: ignore[override]
-        self, x: Tensor, masks: Sequence[Tensor] = (), shift: Tensor | None = None
+        self, x: Tensor, masks: Sequence[Tensor] = (), sigma: Tensor | None = None, noise: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs. `masks` are dropout masks; `shift` `[size]`, made by Sigma, is added to the weights."""
-        flat: Tensor = self.flat
-        if self.shape.dueling and torch.is_grad_enabled():
-            flat = flat * self.used
-        out = self.evaluate(flat if shift is None else flat + shift, x, masks)
+        """Return the outputs for the weights mean + sigma * noise; `sigma` and `noise` are `[size]`.
+
+        The outputs of hidden layers are multiplied by the dropout masks `masks`.
+        """
+        flat = self.flat if sigma is None or noise is None else torch.addcmul(self.flat, sigma, noise)
+        out = self.evaluate(flat, x, masks)
         joined: Tensor = self.shape.joined(out) if self.shape.dueling else out
         return joined
 
+    def first_sigma(self) -> Tensor:
+        """Return the initial sigmas of all parameters, `[size]`. Layer norm has no noise."""
+        pieces = []
+        for weight in (shape for shape in self.shapes if len(shape) == 2):
+            sigma = SIGMA / weight[0] ** 0.5
+            pieces += [torch.full(weight, sigma), torch.full(weight[1:], sigma)]
+            if self.shape.network.layer_norm:
+                pieces += [torch.zeros(weight[1:])] * 2
+        return self.zero_between_streams_(torch.cat([piece.flatten() for piece in pieces])[: self.flat.numel()])
 
-class Sigma(nn.Module):
-    """The sigmas of a noisy Q network, one for each of its parameters and in the same order."""
+    def draw_noise(self, normals: Tensor) -> Tensor:
+        """Return noise of all parameters, `[n, size]`, made from standard normal samples `[n, noise_size]`."""
+        pieces = factorised(self.shapes, normals)
+        return self.zero_between_streams_(torch.cat([piece.flatten(1) for piece in pieces], 1))
 
-    def __init__(self, shape: QShape) -> None:
-        super().__init__()
-        pieces, inputs = [], 0
-        for before, own in pairwise([(), *shape.shapes]):
-            inputs = own[0] if len(own) == 2 else inputs
-            has_noise = len(own) == 2 or len(before) == 2  # else it is a vector of layer norm
-            pieces.append(torch.full(own, SIGMA / inputs**0.5 if has_noise else 0.0).flatten())
-        self.flat = nn.Parameter(torch.cat(pieces) * used_weights(shape))
-
-    def forward(self, noise: Tensor) -> Tensor:
-        """Return what the noise `[size]` adds to the network's parameters."""
-        return self.flat * noise
-
-
-def used_weights(shape: QShape) -> Tensor:
-    """Return 1 for each parameter, `[size]`, but 0 for the weights between dueling streams."""
-    ones = [torch.ones(each) for each in shape.shapes]
-    if shape.dueling:
-        shape.zero_between_streams_(ones[-2])
-    return torch.cat([each.flatten() for each in ones])
-
-
-def draw_noise(shape: QShape, normals: Tensor) -> Tensor:
-    """Return noise of all parameters, `[n, size]`, made from standard normal samples `[n, noise_size]`."""
-    pieces = factorised(shape.shapes, normals)
-    if shape.dueling:
-        shape.zero_between_streams_(pieces[-2])
-    return torch.cat([piece.flatten(1) for piece in pieces], 1)
+    def zero_between_streams_(self, flat: Tensor) -> Tensor:
+        """Zero the values for the weights between dueling streams in `[..., size]`; return the tensor."""
+        if self.shape.dueling:
+            weight, bias = self.shapes[-2:]
+            end = flat.shape[-1] - bias[0]
+            last = flat[..., end - weight[0] * weight[1] : end]
+            self.shape.zero_between_streams_(last.view(*flat.shape[:-1], *weight))
+        return flat
