@@ -106,6 +106,12 @@ class AlgorithmFailed(RunError):
     exit_code = USER_CODE
 
 
+class UserCodeFailed(RunError):
+    """A module of the user raised an exception: its policy, torso, optimizer, reward module or sampler, for example."""
+
+    exit_code = USER_CODE
+
+
 class AlgorithmRefused(RunError):
     """An algorithm can't run with its config."""
 

@@ -62,7 +62,7 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lines: list[_Line] = []
         self._results: Sequence[str] = ()
         self._names: dict[Any, str] = {}  # by storage, offset, shape, stride and type
-        self._storages: dict[int, Tensor] = {}  # one tensor of each storage
+        self._storages: dict[int, tuple[str, Any, torch.dtype]] = {}  # name, offset and type of a tensor in each
         self._written: set[int] = set()
         self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
         self._watch = Watch(self)
@@ -184,6 +184,8 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.fail("the update needs the value of a tensor in Python")
         elif func.namespace == "c10d":
             self.fail("a call to other trainers")
+        elif func is aten.as_strided.default and self._name(args[0]) in self.inputs:
+            self.fail("a place in memory that Python computes")
         is_dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
         if is_dynamic and (func is not aten.index.Tensor or operations.has_mask(args[1])):
             self.fail(f"{func}: the result's size depends on values")
@@ -208,10 +210,13 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._lines.append(_Line(outs, text, uses, is_tuple and bool(outs), has_effect))
 
     def _out(self, result: Any) -> str:
-        if not isinstance(result, Tensor) or self._key(result) in self._names or not result.numel():
+        if not isinstance(result, Tensor):
+            return "_"
+        self._kept.append(result)
+        if self._key(result) in self._names:
             return "_"
         source = self._storages.get(operations.address(result))
-        if source is not None and self._names[self._key(source)] in self.statics:
+        if source is not None and source[0] in self.statics:
             return "_"  # a view of a static tensor is static, too
         return self._new("t", result)
 
@@ -250,12 +255,13 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (name := self._names.get(self._key(tensor))) is not None:
             return name
         source = self._storages.get(operations.address(tensor))
-        if source is None or not tensor.numel() or (known := self._names[self._key(source)]) in self.statics:
+        if source is None or source[0] in self.statics:
             self.statics[name := self._new("s", tensor)] = tensor.detach()
             return name
-        if tensor.dtype != source.dtype:
+        known, begin, dtype = source
+        if tensor.dtype != dtype:
             raise ValueError("a view of another type")
-        offset = f"{known}.storage_offset() + {tensor.storage_offset() - source.storage_offset()}"
+        offset = f"{known}.storage_offset() + {tensor.storage_offset() - begin}"
         name = self._new("t", tensor)
         text = f"as_strided({known}, {[*tensor.shape]}, {[*tensor.stride()]}, {offset})"
         self._lines.append(_Line((name,), text, frozenset([known])))
@@ -263,7 +269,7 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _new(self, kind: str, tensor: Tensor) -> str:
         name = self._names[self._key(tensor)] = f"{kind}{len(self._names)}"
-        self._storages.setdefault(operations.address(tensor), tensor)
+        self._storages.setdefault(operations.address(tensor), (name, tensor.storage_offset(), tensor.dtype))
         self._kept.append(tensor)
         return name
 

@@ -48,6 +48,7 @@ class Replays:
         self._update, self._owner = update, owner
         self._variants: list[_Variant] = []
         self.why: str | None = None
+        self._failures = 0
 
     def __call__(self, columns: Columns, counts: Any = ()) -> Any:
         if self.why is not None or recording():
@@ -63,7 +64,7 @@ class Replays:
             return self._update(columns, counts)
         variant.calls += 1
         scalars = [torch.tensor(compute(counts), dtype=torch.float64) for compute in variant.log.scalars]
-        with torch.no_grad():
+        with torch._C._AutoDispatchBelowAutograd():
             outputs = variant.replay(*columns.values(), *scalars)
         return variant.build(iter(outputs))
 
@@ -88,7 +89,9 @@ class Replays:
         log.finish([*tensors_of(result)])
         changed = [name for name, value in attributes(self._owner).items() if name in before and before[name] != value]
         if log.reason is not None:
-            self._give_up(log.reason)
+            self._failures += 1
+            if self._failures > 1:  # the first update may differ: it may make what the others use
+                self._give_up(log.reason)
         elif changed and self._variants:
             self._give_up(f"an update changes the attribute '{changed[0]}'")
         elif old is None:

@@ -186,7 +186,9 @@ def check_use(config: Config, spec: EnvSpec, options: Options, typed: Sequence[s
     if config.explain:
         raise UsageError("explain: drl-bench measures; drl-train explain=true says where values come from")
     if options.tune and (
-        problem := refusal(config.algo.name, spec, "async", config.replay.table, typed=config.algo_name)
+        problem := refusal(
+            *(config.algo.name, spec, "async", config.replay.table), typed=config.algo_name, replay=config.replay.option
+        )
     ):
         raise UsageError(f"tune=true: {problem}")
 

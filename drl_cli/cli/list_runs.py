@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import yaml
 
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import algorithms
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import MAX_NAMED, all_runs
@@ -20,7 +22,9 @@ from drl_cli.runs.implied import differences
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.runtime.config import DESCRIBING
+from drl_cli.settings.algorithm import algorithm_options
 from drl_cli.settings.build import as_typed
+from drl_cli.settings.description import is_free, keys_of
 from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
@@ -132,21 +136,35 @@ def group_table(runs: Sequence[Run], options: Options) -> list[str]:
 
 
 def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
-    """Return the runs that fulfil every `key=value[,value]`. Raise UsageError for a key that no run has."""
+    """Return the runs that fulfil every `key=value[,value]`. Raise UsageError for a key that no run has or can have."""
     found = list(runs)
     for condition in sorted(conditions):
         key, equals, values = condition.partition("=")
         if not equals:
             own = ", ".join(group_of(Options).keys)
             raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {own}")
-        if key != "status":
-            known = {*DESCRIBING, *(key for run in runs for key in run.config)}
-            if runs and SHORT.get(key, key) not in known:
-                more = ["env", "algo", "status", *group_of(Options).keys]
-                raise UsageError(f"{key}: no run has this key.{key_hint(key, known, more)}")
+        if line := _unknown(key, runs):
+            raise UsageError(line)
         asked = (values.strip("[]") if key == "tags" else values).split(",")
         found = [run for run in found if any(_fits(run, key, one) for one in asked)]
     return found
+
+
+def _unknown(key: str, runs: Sequence[Run]) -> str | None:
+    """Return the error line for a key that no run has. Without runs, return it for a key that no run can have."""
+    if runs:
+        known = {*DESCRIBING, *(key for run in runs for key in run.config)}
+    else:
+        known = {
+            *keys_of(AlgoConfig),
+            *(f"algo.{option}" for name in algorithms() for option in algorithm_options(name)),
+        }
+        if key.startswith("algo.") or is_free(key, keys_of(AlgoConfig)):  # may be an option of the user's algorithm
+            return None
+    if key == "status" or SHORT.get(key, key) in known:
+        return None
+    hint = key_hint(key, known, ["env", "algo", "status", *group_of(Options).keys])
+    return f"{key}: {'no run has this key' if runs else 'there is no such key'}.{hint}"
 
 
 def sweep_lines(args: Sequence[str]) -> list[str]:

@@ -34,17 +34,18 @@ def left_text(status: Status) -> str:
 
 
 def report_line(status: Status) -> str:
-    """Return a line about training. Successive lines have aligned columns."""
+    """Return a line about training, without unknown values. Successive lines have aligned columns."""
+    rates = f"{_cell('{} env/s', status.env_steps_per_s)}  {_cell('{} updates/s', status.opt_steps_per_s)}"
     if status.awaits:
-        return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {_speed(status)}"
-    episodes = f"train return {number(status.train_return, '.1f'):>9}  length {number(status.train_length):>6}"
-    if status.train_return is None:
+        return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {rates}".rstrip()
+    mean, length = status.train_return, status.train_length
+    episodes = f"{_cell('train return {}', mean, 9, '.1f')}  {_cell('length {}', length)}"
+    if mean is None:
         episodes = f"{NO_EPISODE:<{len(episodes)}}"
-    left = "" if status.state == "ending" else f"  {left_text(status)}"
-    return (
-        f"{_begin(status, status.env_steps)}  {episodes}  {_speed(status)}  ratio {ratio_text(status)}  "
-        f"lag {number(status.policy_lag):>4}{left}"
-    )
+    ratio = "" if status.ratio is None else f"ratio {ratio_text(status)}"
+    left = "" if status.state == "ending" or status.left_s is None else left_text(status)
+    columns = (episodes, rates, ratio, _cell("lag {}", status.policy_lag, 4), left)
+    return "  ".join([_begin(status, status.env_steps), *columns]).rstrip()
 
 
 def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> str:
@@ -66,5 +67,7 @@ def _begin(status: Status, env_steps: int) -> str:
     return f"{clock(status.wall_s):>9}  {share:>6.1%}  step {env_steps:>{len(f'{status.total_env_steps:,}')},}"
 
 
-def _speed(status: Status) -> str:
-    return f"{number(status.env_steps_per_s):>6} env/s  {number(status.opt_steps_per_s):>6} updates/s"
+def _cell(text: str, value: float | None, width: int = 6, form: str = ",.0f") -> str:
+    """Return the text with the value in place of `{}`, or as many spaces if the value is unknown."""
+    cell = text.format(f"{number(value, form):>{width}}")
+    return " " * len(cell) if value is None else cell

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from drl_cli.chains import untaped
 from drl_cli.optim.group import Context
 from drl_cli.optim.modules import trained, views
 from drl_cli.optim.params import Params
@@ -90,7 +91,8 @@ class Gradients:
 
     def _eager(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:
         if self._nets is None:  # not in the constructor, because the algorithm may make its target networks later
-            self._nets = _modules(self.params)
+            with untaped():
+                self._nets = _modules(self.params)
         self.params.collect()
         loss, metrics = self.loss(self._nets, batch, noise)
         leaves = self.params.leaves(self.parts)

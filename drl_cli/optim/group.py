@@ -16,7 +16,8 @@ from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
-    from drl_cli.chains.when import Resettable, When
+    from drl_cli.chains.replays import Replays
+    from drl_cli.chains.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
 _NUMBERS = count()
@@ -128,7 +129,7 @@ class Context:
     compiles: bool = False
     chain: When | None = None
     replays: bool = False
-    recorded: list[Resettable] = field(default_factory=list)
+    recorded: list[Replays] = field(default_factory=list)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
     burn_in: int = 0

@@ -94,7 +94,7 @@ class Optimizer:
         if tape is not None:
             if tape.wants_plain and not self.rule.is_plain:
                 tape.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
-            elif not self.config.is_constant and not (tape.wants_plain or isinstance(self.rule, FusedAdam)):
+            elif not (self.config.is_constant or self.rule.is_plain):
                 tape.fail("the learning rate of this optimizer is a number in Python")
             elif not self.config.is_constant:
                 factor = tape.scalar(lambda counts: self.factor)

@@ -168,7 +168,7 @@ class TorchOptim(OneForEachPart):
         self.is_plain = config.name in PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
-        if not ((tape := recording()) and tape.wants_plain and self.is_plain):
+        if not self.is_plain:
             super().step(names, factor)
             return
         plain_step = PLAIN[self.name]

@@ -20,8 +20,8 @@ from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.run_log import tell
 
-MAX_TRIAL_ROWS = 4096
-"""Maximum number of rows in the trial batch. For a larger batch, the time is extrapolated."""
+MAX_TRIAL_STEPS = 4096
+"""Maximum number of steps in all rows of the trial batch. For a larger batch, the time is extrapolated."""
 SLOW_S = 2.0
 """A warning is printed if an update takes longer [s]."""
 
@@ -44,7 +44,8 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     from drl_cli.runtime.trial import random_batch, single_trainer, try_policy
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
-    rows = min(config.trainer.batch_size, MAX_TRIAL_ROWS)
+    length = 1 if config.replay.steps is None else config.replay.steps.length
+    rows = min(config.trainer.batch_size, max(2, MAX_TRIAL_STEPS // length))
     scale = config.trainer.batch_size / rows
     config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows))
     try:

@@ -46,10 +46,12 @@ def pace_problems(config: Config) -> list[str]:
         )
         return problems
     rows, share = rows_per_block(config), replay.num_rows // config.num_shards
-    if share < rows + config.algo.n_step * config.worker.envs:
+    if share < (needed := rows + config.algo.n_step * config.worker.envs):
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
         of += f" = {share} sequences" if replay.num_rows < capacity else ""
-        problems.append(f"replay.capacity={capacity}{of} is below one block of {rows} transitions")
+        enough = needed * config.num_shards * replay.row_stride
+        line = f"replay.capacity={capacity}{of} is below one block of {rows} transitions"
+        problems.append(f"{line}; say replay.capacity={enough} or more")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
 
 
@@ -60,6 +62,9 @@ def rollout_problems(config: Config) -> Iterator[str]:
             f"worker.random_steps={config.random_steps}: {title(config.algo_name)} is on-policy and would learn from "
             "random actions; say worker.random_steps=0"
         )
+    if config.replay.sampler == "fifo-once" and config.replay.servings > 1:
+        say = "say replay=fifo" if "fifo" in load_algorithm(config.algo.name).TABLES else "leave it out"
+        yield f"replay.times={config.replay.servings}: replay=fifo-once serves each row once; {say}"
     block, share = config.block_rows, config.trainer.batch_size // config.trainer.num
     if config.worker.unroll is not None and share % block:
         whose = f"trainer.batch_size {config.trainer.batch_size}"

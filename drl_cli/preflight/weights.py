@@ -1,6 +1,7 @@
 """`load_weights=PATH`: find the checkpoint, and check that its parameters fit this run's policy."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
@@ -13,11 +14,15 @@ from drl_cli.types import EnvSpec
 from drl_cli.utils.run_log import tell
 
 
-def with_weights(config: Config) -> Config:
-    """Return the config with the path of the checkpoint in `load_weights`. Raise UsageError if there is none."""
+def with_weights(config: Config, find: Callable[[str, str], Path] | None = None) -> Config:
+    """Return the config with the path of the checkpoint in `load_weights`. Raise UsageError if there is none.
+
+    `find` is by default `find_weights`.
+    """
     if config.load_weights is None:
         return config
-    return dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
+    path = (find or find_weights)(config.load_weights, config.output_dir)
+    return dataclasses.replace(config, load_weights=str(path))
 
 
 def find_weights(path: str, output_dir: str) -> Path:

@@ -37,9 +37,14 @@ class ReplayConfig:
         return self.capacity or MOST_TRANSITIONS
 
     @property
+    def row_stride(self) -> int:
+        """The number of transitions from the start of a row to the start of the next row."""
+        return 1
+
+    @property
     def num_rows(self) -> int:
-        """Capacity in rows. A row is one transition, except in SequencesConfig."""
-        return self.num_transitions
+        """Capacity in rows, enough for `capacity` transitions if episodes are long."""
+        return self.num_transitions // self.row_stride
 
     @property
     def table(self) -> str:

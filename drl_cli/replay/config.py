@@ -59,10 +59,8 @@ class UniformConfig(ReplayConfig):
         return self.rows in ("windows", "hindsight")
 
     @property
-    def num_rows(self) -> int:
-        """Capacity in rows, enough for `capacity` transitions if episodes are long."""
-        stride = self.seq_len - self.overlap if self.rows == "sequences" else 1
-        return self.num_transitions // stride
+    def row_stride(self) -> int:
+        return self.seq_len - self.overlap if self.rows == "sequences" else 1
 
     @property
     def frame_codec(self) -> str | None:

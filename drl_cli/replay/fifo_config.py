@@ -31,6 +31,10 @@ class FifoConfig(ReplayConfig):
         return "fifo-once" if self.times == 1 else self.sampler
 
     @property
+    def option(self) -> str:
+        return self.sampler
+
+    @property
     def frame_codec(self) -> str:
         return "none"
 
@@ -51,8 +55,6 @@ class FifoConfig(ReplayConfig):
         ahead = self.batches_ahead(versions)
         if self.rows != "rollouts":
             yield f"replay.rows={self.rows}: replay={self.sampler} serves rollouts; say replay.rows=rollouts"
-        if self.sampler == "fifo-once" and self.times > 1:
-            yield f"replay.times={self.times}: replay=fifo-once serves each row once; say replay=fifo"
         if self.max_staleness == 0 and load.is_async:
             yield (
                 "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: "

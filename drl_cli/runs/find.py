@@ -32,23 +32,42 @@ def find_run(run: str, output_dir: str) -> Path:
     """Return the run that `run` names. Raise UsageError.
 
     `run` is a path, `latest`, a glob, the start of an id, or the name of runs. A glob or a name is its newest run.
+    Print a note that names the other runs of a name.
     """
-    return _matches(run, output_dir)[-1]
+    found = _matches(run, output_dir)
+    _note_others(run, found[-1], found)
+    return found[-1]
 
 
 def find_saved_run(run: str, output_dir: str, is_quiet: bool = False) -> Path:
     """Return the newest matching run that has a checkpoint, or the newest match if none has. Raise UsageError.
 
-    Print a warning that names newer runs without a checkpoint, unless `is_quiet`.
+    Unless `is_quiet`, print a warning that names newer runs without a checkpoint, and a note that names the other runs
+    of a name.
     """
     found = _matches(run, output_dir)
     saved = next((each for each in reversed(found) if has_checkpoint(each)), found[-1])
     newer = [f"{each.name} ({Run(each).status})" for each in reversed(found) if each.name > saved.name]
     if newer and not is_quiet:
-        more = f" and {len(newer) - MAX_NAMED} more" if len(newer) > MAX_NAMED else ""
-        skipped = f"{', '.join(newer[:MAX_NAMED])}{more}"
-        print(f"warning: '{run}' is {saved.name}; newer runs without a checkpoint: {skipped}", file=sys.stderr)
+        print(f"warning: '{run}' is {saved.name}; newer runs without a checkpoint: {_listed(newer)}", file=sys.stderr)
+    if not is_quiet:
+        _note_others(run, saved, found)
     return saved
+
+
+def _note_others(run: str, taken: Path, found: Sequence[Path]) -> None:
+    """Print a note with the ids of the runs in `found` that are not `taken`, if `run` is the name of all of them."""
+    others = [each.name for each in reversed(found) if each != taken]
+    if others and run != "latest" and _name(taken) == run.removeprefix(NAME):
+        have, it = ("1 other run has", "it") if len(others) == 1 else (f"{len(others)} other runs have", "one")
+        line = f"{have} this name; to take {it}, type its id: {_listed(others)}"
+        print(f"note: {run} is {taken.name}; {line}", file=sys.stderr)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names in one text. Of many names, only count the last ones."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
 def has_checkpoint(run: Path) -> bool:

@@ -25,7 +25,7 @@ from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime
+from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.worker import Worker
@@ -62,11 +62,15 @@ def build(
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)
     pool = make_pool(config, spec, worker_place, incarnation)
-    shards = [learning_place.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
+    modules = config.outside_modules
+    shards = [
+        learning_place.spawn(f"replay {i}", make_replay, config, spec, i, modules=modules)
+        for i in range(config.num_shards)
+    ]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = learning_place.spawn("parameter server", ParameterServer)
 
-    def spawn_manage(wait: bool) -> Handle | None:
+    def spawn_manage(wait: bool) -> Handle[Manage] | None:
         """Start manage. If `wait` is False and Ray is still starting, return None."""
         if not wait and ray is not None and not ray.is_up():
             return None
@@ -95,9 +99,9 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
     weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
-    names = enumerate(roles(num))
+    args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
-        [runtime.spawn(name, make_trainer, config, spec, device, rank, weights, gpus=gpus) for rank, name in names]
+        [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
     )
 
 
@@ -106,7 +110,7 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
     if not config.num_proxies:
         return make_workers(config, spec, runtime, range(config.num_workers), incarnation)
 
-    def spawn_proxy(index: int, incarnation: int) -> Handle:
+    def spawn_proxy(index: int, incarnation: int) -> Handle[WorkerProxy]:
         node = _node(runtime, index, config.num_proxies)
         return runtime.spawn(f"proxy {index}", make_proxy, config, spec, runtime, index, incarnation, node=node)
 
@@ -132,9 +136,10 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 def make_workers(config: Config, spec: EnvSpec, runtime: Runtime, indices: range, incarnation: int) -> WorkerPool:
     """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 
-    def spawn(index: int, incarnation: int) -> Handle:
+    def spawn(index: int, incarnation: int) -> Handle[Worker]:
         node = None if config.num_proxies else _node(runtime, index, config.num_workers)
-        return runtime.spawn(f"worker {index}", Worker, config, spec, index, incarnation, node=node)
+        args, modules = (config, spec, index, incarnation), config.outside_modules
+        return runtime.spawn(f"worker {index}", Worker, *args, node=node, modules=modules)
 
     return WorkerPool(
         "worker",

@@ -12,10 +12,13 @@ import numpy as np
 from drl_cli.errors import CheckpointError
 from drl_cli.metrics.truncate import truncate_records
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.edges.worker_pool import worker_of
 from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
+from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.saver import drop_drafts
+from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 from drl_cli.types import Array
@@ -86,7 +89,7 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
         (run / "checkpoints").mkdir()
 
 
-def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
+def _on_loaded(graph: Orchestrator, shard: int, ref: Ref[int]) -> None:
     if rows := get(ref):
         graph.replay.filled.add(shard)
     if graph.config.is_on_policy:  # the loaded rows: 0 if the capacity of the queue has changed
@@ -105,16 +108,17 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         graph.calls.expect(ref, role, get)
     if checkpoint.has_replay:
         for i, shard in enumerate(graph.replay.shards):
-            ref = shard.call("load", str(folder), manifest)
-            graph.calls.expect(ref, f"replay {i}", partial(_on_loaded, graph, i))
+            rows = ask(shard, ReplayRole.load, str(folder), manifest)
+            graph.calls.expect(rows, f"replay {i}", partial(_on_loaded, graph, i))
     else:
         log.warning("%s holds no replay: it is refilled before the next update", folder.name)
     has_same_layout = checkpoint.state["workers"] == config.worker_layout
     names = {f"state.worker-{member.index}.safetensors": member for member in graph.pool.members}
     if config.restores_workers and has_same_layout and names.keys() <= manifest["sha256"].keys():
         for name, member in names.items():
-            ref = member.handle.call("load_state", read_arrays(folder, name, manifest))
-            graph.calls.expect(ref, f"worker {member.index}", get)
+            state = read_arrays(folder, name, manifest)
+            loaded = ask(worker_of(member), WorkerRole.load_state, state)
+            graph.calls.expect(loaded, f"worker {member.index}", get)
     graph.progress.load_state(checkpoint.state["progress"], checkpoint.has_replay)
     if checkpoint.has_replay:
         graph.limiter.load_state(checkpoint.state["limiter"])

@@ -21,7 +21,6 @@ from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
-from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.run_log import tell
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ def _on_error(
     if signals.has_raised:  # the error is Interrupted, or an error that Ray raised because of Interrupted
         return signal_code
     lost = session.lost() if session and isinstance(error, RoleLost) else None
-    exit_code = _report_error(RoleLost(lost) if lost else error, config, folder)
+    exit_code = _report_error(RoleLost(lost) if lost else error, folder)
     if orchestrator is not None and not (lost or isinstance(error, Diverged | NotSaved)):
         is_algorithms = exit_code == USER_CODE and not isinstance(error, EnvironmentFailed)
         try:
@@ -132,7 +131,7 @@ def _close(orchestrator: Orchestrator | None, session: Session | None, status: s
             atexit.register(session.leave, exit_code)
 
 
-def _report_error(error: BaseException, config: Config, folder: Path) -> int:
+def _report_error(error: BaseException, folder: Path) -> int:
     try:
         (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
     except OSError as full:
@@ -144,8 +143,6 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
         exit_code = error.exit_code
     elif isinstance(error, MemoryError):
         text, exit_code = f"MemoryError: {error}", RESOURCES
-    elif module := raised_by(error, config.outside_modules):
-        text, exit_code = f"{module} {raised(error)}", USER_CODE
     else:
         text, exit_code = f"{type(error).__name__}: {error}", RESOURCES if isinstance(error, OSError) else BUG
     tell(f"error: {text}")

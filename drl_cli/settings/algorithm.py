@@ -44,12 +44,14 @@ def algorithm_names() -> list[str]:
 
 
 def algorithms_with(option: str) -> list[str]:
-    """Return the built-in algorithms whose yaml sets this option. Do not import the algorithms, which is slow."""
-    found = []
-    for name in algorithms():
-        node = read_yaml(conf_dir() / "algo" / f"{name}.yaml")
-        found += [name] if option in node.get("algo", node) else []
-    return found
+    """Return the built-in algorithms whose yaml sets this option."""
+    return [name for name in algorithms() if option in algorithm_options(name)]
+
+
+def algorithm_options(name: str) -> list[str]:
+    """Return the options in the yaml of a built-in algorithm. Do not import the algorithm, which is slow."""
+    node = read_yaml(conf_dir() / "algo" / f"{name}.yaml")
+    return [*node.get("algo", node)]
 
 
 def short_name(algo: type[AlgoConfig]) -> str:
@@ -93,6 +95,8 @@ def refusal(
         return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
     if table not in accepted:
+        if table == "fifo" and "fifo-once" in accepted:  # with replay.times=1, fifo would fit
+            return f"{subject} can't learn from replay=fifo with replay.times above 1; leave replay.times out"
         in_order = [each for each in module.TABLES if each in IN_ORDER] if needs_steps else []
         tables = " or ".join(f"replay={each}" for each in in_order or module.TABLES)
         return f"{subject} can't learn from replay={replay or table}; say {tables}"

@@ -52,7 +52,10 @@ def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any
 def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
     """Return the overrides for Hydra. If the action space chooses the algorithm (`default_algorithm`), add it."""
     chosen = default_algorithm(overrides, file)
-    return [*for_hydra(overrides), *([f"algo={chosen}"] if chosen is not None else [])]
+    words = [*for_hydra(overrides), *([f"algo={chosen}"] if chosen is not None else [])]
+    if not _is_run(file):
+        return words
+    return [f"+{word}" if word.startswith("mode=") else word for word in words]  # a run's config has no defaults list
 
 
 def complete_with_family(overrides: Sequence[str], file: Path | None = None) -> list[str]:
@@ -103,9 +106,13 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
                 del node["hydra"]
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
-        is_run = file is not None and (file.parent / "run.json").is_file()
         named = {str(key): value for key, value in plain.items()}
-        yield (with_new_keys(named) if is_run else with_preset(named, choices.get("algo"))), choices
+        yield (with_new_keys(named) if _is_run(file) else with_preset(named, choices.get("algo"))), choices
+
+
+def _is_run(file: Path | None) -> bool:
+    """Return whether a main config is the config.yaml of a run."""
+    return file is not None and (file.parent / "run.json").is_file()
 
 
 def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from omegaconf import OmegaConf
 from drl_cli.algos.lookup import ACTIONS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
-from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
+from drl_cli.settings.build import as_typed, build, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.env_names import typed_values
-from drl_cli.settings.fill import fill, measure, with_short_warm_up
+from drl_cli.settings.fill import fill, measure, short_warm_up, with_short_warm_up
 from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
@@ -135,11 +135,14 @@ def algorithm_line(overrides: Sequence[str]) -> str | None:
 
 
 def tuned_line(plain: Mapping[str, Any]) -> str | None:
-    """Return a line such as `tuned sac-Pendulum-v1: 13 values`, or None if the Hydra job has no tuned values."""
+    """Return a line such as `tuned sac-Pendulum-v1: 13 values`, or None if the Hydra job has no tuned values.
+
+    Count only the values that the run uses: not those that the user's values or a shortened warm-up replace.
+    """
     option = _choices().get("tuned")
     if option is None:
         return None
-    values, have = _tuned_values(option), _flat(plain)
+    values, have = _tuned_values(option), _flat(plain) | short_warm_up(build(plain), ())
     holding = sum(have.get(key) == value for key, value in values.items())
     return f"tuned {option}: {holding} value{'s' * (holding > 1)}" if holding else None
 

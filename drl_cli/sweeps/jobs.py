@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TextIO
 
@@ -45,7 +46,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     missing file, because the file may exist when the job starts or when the sweep is resumed.
     """
     from drl_cli.preflight.preflight import preflight
-    from drl_cli.preflight.weights import with_weights
+    from drl_cli.preflight.weights import find_weights, with_weights
     from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
     from drl_cli.settings.fill import fill, with_short_warm_up
@@ -56,13 +57,14 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     configs: list[Config] = []
     problems: dict[str, list[int]] = {}
     changes: dict[str, list[int]] = {}
+    find = cache(find_weights)  # prints its notes once for all jobs
     tried: set[str] = set()
     codes: list[int] = []
     for job in jobs:
         try:
             check_command(CommandLine([], job.overrides, file, is_sweep=False))
             typed = build(mapping([*job.overrides, *more], file))
-            config, lines = with_short_warm_up(fill(with_weights(typed)), job.overrides)
+            config, lines = with_short_warm_up(fill(with_weights(typed, find)), job.overrides)
             for line in lines:
                 changes.setdefault(line, []).append(job.number)
             key = repr(config).replace(f"seed={config.seed}", "", 1)

@@ -38,10 +38,11 @@ class Case:
         context = context or self.context()
         return self.module.Algorithm(self.config.algo, self.config.network, self.spec, seed, context)
 
-    def context(self, group: ProcessGroup | None = None, skips: bool = False) -> Context:
+    def context(self, group: ProcessGroup | None = None, skips: bool = False, replays: bool = False) -> Context:
         burn_in = self.sequences.burn_in if self.sequences else 0
         optimizer, reward, group = self.config.optimizer, self.config.reward, group or ProcessGroup()
-        return Context(torch.device("cpu"), group, skips, optimizer=optimizer, burn_in=burn_in, reward=reward)
+        options: dict[str, Any] = {"optimizer": optimizer, "burn_in": burn_in, "reward": reward, "replays": replays}
+        return Context(torch.device("cpu"), group, skips, **options)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
         """Return a new policy, made as in a worker, with the parameters of `algorithm`, by default a new algorithm."""

@@ -9,7 +9,7 @@ from drl_cli.optim.group import Refused
 from drl_cli.settings.algorithm import refusal
 from drl_cli.testing.case import ROWS, Case, close, equal, like, tensors
 from drl_cli.testing.together import Together
-from drl_cli.types import Array, Column, Columns, PreviousStep, map_parts
+from drl_cli.types import Array, Column, Columns, PreviousStep, gathered, map_parts
 from drl_cli.utils.lazy import Tensor, torch
 
 UPDATES = 10
@@ -21,13 +21,14 @@ def check_algorithm(name: str, *overrides: str) -> None:
 
     Parameters must fit the policy. Actions must fit the environment. Equal seeds must give equal results. Training must
     continue bit-equally from a loaded state. Two trainers must give the same parameters as one trainer with all rows. A
-    skipped update must change nothing. An algorithm may refuse several trainers if its layers work only with one.
+    skipped update must change nothing. Replayed updates must compute the same bits. An algorithm may refuse several
+    trainers if its layers work only with one.
     """
     case = Case(name, *overrides)
     table = case.module.TABLES[0] if case.sequences is None else "sequences"
     problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], table)
     assert problem is None, problem
-    checks = (check_parameters, check_actions, check_update, check_resume, check_trainers, check_skip)
+    checks = (check_parameters, check_actions, check_update, check_resume, check_trainers, check_skip, check_replays)
     checks = (*checks, *((check_padding,) if case.sequences else ()))
     checks = (*checks, *((check_burn_in,) if case.sequences and case.sequences.burn_in else ()))
     for check in (*checks, *((check_batch_end,) if case.is_on_policy else ())):
@@ -174,6 +175,51 @@ def check_skip(case: Case) -> None:
     after = algorithm.params.state() | algorithm.optimizer.state()
     changed = [n for n, tensor in before.items() if not torch.equal(tensor, after[n]) and "generator." not in n]
     assert not changed, f"a skipped update changed {', '.join(changed)}"
+
+
+def check_replays(case: Case, updates: int = 14) -> list[str]:
+    """Check that replays (trainer.compile=replay) compute the same bits as updates; return why some can't be replayed.
+
+    A replay repeats the tensor operations of earlier updates. So `update` must not depend on anything in Python that
+    changes from call to call, but on `counts`.
+    """
+    plain, context = case.algorithm(3), case.context(replays=True)
+    state = torch.get_rng_state()
+    replayed = case.algorithm(3, context)
+
+    def update(columns: Columns, counts: Counts) -> Any:  # Any: tensors
+        made = replayed.learn(gathered(dict(columns)), counts)
+        return dict(made.metrics), made.priorities, dict(made.columns)
+
+    run = context.chain_of(update, replayed, dict) if replayed.is_one_step else update
+    for i in range(updates):
+        for algorithm in (plain, replayed):
+            algorithm.optimizer.schedule(10 * i)
+        batch, counts = case.batch(i), Counts(i, 10 * i)
+        torch.set_rng_state(state)
+        one = plain.learn(batch, counts)
+        torch.set_rng_state(state)
+        metrics, priorities, columns = run(_flat(batch), counts)
+        state = torch.get_rng_state()
+        mine = {**one.metrics, **one.columns, **({} if one.priorities is None else {"priorities": one.priorities})}
+        theirs = {**metrics, **columns, **({} if priorities is None else {"priorities": priorities})}
+        differ = [name for name, value in mine.items() if not torch.equal(value, theirs.get(name, value[..., None]))]
+        differ += [name for name, value in plain.state().items() if not torch.equal(value, replayed.state()[name])]
+        assert not differ, (
+            f"a replayed update gives another {differ[0]} than `update` itself: it depends on something in Python that "
+            "changes from call to call, such as an own count or random number; use `counts` and torch's generators"
+        )
+    return [one.why for one in context.recorded if one.why is not None]
+
+
+def _flat(batch: Batch) -> dict[str, Any]:
+    """Return the columns of a batch with the parts of observations as columns of their own, as a trainer gets them."""
+    flat: dict[str, Any] = {}
+    for name, column in batch.items():
+        flat |= (
+            {f"{name}.{path}": part for path, part in column.items()} if isinstance(column, dict) else {name: column}
+        )
+    return flat
 
 
 def check_padding(case: Case) -> None:

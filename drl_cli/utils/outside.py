@@ -6,10 +6,10 @@ import importlib.util
 import os
 import re
 import sysconfig
-import traceback
 from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -50,13 +50,23 @@ def import_object(path: str) -> Any:  # Any: a class or function of the user
 
 
 def raised_by(error: BaseException, modules: Iterable[str]) -> str | None:
-    """Return the first module whose source file is in the error's traceback, or None.
+    """Return the first module whose code was running when the error, or its cause, was raised; None for other code.
 
-    The traceback may come from another process.
+    Call this in the process that raised the error: an error from another process has no stack.
     """
-    text = _traceback(error)
+    running = {file for file, _ in _stack(error)}
     files = ((module, source_file(module)) for module in modules)
-    return next((module for module, file in files if file is not None and f'File "{file}"' in text), None)
+    return next((module for module, file in files if file in running), None)
+
+
+def _stack(error: BaseException) -> list[tuple[Path, int]]:
+    """Return file and line of each frame from which the error and its causes were raised, the innermost frame last."""
+    frames: list[tuple[Path, int]] = []
+    chain: BaseException | None = error
+    while chain is not None:
+        frames = [(Path(frame.f_code.co_filename), line) for frame, line in walk_tb(chain.__traceback__)] + frames
+        chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+    return frames
 
 
 def source_file(module: str) -> Path | None:
@@ -75,22 +85,23 @@ def source_hash(file: Path) -> str:
 
 def raised(error: BaseException) -> str:
     """Describe an error of the user's code in one line: `raised NameError: name 'x' is not defined (my_env.py:3)`."""
-    return f"raised {type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+    # the message of a syntax error has the line
+    where = "" if isinstance(error, SyntaxError) else _place(_stack(error))
+    return f"raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
-def _place(error: BaseException) -> str:
-    """Return the place of an error, or '' for a syntax error, whose message has the line."""
-    return "" if isinstance(error, SyntaxError) else place(_traceback(error))
+def place(dump: str) -> str:
+    """Return the place of a text of `faulthandler` as `_place` does; its last line is the innermost line."""
+    return _place([(Path(file), int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', dump)])
 
 
-def place(trace: str) -> str:
-    """Return the innermost line of the user's code in a traceback, as ' (file.py:3)'.
+def _place(frames: list[tuple[Path, int]]) -> str:
+    """Return the innermost line of the user's code, as ' (file.py:3)'.
 
     If there is none, return a line of another package. Return '' if all lines belong to drl-cli or to a library that
-    it uses. The last line of the traceback is the innermost line.
+    it uses.
     """
-    frames = [(Path(file), line) for file, line in re.findall(r'File "([^"<]+)", line (\d+)', trace)]
-    outside = [frame for frame in frames if not _is_machinery(frame[0])]
+    outside = [frame for frame in frames if not (frame[0].name.startswith("<") or _is_machinery(frame[0]))]
     if not outside:
         return ""
     own = [frame for frame in outside if not PACKAGES & set(frame[0].parts)]
@@ -113,7 +124,3 @@ def _is_machinery(file: Path) -> bool:
     folders = PACKAGES & set(file.parts)
     library = file.parts[file.parts.index(folders.pop()) + 1] if folders else None
     return library in LIBRARIES if library else file.is_relative_to(sysconfig.get_path("stdlib"))
-
-
-def _traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from interpreted import chained_learn, without_compiler
+from learning_cases import NAMES, case_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains import chain as chain_module
@@ -16,10 +17,7 @@ from drl_cli.chains.chain import MOST_VARIANTS, Chain
 from drl_cli.chains.program import Program
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.optim.group import Context
-from drl_cli.settings.conf import conf_dir
-from drl_cli.testing.case import Case
 
-NAMES = sorted(file.stem for file in (conf_dir() / "algo").glob("*.yaml"))
 UNTRACEABLE = {"r2d2": "the result's size depends on values"}
 """R2D2's memory starts again where an episode begins, which depends on the batch."""
 
@@ -309,11 +307,6 @@ def test_pays_off_waits_and_then_needs_a_long_rest():
         answers.append(([short() for _ in range(100)][-1], [long() for _ in range(100)][-1]))
     assert not any(short_may for short_may, _ in answers)
     assert [long_may for _, long_may in answers] == [False] * 20 + [True] * 20
-
-
-def case_of(name):
-    # Batch norm makes the gradients of some biases 0 up to rounding. Adam would make whole steps of these gradients.
-    return Case(name, "network.hidden=[16,16]", *(["optimizer.name=sgd"] if name in ("crossq", "xqc") else []))
 
 
 def differences(name, num, when, skips=False):

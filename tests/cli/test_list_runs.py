@@ -62,6 +62,33 @@ def test_a_condition_on_no_key_names_the_key_that_is_meant(outputs, drl_here, co
     assert (done.returncode, done.stderr) == (2, f"error: {says}\n")
 
 
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ("lr=3", "error: lr: there is no such key. Did you mean algo.lr?"),
+        ("clip=0.1", "error: clip: there is no such key. Did you mean algo.clip?"),
+        ("learning_rate=3", "error: learning_rate: there is no such key. Did you mean algo.lr?"),
+        ("stats=done", "error: stats: there is no such key. Did you mean status?"),
+        ("worker.nums=1", "error: worker.nums: there is no such key. Did you mean worker.num?"),
+        ("gibberish=1", "error: gibberish: there is no such key."),
+        *(
+            (word, "no runs in {cwd}/outputs")
+            for word in ("algo.lr=3", "algo.clip=0.1", "algo.my_option=1", "env=Pole")
+        ),
+        *(
+            (word, "no runs in {cwd}/outputs")
+            for word in ("env.kwargs.g=1", "status=done", "name=wide", "worker.num=1")
+        ),
+        *((word, "no runs in {cwd}/outputs") for word in ("reward=icm", "algo=sac", "replay.her_k=2")),
+    ],
+)
+def test_a_condition_on_no_key_is_an_error_without_runs_too(tmp_path, monkeypatch, drl_here, condition, says):
+    monkeypatch.chdir(tmp_path)
+    done = drl_here("list", "runs", condition)
+    is_wrong = says.startswith("error: ")
+    assert (done.returncode, done.stdout + done.stderr) == (2 * is_wrong, says.format(cwd=tmp_path) + "\n")
+
+
 def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(outputs, listed):
     assert days(listed("runs", "name=null")) == [5, 4, 3, 2, 1]
     assert "name" not in listed("runs")[0].split()

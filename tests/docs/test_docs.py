@@ -30,8 +30,30 @@ def test_every_test_that_a_page_names_exists(page):
         assert f"def {test}" in file.read_text(), test
 
 
+def prose(path):
+    """Return the text of a page without its blocks of code."""
+    return re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+
+
+def headings(path):
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_every_link_leads_to_a_file_and_a_heading(path):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", prose(path)):
+        page = path.parent / target if target else path
+        assert page.exists(), target
+        assert not anchor or anchor in headings(page), f"{target}#{anchor}"
+
+
 def test_every_module_of_the_architecture_exists():
     page = (ROOT / "docs" / "architecture.md").read_text()
+    assert not re.search(r"\.\w+` \(\d+\)|about \d+ lines", page), "numbers of lines become wrong"
     names = [name for name in re.findall(r"`([\w/.]+\.py|[\w/]+/)`", page) if not name.startswith("<")]
     assert len(names) > 20
     package = ROOT / "drl_cli"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -79,6 +80,8 @@ def test_any_field_may_be_unknown(field):
     line = report_line(dataclasses.replace(STATUS, **{field: empty}))
     assert "nan" not in text + line
     assert "None" not in text + line
+    assert not re.search(r"(^| )-( |$)", line)
+    assert line == line.rstrip()
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -143,7 +146,9 @@ def test_lines_of_training_and_evaluation_are_aligned():
         "  0:00:34   12.3%  step  12,288  train return    -182.3  length    112     812 env/s     102 updates/s  "
         "ratio 0.483 of 0.5  lag   12  left at most 0:03:58"
     )
-    assert len({line.index("train return") for line in reports}) == len({line.index("env/s") for line in reports}) == 1
+    assert (
+        len({line.index("train return") for line in reports}) == len({line.index("updates/s") for line in reports}) == 1
+    )
     score = evaluation_line(STATUS, SCORE, 10_000, is_best=True)
     assert score == (
         "  0:00:34   12.3%  step  12,288  eval  return     201.5  +- 3.2 [195.0, 205.0] over 10 episodes  "
@@ -166,3 +171,17 @@ def test_a_line_before_the_first_episode_has_ended_says_so():
 def test_a_line_about_waiting():
     warm = dataclasses.replace(STATUS, awaits="warm-up", done=640, needed=1000)
     assert "waiting for warm-up 640/1,000     812 env/s" in report_line(warm)
+    unknown = dataclasses.replace(warm, env_steps_per_s=None, opt_steps_per_s=None)
+    assert report_line(unknown).endswith("  waiting for warm-up 640/1,000")
+
+
+def test_the_first_report_leaves_out_what_is_not_known_yet():
+    rates = {"env_steps_per_s": None, "opt_steps_per_s": None, "left_s": None}
+    first = report_line(dataclasses.replace(STATUS, **rates))
+    line = report_line(STATUS)
+    assert first == f"{line[: line.index('    812')]:<{line.index('ratio')}}ratio 0.483 of 0.5  lag   12"
+    without = report_line(dataclasses.replace(STATUS, **rates, ratio=None, policy_lag=None))
+    assert without.endswith("length    112")
+    assert report_line(dataclasses.replace(STATUS, opt_steps_per_s=None)).endswith(
+        f"  812 env/s{' ' * 20}ratio 0.483 of 0.5  lag   12  left at most 0:03:58"
+    )

@@ -3,7 +3,7 @@
 import json
 import math
 
-from drl_cli.metrics.status import MAX_SCORES, STATUS_FILE, Status
+from drl_cli.metrics.status import STATUS_FILE, Status
 
 FULL = Status(
     title="Pendulum-v1 sac async seed 0",
@@ -50,10 +50,11 @@ def test_unknown_fields_and_broken_files_are_ignored(tmp_path):
 
 def test_the_newest_evaluations_and_the_first_best_are_kept():
     status = Status()
-    for i in range(MAX_SCORES + 5):
+    for i in range(60):
         status = status.evaluated(i, float(min(i, 50)))
-    assert len(status.scores) == MAX_SCORES
-    assert status.scores[-1] == (MAX_SCORES + 4, 50.0)
+    assert [steps for steps, _ in status.scores] == [*range(60)]
+    status = status.evaluated(60, 50.0)
+    assert [steps for steps, _ in status.scores] == [*range(1, 61)]
     assert status.best == (50, 50.0)
 
 

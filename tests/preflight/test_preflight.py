@@ -59,10 +59,11 @@ REFUSED = [
         ("overlap=80 must be below replay.seq_len=80; say replay.overlap=40",),
     ),
     (("replay=prioritized", "replay.initial_priority=worker"), USAGE, ("SAC's policy has no critic", "say replay")),
-    (("algo=ppo", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; say replay=fifo",)),
+    (("algo=ppo", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; leave it out",)),
+    (("algo=impala", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; say replay=fifo",)),
     (("algo=ppo", "replay.rows=windows"), USAGE, ("replay=fifo-once serves rollouts; say replay.rows=rollouts",)),
     (("replay.rows=rollouts",), USAGE, ("replay=uniform can't serve rollouts; say replay=fifo-once",)),
-    (("algo=ppo", "replay=fifo", "replay.times=2"), USAGE, ("PPO can't learn from replay=fifo; say replay=fifo-once",)),
+    (("algo=ppo", "replay=fifo", "replay.times=2"), USAGE, ("with replay.times above 1; leave replay.times out",)),
     (("algo=ppo", "replay.max_staleness=0", "mode=async"), USAGE, ("mode=async", "say replay.max_staleness=1")),
     (("algo=ppo", "worker.random_steps=64"), USAGE, ("worker.random_steps=64: PPO is on-policy", "random actions")),
     (
@@ -208,8 +209,27 @@ def test_every_shard_holds_a_hand_over(config):
     (problem,) = pace_problems(config(*fits, "replay.shards=4", "orchestrator.min_inserts=100"))
     assert "replay.capacity=1000 / replay.shards=4 is below one block of 256" in problem
     (problem,) = pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=10000"))
-    assert problem == "replay.capacity=10000 = 250 sequences is below one block of 256 transitions"
+    assert problem.startswith(
+        "replay.capacity=10000 = 250 sequences is below one block of 256 transitions; say replay."
+    )
     assert pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=20000")) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay.shards=4", "orchestrator.min_inserts=100"),
+        ("replay=sequences",),
+        ("replay=sequences", "replay.seq_len=2000", "replay.overlap=100", "replay.shards=2"),
+    ],
+)
+def test_the_advised_capacity_is_the_smallest_that_holds_a_block(config, words):
+    def lines(capacity):
+        found = pace_problems(config(*words, "worker.block_rows=256", f"replay.capacity={capacity}"))
+        return [line for line in found if "below one block" in line]
+
+    advised = int(re.search(r"say replay.capacity=(\d+) or more", lines(1000)[0])[1])
+    assert (lines(advised), len(lines(advised - 1))) == ([], 1)
 
 
 def test_one_more_shard_for_every_25_workers(config):

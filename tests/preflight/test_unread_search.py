@@ -43,6 +43,9 @@ FAST = "algo.lr=0.05 algo.epsilon_steps=64 algo.target_period=4"
 GREEDY = "algo.lr=0.05 algo.epsilon_start=0.5 algo.epsilon_end=0.1 algo.epsilon_steps=64 algo.target_period=4"
 """DQN often follows its values, so that options of the policy have an effect."""
 
+APEX = f"env=CartPole-v1 algo=apex mode=single {FAST} orchestrator.sample_insert_ratio=1"
+"""Ape-X with as many updates as steps, so that the online and the target network soon prefer different actions."""
+
 CONTINUOUS = ("ddpg", "d4pg", "tqc", "crossq", "xqc")
 
 PIECES = "algo.lr=0.05 replay.seq_len=8 replay.burn_in=4 replay.overlap=2"
@@ -56,6 +59,7 @@ FAMILIES = [
     ),
     (f"env=CartPole-v1 algo=qr_dqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     (f"env=CartPole-v1 algo=iqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
+    (APEX, ("algo.", "replay.")),
     ("env=CartPole-v1 algo=sac_discrete mode=single algo.lr=0.05", ("algo.",)),
     ("env=Pendulum-v1 algo=sac mode=single algo.lr=0.05", LEARNS),
     *((f"env=Pendulum-v1 algo={algo} mode=single algo.lr=0.05", ("algo.",)) for algo in CONTINUOUS),
@@ -120,6 +124,10 @@ def test_no_option_of_noise_is_accepted_without_effect():
     assert [
         *typed_without_effect(base, lambda keys: [k for k in keys if k.startswith(("algo.noise", "algo.ou_"))])
     ] == []
+
+
+def test_double_q_learning_of_ape_x_has_an_effect():
+    assert [*typed_without_effect(APEX.split(), lambda keys: ["algo.double"])] == []
 
 
 def test_the_search_finds_a_key_without_effect_and_a_crash(monkeypatch):

@@ -10,7 +10,7 @@ from counting import check_counter_rows
 from graphs import COUNTER, TINY, at, make_config, on_collected, weights, workers
 
 from drl_cli.envs.make import read_spec
-from drl_cli.errors import EnvironmentFailed, RoleLost
+from drl_cli.errors import EnvironmentFailed, RoleLost, UserCodeFailed
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime, get
@@ -252,3 +252,16 @@ def test_workers_take_turns_if_the_limiter_admits_one(build_graph):
     graph.run()
     assert sorted(blocks) == [0, 1, 2]
     assert max(blocks.values()) - min(blocks.values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("network=late_parts:Torso", "no idea"),
+        ("network=late_parts:ActingTorso", "no idea"),
+        ("replay.sampler=late_parts:Rows", "no rows"),
+    ],
+)
+def test_errors_of_the_users_parts_name_their_module_in_every_role(build_graph, override, says):
+    with pytest.raises(UserCodeFailed, match=rf"^late_parts raised Lost: {says} \(.*late_parts\.py:\d+\)$"):
+        build_graph(COUNTER, "mode=sync", override).run()

@@ -7,7 +7,7 @@ import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, at, on_collected, weights
 
-from drl_cli.errors import EnvironmentFailed, RoleLost
+from drl_cli.errors import EnvironmentFailed, RoleLost, UserCodeFailed
 from drl_cli.runtime.place.handles import get
 
 pytestmark = pytest.mark.ray
@@ -83,6 +83,12 @@ def test_an_environment_that_raises_in_another_process(build_graph):
     args = ("env=drl_cli.envs.probes:Faulty-v0", "+env.kwargs.at=60", "worker.max_restarts=0")
     graph = build_graph(*args, "mode=async", on_ray=True)
     with pytest.raises(EnvironmentFailed, match="probe crashed at step 60"):
+        graph.run()
+
+
+def test_a_torso_that_raises_in_another_process(build_graph):
+    graph = build_graph("network=late_parts:Torso", "mode=async", on_ray=True)
+    with pytest.raises(UserCodeFailed, match=r"^late_parts raised Lost: no idea \(.*late_parts\.py:24\)$"):
         graph.run()
 
 

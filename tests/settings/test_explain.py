@@ -173,6 +173,12 @@ def test_the_tuned_values_that_hold_are_counted():
     assert job(tuned_line, "env=MountainCarContinuous-v0") is None
 
 
+def test_a_tuned_warm_up_that_is_shortened_is_not_counted():
+    words = ("env=HalfCheetah-v5", "algo=sac", "mode=single")
+    whole = int(job(tuned_line, *words).split()[2])
+    assert job(tuned_line, *words, "total_env_steps=3000") == f"tuned sac-mujoco: {whole - 1} values"
+
+
 def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_counted():
     base, on_it = (job(tuned_line, "env=Acrobot-v1", f"algo={algo}").split(": ")[1] for algo in ("dqn", "rainbow"))
     assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start

@@ -187,6 +187,20 @@ def test_slots_are_counted_from_typed_configs(tmp_path, monkeypatch):
     assert checked[1][1] == made.folder
 
 
+def test_the_runs_of_a_name_are_noted_once_for_all_jobs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("drl_cli.preflight.preflight.preflight", lambda *args: None)
+    for i in range(2):
+        best = tmp_path / f"Ant/sac-async/2026010{i}-s0/checkpoints/best"
+        best.mkdir(parents=True)
+        (best / "manifest.json").write_text("{}")
+        (best.parents[1] / "run.json").write_text('{"name": "wide"}')
+    made = Sweep(Path(), [])
+    made.add([["env=Pendulum-v1", "load_weights=wide", f"seed={i}", f"output_dir={tmp_path}"] for i in range(3)])
+    assert len(jobs.check_jobs(made, made.jobs, {})) == 3
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note == "note: wide is 20260101-s0; 1 other run has this name; to take it, type its id: 20260100-s0"
+
+
 @pytest.mark.parametrize(("start", "place"), [(None, "the cluster"), (start_here, "this machine")])
 def test_a_line_if_more_jobs_are_asked_for_than_there_is_room_for(start, place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(jobs, "job_slots", lambda configs: Slots([set(), set()], 9, start))

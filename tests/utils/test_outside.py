@@ -96,9 +96,15 @@ def test_the_module_that_raised_is_found(folder):
         net.fail()
     assert outside.raised_by(caught.value, ["their_package.module", "their_module"]) == "their_module"
     assert outside.raised_by(caught.value, ["their_package.module", "their_absent"]) is None
-    error = ValueError("raised in another process, whose traceback is in the text")
-    error.__cause__ = RuntimeError(f'Traceback:\n  File "{folder}/their_module.py", line 3, in fail\n')
+    error = ValueError("wrapped")
+    error.__cause__ = caught.value
     assert outside.raised_by(error, ["their_module"]) == "their_module"
+    text = RuntimeError(f'a text like a traceback:\n  File "{folder}/their_module.py", line 3, in fail\n')
+    assert outside.raised_by(text, ["their_module"]) is None
+    text.__context__ = caught.value
+    assert outside.raised_by(text, ["their_module"]) == "their_module"
+    text.__suppress_context__ = True
+    assert outside.raised_by(text, ["their_module"]) is None
 
 
 def test_the_innermost_line_of_the_users_code_is_named(folder, monkeypatch):
@@ -120,9 +126,7 @@ def test_only_a_line_outside_drl_cli_and_its_libraries_is_named(folder):
     caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this file
     assert outside.raised(caught.value).startswith("raised ValueError: embedded null")
     assert outside.raised(caught.value)[-1] != ")"
-    error = ValueError("far away")
     lines = ["/a/site-packages/their_env/env.py", "/a/site-packages/gymnasium/core.py", "<frozen os>"]
-    error.__cause__ = RuntimeError("".join(f'File "{file}", line {i}, in f\n' for i, file in enumerate(lines)))
-    assert outside.raised(error) == "raised ValueError: far away (env.py:0)"
-    error.__cause__ = RuntimeError(f'File "{folder}/own.py", line 7, in f\n{error.__cause__}')
-    assert outside.raised(error) == "raised ValueError: far away (own.py:7)"
+    dump = "".join(f'File "{file}", line {i}, in f\n' for i, file in enumerate(lines))
+    assert outside.place(dump) == " (env.py:0)"
+    assert outside.place(f'File "{folder}/own.py", line 7, in f\n{dump}') == " (own.py:7)"

@@ -106,15 +106,16 @@ class SoftAlgorithm(Learner):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        num = len(rows["reward"])
-        loss, found = self.critic_gradients(rows, self.draw(num))
+        num, with_actor = len(rows["reward"]), counts.opt_steps % self.config.actor_period == 0
+        random = [self.draw(num) for _ in range(1 + with_actor)]  # first of all: a skipped update draws as much
+        loss, found = self.critic_gradients(rows, random[0])
         self.optimizer.step(loss, parts=self.critic_parts)
         if self.has_targets:
             self.params.follow(self.config.tau)
         metrics = dict(found)
         td_error, rows["features"] = metrics.pop("td_error"), metrics.pop("features")
-        if counts.opt_steps % self.config.actor_period == 0:
-            loss, found = self.actor_gradients(rows, self.draw(num))
+        if with_actor:
+            loss, found = self.actor_gradients(rows, random[1])
             self.optimizer.step(loss, parts=("actor", "log_alpha"))
             metrics |= found
         return Update(metrics, by_step(td_error, batch))

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, TypeVar
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.runtime.place.usage import kind_of
 from drl_cli.utils.clock import now
 
+T = TypeVar("T")
 GRACE_S = 10.0
 """The time [s] within which Ray reports the death of a process."""
 START_S = 60.0
@@ -24,12 +26,12 @@ class Calls:
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
-        self.pending: dict[Ref, tuple[str, Callable[[Ref], None], float]] = {}
-        self.quiet: set[Ref] = set()
+        self.pending: dict[Ref[Any], tuple[str, Callable[[Ref[Any]], object], float]] = {}
+        self.quiet: set[Ref[Any]] = set()
         self.in_flight: Counter[str] = Counter()
         self.answered: set[str] = set()
 
-    def expect(self, ref: Ref, role: str, react: Callable[[Ref], None], *, quiet: bool = False) -> None:
+    def expect(self, ref: Ref[T], role: str, react: Callable[[Ref[T]], object], *, quiet: bool = False) -> None:
         """Add a pending answer of a role. When the answer is ready, `react` is called with its reference."""
         self.pending[ref] = (role, react, now())
         if quiet:
@@ -37,7 +39,7 @@ class Calls:
         self.in_flight[kind_of(role)] += 1
 
     def react(
-        self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref], skips_quiet: bool = False
+        self, others: Sequence[Ref[Any]], timeout_s: float, patient: Container[Ref[Any]], skips_quiet: bool = False
     ) -> None:
         """Handle all answers that are ready. If none is ready, wait up to `timeout_s` for an answer or one of `others`.
 
@@ -63,7 +65,7 @@ class Calls:
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
 
-    def _wait(self, others: Sequence[Ref], timeout_s: float, skips_quiet: bool) -> list[Ref]:
+    def _wait(self, others: Sequence[Ref[Any]], timeout_s: float, skips_quiet: bool) -> list[Ref[Any]]:
         """Return the answers that are ready, in the order of their calls."""
         every = [*self.pending, *others]
         if not skips_quiet or not self.quiet or len(self.quiet) == len(self.pending):
@@ -72,7 +74,7 @@ class Calls:
         return wait(every, 0.0)
 
 
-def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:
+def blame(roles: Mapping[str, Handle[object]], error: Exception) -> RoleLost:
     """Ping all roles. Return a RoleLost that names a dead role, or else the roles that do not answer within GRACE_S."""
     silent = {handle.ping(): role for role, handle in roles.items()}
     until = now() + GRACE_S

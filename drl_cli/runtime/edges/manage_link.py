@@ -3,13 +3,24 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from drl_cli.runtime.interfaces import ManageRole, ServerRole
 from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
+from drl_cli.runtime.place.ask import as_value, ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
+from drl_cli.types import Array, State
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Version: TypeAlias = tuple[LoadParams | Ref[LoadParams], Ref[Array]]
+Commit: TypeAlias = tuple[
+    str, LoadParams, Array, Mapping[str, Any], Mapping[str, str], Sequence[str], *tuple[State, ...]
+]
+"""The arguments of `ManageRole.commit`."""
 
 
 class ManageLink:
@@ -23,38 +34,41 @@ class ManageLink:
 
     def __init__(
         self,
-        spawn: Callable[[bool], Handle | None],
-        server: Handle,
+        spawn: Callable[[bool], Handle[ManageRole] | None],
+        server: Handle[ServerRole],
         max_restarts: int,
         on_evaluation: Callable[[EvalReport], None],
         stall_s: float = math.inf,
     ) -> None:
         self.spawn, self.server, self.max_restarts, self.stall_s = spawn, server, max_restarts, stall_s
         self.on_evaluation = on_evaluation
-        self.handle: Handle | None = None
+        self.handle: Handle[ManageRole] | None = None
         self.evaluated = -1
         self.skipped = 0
         self.restarts = 0
         self.gave_up = False
-        self.evaluating: Ref = None
+        self.evaluating: Ref[EvalReport] | None = None
         self._late_at, self._is_late = math.inf, False  # the evaluation is late after this time [s]; whether it is late
-        self._running: tuple[LoadParams | Ref, Ref] | None = None
-        self._next: tuple[LoadParams | Ref, Ref] | None = None
-        self._pending: dict[Ref, Callable[[Any], None]] = {}
-        self._unsent: list[tuple[str, tuple[Any, ...], Callable[[Any], None]]] = []
+        self._running: _Version | None = None
+        self._next: _Version | None = None
+        self._pending: dict[Ref[Any], Callable[[Any], None]] = {}
+        self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], None]]] = []
         self._problems: set[str] = set()
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        self._send("report", scalars, env_steps, on_done=_log_problems)
+        self._send(_log_problems, ManageRole.report, scalars, env_steps)
 
     def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
-        self._send("used", on_done=lambda uses: tell(uses or ()))
+        self._send(lambda uses: tell(uses if isinstance(uses, tuple) else ()), ManageRole.used)
 
-    def commit(self, parts: Sequence[Any], on_done: Callable[[str | Exception | None], None]) -> None:
-        self._send("commit", *parts, on_done=on_done)
+    def commit(self, parts: Commit, on_done: Callable[[str | Exception | None], None]) -> None:
+        self._send(on_done, ManageRole.commit, *parts)
 
     def save(
-        self, params_header: LoadParams, params: Ref, on_done: Callable[[str | Exception | None], None] | None = None
+        self,
+        params_header: LoadParams,
+        params: Ref[Array],
+        on_done: Callable[[str | Exception | None], None] | None = None,
     ) -> None:
         """Save the model of this version or, if `params` were lost, the parameter server's newest version.
 
@@ -64,17 +78,18 @@ class ManageLink:
 
         def on_answer(answer: str | Exception | None) -> None:
             if isinstance(answer, ObjectLost):
-                self._send("save", *self._pull(), on_done=take)
+                header, newest = self._pull()
+                self._send(take, ManageRole.save, as_value(header), as_value(newest))
             else:
                 take(answer)
 
-        self._send("save", params_header, params, on_done=on_answer)
+        self._send(on_answer, ManageRole.save, params_header, as_value(params))
 
     def _on_saved(self, saved: str | Exception | None) -> None:
         if isinstance(saved, Exception):
             self._warn(f"{type(saved).__name__}: {saved}")
 
-    def evaluate(self, params_header: LoadParams, params: Ref) -> None:
+    def evaluate(self, params_header: LoadParams, params: Ref[Array]) -> None:
         """Evaluate this version after the running evaluation. An older version that still waits is skipped."""
         self.drop_next()
         self._next = (params_header, params)
@@ -111,7 +126,8 @@ class ManageLink:
         if self.evaluating is None and self._next is not None and self.handle is not None:
             self._running, self._next = self._next, None
             self._late_at = now() + self.stall_s
-            self.evaluating = self.handle.call("evaluate", *self._running)
+            params_header, params = self._running
+            self.evaluating = ask(self.handle, ManageRole.evaluate, as_value(params_header), as_value(params))
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:
         running, self._running = self._running, None
@@ -126,7 +142,9 @@ class ManageLink:
             else:  # the lost parameters came from the parameter server
                 self._warn(str(report))
 
-    def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
+    def finish(
+        self, params_header: LoadParams, params: Ref[Array], timeout_s: float, is_over: Callable[[], bool]
+    ) -> None:
         """Evaluate the last version if necessary. Wait for all answers, or until `is_over()` is true."""
         self.drop_next()
         self._wait(timeout_s, is_over)
@@ -142,10 +160,10 @@ class ManageLink:
         self.evaluating = None
         if self.handle is None and not starts:
             return
-        self._send("close", status, on_done=_log_problems)
+        self._send(_log_problems, ManageRole.close, status)
         self._wait(timeout_s)
 
-    def in_flight(self) -> list[Ref]:
+    def in_flight(self) -> list[Ref[Any]]:
         return [ref for ref in (self.evaluating, *self._pending) if ref is not None]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -172,22 +190,28 @@ class ManageLink:
             self.handle = self.spawn(False)
         if self.handle is not None:
             unsent, self._unsent = self._unsent, []
-            for method, args, on_done in unsent:
-                self._pending[self.handle.call(method, *args)] = on_done
+            for send, on_done in unsent:
+                self._pending[send(self.handle)] = on_done
         return self.handle is not None
 
-    def _send(self, method: str, *args: Any, on_done: Callable[[Any], None] = lambda answer: None) -> None:
+    def _send(
+        self,
+        on_done: Callable[[T | ObjectLost | None], None],
+        method: Callable[Concatenate[ManageRole, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Call a method of manage, at once or when manage has started. `on_done` gets what `_take` returns."""
         if self.gave_up:
             on_done(None)
         else:
-            self._unsent.append((method, args, on_done))
+            self._unsent.append((lambda handle: ask(handle, method, *args, **kwargs), on_done))
             self._ready()
 
-    def _pull(self) -> tuple[Ref, Ref]:
-        params_header, params = self.server.call("pull", results=2)
-        return params_header, params
+    def _pull(self) -> tuple[Ref[LoadParams], Ref[Array]]:
+        return ask_parts(self.server, 2, ServerRole.pull)
 
-    def _take(self, ref: Ref) -> Any:
+    def _take(self, ref: Ref[T]) -> T | ObjectLost | None:
         """Return the answer, ObjectLost if an argument was lost, or None after another error. Restart a dead manage."""
         try:
             return get(ref)
@@ -221,6 +245,6 @@ class ManageLink:
             react(None)
 
 
-def _log_problems(problems: list[str] | None) -> None:
-    for problem in problems or []:
+def _log_problems(problems: list[str] | ObjectLost | None) -> None:
+    for problem in problems if isinstance(problems, list) else []:
         log.warning("%s", problem)

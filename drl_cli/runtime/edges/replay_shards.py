@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drl_cli.runtime.messages import InsertTransition, SampleBatch
+from drl_cli.runtime.interfaces import ReplayRole
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.place.ask import as_value, ask, ask_many
 from drl_cli.runtime.place.handles import Handle, Ref
-from drl_cli.types import State
+from drl_cli.types import Columns, State
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
@@ -16,11 +18,13 @@ class ReplayShards:
     A shard handles its calls in order, so a sample can use the rows of all earlier inserts.
     """
 
-    def __init__(self, shards: Sequence[Handle], rng: np.random.Generator) -> None:
+    def __init__(self, shards: Sequence[Handle[ReplayRole]], rng: np.random.Generator) -> None:
         self.shards, self.rng = shards, rng
         self.filled: set[int] = set()
 
-    def insert(self, headers: Sequence[InsertTransition], columns: Sequence[Ref]) -> list[tuple[Ref, list[int]]]:
+    def insert(
+        self, headers: Sequence[InsertTransition], columns: Sequence[Ref[Columns]]
+    ) -> list[tuple[Ref[int], list[int]]]:
         """Insert blocks. Return for each call the reference to its answer, and the indices of its blocks.
 
         One call inserts all blocks of a shard, because a call takes more time than an insert.
@@ -31,18 +35,19 @@ class ReplayShards:
             shares.setdefault(shard, []).append(i)
             if header.rows:
                 self.filled.add(shard)
-        return [
-            (self.shards[shard].call("insert_all", [headers[i] for i in own], *[columns[i] for i in own]), own)
-            for shard, own in shares.items()
-        ]
+        answers = []
+        for shard, own in shares.items():
+            blocks = [as_value(columns[i]) for i in own]
+            answers.append((ask(self.shards[shard], ReplayRole.insert_all, [headers[i] for i in own], *blocks), own))
+        return answers
 
-    def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
+    def sample(self, message: SampleBatch) -> tuple[int, Sequence[Ref[BatchTrainingData | Columns]]]:
         """Draw batches. Return the chosen shard's number, and a header and columns (references) for each trainer."""
         shard = self._choose(sorted(self.filled))
-        return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
+        return shard, ask_many(self.shards[shard], 2 * message.num_trainers, ReplayRole.sample, message)
 
-    def update_priorities(self, shard: int, message: Ref) -> Ref:
-        return self.shards[shard].call("update_priorities", message)
+    def update_priorities(self, shard: int, message: Ref[UpdatePriority | None]) -> Ref[None]:
+        return ask(self.shards[shard], ReplayRole.update_priorities, as_value(message))
 
     def state(self) -> State:
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}

@@ -3,12 +3,16 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import START_S
+from drl_cli.runtime.interfaces import CollectRole, WorkerRole
 from drl_cli.runtime.messages import InsertTransition, LoadParams, Told
+from drl_cli.runtime.place.ask import as_value, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
 from drl_cli.runtime.sections import Fetch
+from drl_cli.types import Array, Columns
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
@@ -19,11 +23,11 @@ class Member:
     """A worker or a proxy, and its state."""
 
     index: int
-    handle: Handle
+    handle: Handle[CollectRole]
     incarnation: int
     waiting: Waiting
     version: int = -1  # version of the member's parameters, or -1 without parameters
-    header: Ref | None = None  # reference to the header of the last collect call
+    header: Ref[InsertTransition] | None = None  # reference to the header of the last collect call
     loaded: bool = False  # whether the last collect call included parameters
     issued: float = 0.0  # time of the last collect call [s]
     collects: int = 0  # number of collect calls to this incarnation
@@ -37,13 +41,18 @@ class Member:
         return self.version < 0 and bool(self.causes)
 
 
+def worker_of(member: Member) -> Handle[WorkerRole]:
+    """Return the handle of a member which is a worker, not a proxy."""
+    return cast("Handle[WorkerRole]", member.handle)
+
+
 @dataclass(frozen=True)
 class Collected:
     """The answer of one member: a header and a reference to the columns. Both are None if the member did not answer."""
 
     member: int
     header: InsertTransition | None
-    columns: Ref | None
+    columns: Ref[Columns] | None
     loaded: bool = False  # whether the call included parameters
     restarts: int = 0  # 1 if the member was restarted, else 0
 
@@ -62,7 +71,7 @@ class WorkerPool:
         self,
         name: str,
         num: int,
-        spawn: Callable[[int, int], Handle],
+        spawn: Callable[[int, int], Handle[CollectRole]],
         max_restarts: int,
         *,
         first: int = 0,
@@ -77,7 +86,7 @@ class WorkerPool:
         self.members = [
             Member(i, spawn(i, incarnation), incarnation, waiting) for i, waiting in enumerate(self.waiting, first)
         ]
-        self.busy: dict[Ref, Member] = {}
+        self.busy: dict[Ref[Columns], Member] = {}
         self.restarts = 0
         self.restart_seconds: list[float] = []
         self.slowest = 0.0
@@ -96,28 +105,29 @@ class WorkerPool:
             is_due = member.ended if self.fetch == "episode" else member.collects % self.fetch == 0
         return is_due and params_header.version > member.version
 
-    def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> Ref:
+    def dispatch(self, member: Member, params_header: LoadParams, params: Ref[Array] | None) -> Ref[Columns]:
         """Send a collect call, with the parameters if `fetches` returns True. Return a reference to the columns.
 
         The pool waits for the columns, not for the header. The columns are then on this node before replay asks for
         them, and a node that is lost during the transfer does not block replay.
         """
         member.loaded = self.fetches(member, params_header)
-        args = (params_header, params) if member.loaded else (params_header,)
         member.issued = now()  # before the call, because a local worker collects during the call
         member.waiting.stop(member.issued)
-        member.header, columns = member.handle.call("collect", *args, results=2)
+        args = (as_value(params),) if member.loaded else ()
+        member.header, columns = ask_parts(member.handle, 2, CollectRole.collect, params_header, *args)
         member.version = params_header.version if member.loaded else member.version
         member.collects += 1
         self.busy[columns] = member
         return columns
 
-    def finish(self, ref: Ref) -> Collected:
+    def finish(self, ref: Ref[Columns]) -> Collected:
         """Return the answer to a collect call that has ended. Restart the member if it died."""
         member = self.busy.pop(ref)
         member.waiting.start(now())
+        assert member.header is not None
         try:
-            header: InsertTransition = get(member.header)
+            header = get(member.header)
         except ActorUnavailable as error:
             log.info("%s %d is out of reach: %s", self.name, member.index, error)
             member.version = -1

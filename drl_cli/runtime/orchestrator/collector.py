@@ -13,6 +13,7 @@ from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
+from drl_cli.types import Array, Columns
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Collector:
         self.issued = 0
         self.inserting = 0
 
-    def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> None:
+    def dispatch(self, member: Member, params_header: LoadParams, params: Ref[Array] | None) -> None:
         if self.pool.fetches(member, params_header):
             self.progress.trace.add(7, member=member.index, version=params_header.version)
         ref = self.pool.dispatch(member, params_header, params)
@@ -44,7 +45,7 @@ class Collector:
         self.issued += self.rows
         self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)
 
-    def _on_collected(self, ref: Ref) -> None:
+    def _on_collected(self, ref: Ref[Columns]) -> None:
         if not self.arrived:
             self.window_ends = now() + self.window_s
         self.arrived.append(self.pool.finish(ref))
@@ -53,7 +54,7 @@ class Collector:
         return bool(self.arrived) and (now() >= self.window_ends or not self.pool.busy)
 
     def flush(self) -> None:
-        headers, columns = list[InsertTransition](), list[Ref]()
+        headers, columns = list[InsertTransition](), list[Ref[Columns]]()
         for done in sorted(self.arrived, key=lambda done: done.member):
             if done.header is None or done.columns is None:
                 self.progress.worker_restarts += done.restarts
@@ -73,13 +74,13 @@ class Collector:
         self.arrived, self.window_ends = [], math.inf
         self._insert(headers, columns)
 
-    def _insert(self, headers: Sequence[InsertTransition], columns: Sequence[Ref]) -> None:
+    def _insert(self, headers: Sequence[InsertTransition], columns: Sequence[Ref[Columns]]) -> None:
         self.inserting += len(headers)
         for ack, blocks in self.replay.insert(headers, columns):
             own = [headers[i] for i in blocks], [columns[i] for i in blocks]
             self.calls.expect(ack, "replay", partial(self._on_inserted, *own), quiet=True)
 
-    def _on_inserted(self, headers: Sequence[InsertTransition], columns: Sequence[Ref], ref: Ref) -> None:
+    def _on_inserted(self, headers: Sequence[InsertTransition], columns: Sequence[Ref[Columns]], ref: Ref[int]) -> None:
         """Confirm that blocks are in replay. If a block was lost with a node, subtract it from the counts.
 
         A call whose block was lost inserts none of its blocks, so each of several blocks is sent again in its own call.

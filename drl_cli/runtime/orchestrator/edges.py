@@ -7,7 +7,9 @@ from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.interfaces import ServerRole
 from drl_cli.runtime.place.handles import Handle, Ref
+from drl_cli.types import Array
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,6 @@ class Edges:
     pool: WorkerPool
     replay: ReplayShards
     trainers: TrainerGroup
-    server: Handle
+    server: Handle[ServerRole]
     manage: ManageLink
-    share: Callable[[Ref], Ref]
+    share: Callable[[Ref[Array] | Array], Ref[Array]]

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 from drl_cli.errors import Diverged, RoleLost
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls, blame
-from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
+from drl_cli.runtime.interfaces import ServerRole
+from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+from drl_cli.runtime.place.ask import as_value, ask, ask_parts
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
@@ -35,13 +38,13 @@ class Learning:
         limiter: Limiter,
         progress: Progress,
         calls: Calls,
-        on_published: Callable[[LoadParams, Ref], None],
+        on_published: Callable[[LoadParams, Ref[Array]], None],
     ) -> None:
         self.config, self.limiter, self.progress, self.calls = config, limiter, progress, calls
         self.replay, self.trainers, self.server, self.share = edges.replay, edges.trainers, edges.server, edges.share
         self.on_published = on_published
         self.params_header = LoadParams(-1, 0, 0)
-        self.params: Ref = None
+        self.params: Ref[Array] | None = None
         self.training = 0
         self.publishing = False
         # On-policy, every batch is followed by a version, which the train call can return: this saves a call.
@@ -62,6 +65,12 @@ class Learning:
     @property
     def is_ahead(self) -> bool:
         return self.progress.opt_steps > self.params_header.opt_steps
+
+    @property
+    def newest(self) -> Ref[Array]:
+        """The parameters of the newest version. The first version must have been published."""
+        assert self.params is not None
+        return self.params
 
     def connect(self) -> None:
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
@@ -91,7 +100,7 @@ class Learning:
         self.limiter.issue_sample(updates)
         missing = set(reports)
 
-        def on_report(ref: Ref) -> None:
+        def on_report(ref: Ref[TrainReport]) -> None:
             try:
                 self.progress.usage.tell(get(ref).uses)
             except Diverged as error:
@@ -102,7 +111,7 @@ class Learning:
                 if published is None:
                     self._publish_if_due(get(reports[0]))
                 elif get(published[0]) is not None:
-                    self._on_published(*published)
+                    self._on_published(*cast(tuple[Ref[LoadParams], Ref[Array]], published))
 
         for role, ref in zip(self.trainers.roles, reports, strict=True):
             self.calls.expect(ref, role, on_report)
@@ -112,12 +121,12 @@ class Learning:
         self.publishing = True
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
-    def pull(self) -> Ref:
+    def pull(self) -> Ref[Array]:
         """Pull the newest parameters for a restarted worker. The node that has `self.params` may be lost."""
         # The server answers in order, so these parameters belong to `self.params_header`, which was pushed before.
         if not self.is_pushed:
-            self._push(self.params)
-        params_header, params = self.server.call("pull", results=2)
+            self._push(self.newest)
+        params_header, params = ask_parts(self.server, 2, ServerRole.pull)
         self.calls.expect(params_header, "parameter server", get)
         return params
 
@@ -126,8 +135,10 @@ class Learning:
         shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
         return blame({**shards, **dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))}, error)
 
-    def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
-        report: TrainReport = get(ref)
+    def _on_trained(
+        self, ref: Ref[TrainReport], asked: int, shard: int, priorities: list[Ref[UpdatePriority | None]]
+    ) -> None:
+        report = get(ref)
         if self.writes:
             # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
@@ -148,7 +159,7 @@ class Learning:
         if self.config.mode == "async" and due and not self.publishing:
             self.publish()
 
-    def _on_published(self, ref: Ref, params: Ref) -> None:
+    def _on_published(self, ref: Ref[LoadParams], params: Ref[Array]) -> None:
         self.params_header = get(ref)
         self.params = self.share(params)
         self.publishing = False
@@ -159,7 +170,7 @@ class Learning:
             self._push(params)
         self.on_published(self.params_header, self.params)
 
-    def _push(self, params: Ref) -> None:
+    def _push(self, params: Ref[Array]) -> None:
         self.is_pushed, self.pushed_at = True, now()
-        ref = self.server.call("push", self.params_header, params)
+        ref = ask(self.server, ServerRole.push, self.params_header, as_value(params))
         self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)

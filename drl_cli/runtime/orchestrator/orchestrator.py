@@ -13,6 +13,7 @@ from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import Member
+from drl_cli.runtime.interfaces import CollectRole
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.admission import Admission
 from drl_cli.runtime.orchestrator.collector import Collector
@@ -22,6 +23,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver
+from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
@@ -118,7 +120,7 @@ class Orchestrator:
         self._decide()
         self._save()
         self._until(lambda: not self.saver.busy)
-        newest = self.learning.params_header, self.learning.params
+        newest = self.learning.params_header, self.learning.newest
         if self.saver.problem is not None:
             self.saver.save_model(*newest)
             self._until(lambda: not self.saver.busy)
@@ -147,7 +149,7 @@ class Orchestrator:
                 return
             except RunError as error:
                 log.info("only the model can be saved: %s", error)
-        self.manage.save(self.learning.params_header, self.learning.params)
+        self.manage.save(self.learning.params_header, self.learning.newest)
 
     def stop(self, reason: str) -> None:
         """Make the main loop end at its next check. Only the first reason is kept."""
@@ -167,7 +169,7 @@ class Orchestrator:
         """Close the environments, and have manage write its last records. `starts_manage`: see `ManageLink.close`."""
         self.manage.close(status, CLOSE_S, starts_manage)
         for member in self.pool.members:
-            member.handle.call("close")
+            ask(member.handle, CollectRole.close)
 
     def _step_sync(self) -> None:
         """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
@@ -224,7 +226,7 @@ class Orchestrator:
     def _is_settled(self) -> bool:
         return self.learning.is_idle and self.collector.inserting == 0
 
-    def _on_described(self, ref: Ref) -> None:
+    def _on_described(self, ref: Ref[dict[str, Any]]) -> None:
         self.trainer_facts = get(ref)
 
     def _settle(self) -> None:
@@ -233,7 +235,7 @@ class Orchestrator:
 
     def _save(self, workers: bool = True) -> None:
         undecided = self.reports.undecided and self.reports.undecided[1]
-        self.saver.begin(self.learning.params_header, self.learning.params, self.state(), undecided, workers)
+        self.saver.begin(self.learning.params_header, self.learning.newest, self.state(), undecided, workers)
 
     def _dispatch(self, member: Member) -> None:
         params_header = replace(self.learning.params_header, random_actions=self.admission.is_random())

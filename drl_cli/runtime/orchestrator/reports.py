@@ -15,6 +15,7 @@ from drl_cli.runtime.orchestrator.running import RunningCollects
 from drl_cli.runtime.orchestrator.status_fields import constant_fields, status_fields
 from drl_cli.runtime.place.handles import Ref
 from drl_cli.runtime.roles.exploration import average
+from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
 DECISION = 4
@@ -39,7 +40,7 @@ class Reports:
         console.measures(lambda: {} if self.is_ending else self.running.fields())
         self.next = now() + config.logger.report_s
         self.next_eval = config.manage.eval_period
-        self.undecided: tuple[LoadParams, Ref] | None = None
+        self.undecided: tuple[LoadParams, Ref[Array]] | None = None
 
     def go_on(self, env_steps: int) -> None:
         self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
@@ -71,12 +72,12 @@ class Reports:
         if is_last:
             self.ending(awaits)
 
-    def published(self, params_header: LoadParams, params: Ref) -> None:
+    def published(self, params_header: LoadParams, params: Ref[Array]) -> None:
         """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""
         if self.next_eval <= params_header.env_steps < self.config.total_env_steps:
             self.evaluate(params_header, params)
 
-    def evaluate(self, params_header: LoadParams, params: Ref) -> None:
+    def evaluate(self, params_header: LoadParams, params: Ref[Array]) -> None:
         self.go_on(params_header.env_steps)
         if self.config.mode != "async":
             self.undecided = params_header, params

@@ -13,10 +13,15 @@ from drl_cli.errors import RoleLost
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.edges.manage_link import Commit
+from drl_cli.runtime.edges.worker_pool import worker_of
 from drl_cli.runtime.files.checkpoint import free_folder, make_draft
+from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
+from drl_cli.runtime.place.ask import as_value, ask
 from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
+from drl_cli.types import Array, State
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
@@ -50,9 +55,9 @@ class Saver:
     def begin(
         self,
         params_header: LoadParams,
-        params: Ref,
+        params: Ref[Array],
         counters: Mapping[str, Any],
-        evaluated: Ref = None,
+        evaluated: Ref[Array] | None = None,
         workers: bool = True,
     ) -> None:
         """Save this version, the orchestrator's `counters` and the states of all roles, unless they are saved already.
@@ -76,7 +81,8 @@ class Saver:
         if evaluated is not None:
             states["evaluation"] = LocalRef({"policy": get(evaluated)})
         if workers and self.config.restores_workers:
-            states |= {f"worker {member.index}": member.handle.call("state") for member in self.edges.pool.members}
+            members = self.edges.pool.members
+            states |= {f"worker {member.index}": ask(worker_of(member), WorkerRole.state) for member in members}
         shards = self.edges.replay.shards if self.config.checkpoint.replay == "on" else []
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
@@ -89,7 +95,7 @@ class Saver:
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
             self.warn("checkpoint", f"a checkpoint could not be saved: {self.problem}; {last}")
 
-    def save_model(self, params_header: LoadParams, params: Ref) -> None:
+    def save_model(self, params_header: LoadParams, params: Ref[Array]) -> None:
         """Save only the model, after the last checkpoint of the run could not be saved."""
         self.busy = True
         self.edges.manage.save(params_header, params, self._on_model)
@@ -121,9 +127,9 @@ class _Save:
 
     saver: Saver
     draft: Path
-    version: tuple[LoadParams, Ref, Mapping[str, Any]]  # parameter version with the orchestrator's counters
-    states: dict[str, Ref]
-    shards: Sequence[Handle]
+    version: tuple[LoadParams, Ref[Array], Mapping[str, Any]]  # parameter version with the orchestrator's counters
+    states: dict[str, Ref[State]]
+    shards: Sequence[Handle[ReplayRole]]
     sums: dict[str, str] = field(default_factory=dict)
     left: int = 0  # number of roles and shards that have not finished
     failed: bool = False
@@ -134,10 +140,10 @@ class _Save:
             self.calls.expect(ref, role, partial(self._on_state, role))
         previous = None if self.saver.last is None else str(self.saver.last)
         for i, shard in enumerate(self.shards):
-            ref = shard.call("begin_save", str(self.draft), previous)
-            self.calls.expect(ref, f"replay {i}", partial(self._on_piece, i))
+            begun = ask(shard, ReplayRole.begin_save, str(self.draft), previous)
+            self.calls.expect(begun, f"replay {i}", partial(self._on_piece, i))
 
-    def _on_state(self, role: str, ref: Ref) -> None:
+    def _on_state(self, role: str, ref: Ref[State]) -> None:
         try:
             get(ref)
         except ActorDied:
@@ -147,19 +153,20 @@ class _Save:
             self.states = {"trainer": self.states["trainer"]}
         self._one_done()
 
-    def _on_piece(self, shard: int, ref: Ref) -> None:
+    def _on_piece(self, shard: int, ref: Ref[int | dict[str, str] | None]) -> None:
         """Have the shard write its next piece. After the last piece, keep the sha256 of the shard's files."""
         try:
             answer = get(ref)
         except OSError as error:
             if not self.failed:
                 self.saver.warn("replay", f"the replay is left out of a checkpoint: {error}")
-            self.failed, answer = True, {}
+            self.failed, answer = True, None
         if self.failed or isinstance(answer, Mapping):
             self.sums.update(answer if isinstance(answer, Mapping) else {})
             self._one_done()
         else:
-            self.calls.expect(self.shards[shard].call("save_part"), f"replay {shard}", partial(self._on_piece, shard))
+            part = ask(self.shards[shard], ReplayRole.save_part)
+            self.calls.expect(part, f"replay {shard}", partial(self._on_piece, shard))
 
     def _one_done(self) -> None:
         self.left -= 1
@@ -168,11 +175,12 @@ class _Save:
         if self.failed:
             self.sums = {}
             for i, shard in enumerate(self.shards):
-                self.calls.expect(shard.call("abort_save"), f"replay {i}", get)
+                self.calls.expect(ask(shard, ReplayRole.abort_save), f"replay {i}", get)
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
         params_header, params, counters = self.version
-        parts = (str(self.draft), params_header, params, counters, self.sums, tuple(self.states), *self.states.values())
+        roles, states = tuple(self.states), [as_value(state) for state in self.states.values()]
+        parts: Commit = (str(self.draft), params_header, as_value(params), counters, self.sums, roles, *states)
         self.saver.edges.manage.commit(parts, partial(self.saver.on_saved, counters))
 
 

@@ -1,7 +1,7 @@
 """Handles: call a role in this process, or a role in another process on Ray.
 
-`handle.call("train", header, columns)` returns a reference, `get` returns its value, and `wait` returns the references
-that are ready. In this process, the role runs before `call` returns. On Ray, the role runs in another process.
+`ask(handle, TrainerRole.train, header, columns)` returns a reference, `get` returns its value, and `wait` returns the
+references that are ready. In this process, the role runs before `ask` returns. On Ray, it runs in another process.
 """
 
 import gc
@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack
 
 from drl_cli.errors import NodeGone
 from drl_cli.runtime.place import crashes, told
+from drl_cli.runtime.place.users import naming_users
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
@@ -24,8 +25,15 @@ ray = LazyModule("ray")  # imported at first use, because the import takes one s
 INLINE_BYTES = 50_000
 """Smaller values are sent with each call. This is as fast as Ray's object store and takes no memory there."""
 
-Ref: TypeAlias = Any
-"""A LocalRef or a ray.ObjectRef. The alias is Any, because references of Ray do not have the type of their value."""
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Role = TypeVar("Role")
+Role_co = TypeVar("Role_co", covariant=True)
+Args = TypeVarTuple("Args")
+
+
+class Ref(Generic[T_co]):
+    """A reference to a value of type T: a LocalRef or, only for mypy, a ray.ObjectRef."""
 
 
 class ActorDied(Exception):
@@ -40,7 +48,7 @@ class ObjectLost(ActorDied):
     """A value was lost with its process or node. A call with this value as argument fails with the same error."""
 
 
-class LocalRef:
+class LocalRef(Ref[T_co]):
     """The result of a call in this process."""
 
     def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
@@ -52,21 +60,24 @@ def is_ref(value: Any) -> bool:
     return isinstance(value, LocalRef) or ("ray" in sys.modules and isinstance(value, ray.ObjectRef))
 
 
-class LocalHandle:
+class LocalHandle(Generic[Role_co]):
     """A role in this process. As on Ray, an error of a call is raised later, by `get`."""
 
-    def __init__(self, role: object) -> None:
-        self.role = role
+    def __init__(self, role: Role_co, modules: Collection[str] = ()) -> None:
+        self.role: Role_co | None = role
+        self.modules = modules
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
-        """Call a method of the role. References among the arguments are replaced by their values.
+        """Call a method of the role; use `ask`, which has types. References among the arguments become their values.
 
         Return one reference, or a list of `results` references if the method returns a tuple of that length.
         """
         try:
-            value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
+            values = [get(arg) if is_ref(arg) else arg for arg in args]
+            with naming_users(self.modules):
+                value = getattr(self.role, method)(*values)
         except Exception as error:
-            refs = [LocalRef(error=error) for _ in range(results)]
+            refs: list[Ref[Any]] = [LocalRef(error=error) for _ in range(results)]
             return refs[0] if results == 1 else refs
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
@@ -75,7 +86,7 @@ class LocalHandle:
         role: Any = self.role
         return [] if role is None else role.told_steps()
 
-    def ping(self) -> Ref:
+    def ping(self) -> Ref[int]:
         """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
         return LocalRef(os.getpid())
 
@@ -89,6 +100,7 @@ class Where(TypedDict, total=False):
     gpus: float  # default 0
     node: str | None  # default None: the node of this process
     concurrent: Collection[str]  # methods that run in separate threads, so they do not delay other methods
+    modules: Collection[str]  # modules of the user, whose errors become UserCodeFailed
 
 
 class LocalRuntime:
@@ -96,11 +108,15 @@ class LocalRuntime:
 
     nodes: Sequence[str] = ()  # ids of the cluster's nodes, over which workers are spread
 
-    def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> LocalHandle:
+    def spawn(
+        self, role: str, factory: Callable[[*Args], Role], *args: *Args, **where: Unpack[Where]
+    ) -> LocalHandle[Role]:
         """Start the role `factory(*args)` and return its handle. Raise NodeGone if the role's node is gone."""
-        return LocalHandle(factory(*args))
+        modules = where.get("modules", ())
+        with naming_users(modules):
+            return LocalHandle(factory(*args), modules)
 
-    def put(self, value: Any) -> Ref:
+    def put(self, value: T | Ref[T]) -> Ref[T]:
         return value if isinstance(value, LocalRef) else LocalRef(value)
 
     def gpus(self) -> int:
@@ -109,6 +125,8 @@ class LocalRuntime:
 
 class Host:
     """The Ray actor that contains a role. If the creation of the role fails, every call raises the error."""
+
+    modules: Collection[str] = ()  # see `Where`
 
     def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
         try:
@@ -123,7 +141,8 @@ class Host:
         self.role: object = None
         self.error: Exception | None = None
         try:
-            self.role = factory(*args)
+            with naming_users(self.modules):
+                self.role = factory(*args)
         except Exception as error:
             logging.exception("can't be built")
             self.error = error
@@ -137,13 +156,14 @@ class Host:
         if self.error is not None:
             raise self.error
         try:
-            return getattr(self.role, method)(*args)
+            with naming_users(self.modules):
+                return getattr(self.role, method)(*args)
         except Exception:
             logging.exception("%s failed", method)
             raise
 
 
-class RayHandle:
+class RayHandle(Generic[Role_co]):
     """A role in another process, in which each method in `concurrent` has a separate thread."""
 
     def __init__(self, actor: Any, log_file: str, concurrent: Collection[str] = ()) -> None:
@@ -162,8 +182,9 @@ class RayHandle:
         """Return what the role's process has told; [] on another node, whose files are not here."""
         return told.read(self.told_file)
 
-    def ping(self) -> Ref:
-        return self.actor.ping.remote()
+    def ping(self) -> Ref[int]:
+        ref: Ref[int] = self.actor.ping.remote()
+        return ref
 
     def kill(self) -> None:
         ray.kill(self.actor)
@@ -191,7 +212,9 @@ class RayRuntime:
             self.log_folder,
         )  # a process that unpickles this object already runs on Ray
 
-    def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> RayHandle:
+    def spawn(
+        self, role: str, factory: Callable[[*Args], Role], *args: *Args, **where: Unpack[Where]
+    ) -> RayHandle[Role]:
         self.ready()
         gpus, node, concurrent = where.get("gpus", 0), where.get("node"), where.get("concurrent", ())
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
@@ -205,29 +228,32 @@ class RayRuntime:
         if concurrent:
             options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
-        host = type(role, (Host,), {})  # Ray names the process after its class: `Usage` and `top` show this name
+        # Ray names the process after its class: `Usage` and `top` show this name
+        host = type(role, (Host,), {"modules": where.get("modules", ())})
         crash_file = crashes.crash_file(log_file)
         crash_file.unlink(missing_ok=True)  # a file of the previous process, after a restart or a resume
         actor = ray.remote(**options)(host).remote(log_file, factory, *args)
         crashes.watch_actor(actor._actor_id.hex(), crash_file, self.env)
         return RayHandle(actor, log_file, concurrent)
 
-    def put(self, value: Any) -> Ref:
+    def put(self, value: T | Ref[T]) -> Ref[T]:
         if isinstance(value, LocalRef):
             value = get(value)
         if isinstance(value, ray.ObjectRef):
-            return value
+            there: Ref[T] = value
+            return there
         if getattr(value, "nbytes", INLINE_BYTES) < INLINE_BYTES:
             return LocalRef(value)
         self.ready()
-        return ray.put(value)
+        ref: Ref[T] = ray.put(value)
+        return ref
 
     def gpus(self) -> int:
         self.ready()
         return int(ray.cluster_resources().get("GPU", 0))
 
 
-Handle: TypeAlias = LocalHandle | RayHandle
+Handle: TypeAlias = LocalHandle[Role_co] | RayHandle[Role_co]
 Runtime: TypeAlias = LocalRuntime | RayRuntime
 
 
@@ -242,14 +268,17 @@ def node_address() -> str:
     return address
 
 
-def get(ref: Ref) -> Any:
+def get(ref: Ref[T]) -> T:
     """Return the value of a reference. Raise the error of its call, or ActorDied if the process or value is gone."""
+    value: T
     if isinstance(ref, LocalRef):
         if ref.error is not None:
             raise ref.error
-        return ref.value
+        value = ref.value
+        return value
     try:
-        return ray.get(ref)
+        value = ray.get(ref)
+        return value
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ray.exceptions.RayError):  # the value of an argument was lost
             raise ObjectLost(_reason(error.cause)) from error
@@ -264,9 +293,9 @@ def get(ref: Ref) -> Any:
         raise ActorDied(crashes.crash(getattr(error, "actor_id", None)) or _reason(error)) from error
 
 
-def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
+def wait(refs: Sequence[Ref[T]], timeout_s: float) -> list[Ref[T]]:
     """Return the references that are ready, in order. If none is ready, wait up to `timeout_s` for the first."""
-    ready = [ref for ref in refs if isinstance(ref, LocalRef)]
+    ready: list[Ref[T]] = [ref for ref in refs if isinstance(ref, LocalRef)]
     remote = [ref for ref in refs if not isinstance(ref, LocalRef)]
     if remote:
         done, _ = ray.wait(remote, num_returns=1, timeout=0 if ready else timeout_s)

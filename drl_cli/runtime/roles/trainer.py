@@ -158,8 +158,10 @@ class Trainer:
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
         torch.set_rng_state(torch.tensor(state["torch"]))
-        for recorded in (*self.context.recorded, *([] if self.when is None else [self.when])):
-            recorded.reset()
+        for replays in self.context.recorded:
+            replays.reset()
+        if self.when is not None:
+            self.when.reset()
         if self.normalizer is not None:
             self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])
@@ -173,20 +175,11 @@ class Trainer:
         return FrameBatch(batch) if self.stackings else batch
 
     def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "_Made":
-        if self.chain is None:
-            return _Made.of(self._learn(self._with_stacks(columns, frames), counts))
-        fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
-        return _Made(*fields)
-
-    def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[_Made, torch.Tensor | None]":
-        """Make an update. Return everything that it computes: the norm of the gradient, too."""
-        made = _Made.of(self._learn(gathered(dict(columns)), counts))
-        values = torch.stack([*made.values]) if made.names else torch.zeros(0)
-        return made._replace(values=values), self.algorithm.optimizer.norm
-
-    def _learn(self, batch: Batch, counts: Counts) -> Update:
         try:
-            return self.algorithm.learn(batch, counts)
+            if self.chain is None:
+                return _Made.of(self.algorithm.learn(self._with_stacks(columns, frames), counts))
+            fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
+            return _Made(*fields)
         except Refused as error:
             raise AlgorithmRefused(f"algo: {error}") from error
         except Exception as error:
@@ -194,6 +187,12 @@ class Trainer:
             if module.startswith("drl_cli.") or isinstance(error, PeerLost | MemoryError):
                 raise
             raise AlgorithmFailed(f"algo={module}: update {raised(error)}") from error
+
+    def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[_Made, torch.Tensor | None]":
+        """Make an update. Return everything that it computes: the norm of the gradient, too."""
+        made = _Made.of(self.algorithm.learn(gathered(dict(columns)), counts))
+        values = torch.stack([*made.values]) if made.names else torch.zeros(0)
+        return made._replace(values=values), self.algorithm.optimizer.norm
 
     def _check_drift(self) -> None:
         """Raise AlgorithmFailed if the trainers' parameters differ. Check calls 1, 2, 4, ... 64, then every 64th."""

@@ -5,7 +5,9 @@ import time
 import numpy as np
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.interfaces import CollectRole
 from drl_cli.runtime.messages import InsertTransition, LoadParams, MessageCounts, Told
+from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, Runtime, get
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array, Columns
@@ -20,7 +22,7 @@ class WorkerProxy:
 
     def __init__(self, pool: WorkerPool, runtime: Runtime, window_s: float | None) -> None:
         self.pool, self.runtime, self.window_s = pool, runtime, window_s
-        self.params: Ref = None
+        self.params: Ref[Array] | None = None
         self.messages = MessageCounts()
         self.use = OwnUse()
 
@@ -29,14 +31,14 @@ class WorkerProxy:
         started = time.perf_counter()
         if params is not None:
             self.params = self.runtime.put(params)
-        results: list[tuple[InsertTransition, Ref]] = []
+        results: list[tuple[InsertTransition, Ref[Columns]]] = []
         restarts = self.pool.restarts
         while not results:
             for member in self.pool.idle():
                 self.pool.dispatch(member, params_header, self.params)
                 self.messages.add(8, int(member.loaded))
             gathered = self.pool.gather(self.window_s)
-            results = [(done.header, done.columns) for done in gathered if done.header is not None]
+            results = [(done.header, done.columns) for done in gathered if done.header and done.columns]
         self.messages.add(1, len(results))
         headers = [header for header, _ in results]
         blocks = [get(columns) for _, columns in results]
@@ -62,4 +64,4 @@ class WorkerProxy:
 
     def close(self) -> None:
         for member in self.pool.members:
-            member.handle.call("close")
+            ask(member.handle, CollectRole.close)

@@ -131,6 +131,7 @@ def test_workers_that_waited_longest_collect_first(still):
     still.collector.arrived.append(SimpleNamespace(member=2))  # its block must be inserted first
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
     still.admission.may_collect, still._idle = lambda: next(room), lambda **options: None
+    still.saver.is_due = lambda env_steps: False
     still._dispatch = lambda member: asked.append(member.index)
     still._step_async()
     assert asked == [1, 0]

@@ -5,6 +5,7 @@ import os
 import pickle
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import fake_ray
@@ -64,6 +65,12 @@ def test_a_local_value_is_put_once():
     ref = LocalRuntime().put("value")
     assert (ref.value, LocalRuntime().put(ref), LocalRuntime().gpus()) == ("value", ref, 0)
     assert [handles.is_ref(ref), handles.is_ref("value")] == [True, False]
+
+
+def test_the_package_calls_roles_only_with_types():
+    files = [file for file in Path(handles.__file__).parents[2].rglob("*.py") if file.parent.name != "place"]
+    assert len(files) > 100
+    assert [file.name for file in files if '.call("' in file.read_text()] == []
 
 
 # On Ray

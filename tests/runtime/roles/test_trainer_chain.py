@@ -25,8 +25,8 @@ def instant(monkeypatch):
     return without_compiler(monkeypatch)
 
 
-def make(*overrides, algo="td3", seed=0):
-    config = make_config("env=Pendulum-v1", f"algo={algo}", *TINY, "network.hidden=[16,16]", f"seed={seed}", *overrides)
+def make(*overrides, algo="td3", seed=0, env="Pendulum-v1"):
+    config = make_config(f"env={env}", f"algo={algo}", *TINY, "network.hidden=[16,16]", f"seed={seed}", *overrides)
     return make_trainer(config, read_spec(config.env), "cpu", 0)
 
 
@@ -46,9 +46,9 @@ def batches(seed, bad=None):
     return columns
 
 
-def train(trainer, calls, first=0, bad=None):
+def train(trainer, calls, first=0, bad=None, columns=None):
     headers = {i: BatchTrainingData(0, UPDATES, ROWS, 1_000, env_steps=500 * i) for i in range(first, first + calls)}
-    return [trainer.train(header, batches(i, bad))[0] for i, header in headers.items()]
+    return [trainer.train(header, columns or batches(i, bad))[0] for i, header in headers.items()]
 
 
 @pytest.mark.parametrize("algo", ["td3", "sac"])
@@ -159,6 +159,6 @@ def test_images_whose_frames_are_shared_are_not_recorded(monkeypatch):
     assert type(trainer)(lambda context: algorithm, algorithm.context, stackings={"": None}).chain is None
 
 
-@pytest.mark.parametrize(("choice", "compiles"), [("auto", False), ("true", True), ("false", False)])
+@pytest.mark.parametrize(("choice", "compiles"), [("auto", "replay"), ("true", True), ("false", False)])
 def test_a_trial_does_not_wait_for_a_compilation_that_nobody_asked_for(choice, compiles):
-    assert single_trainer(make_config("env=Pendulum-v1", f"trainer.compile={choice}"), 1).trainer.compile is compiles
+    assert single_trainer(make_config("env=Pendulum-v1", f"trainer.compile={choice}"), 1).trainer.compile == compiles

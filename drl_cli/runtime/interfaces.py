@@ -1,0 +1,110 @@
+"""Interfaces: the methods of each role that other roles call, as protocols.
+
+`ask(handle, TrainerRole.train, header, columns)` calls a role, and mypy checks the name, the arguments and the result.
+The classes in `roles/` have these methods with equal types, which mypy checks where `program.py` gives a
+`Handle[Trainer]` for a `Handle[TrainerRole]`. The protocols import no role and therefore neither torch nor gymnasium.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from drl_cli.runtime.messages import (
+    BatchTrainingData,
+    EvalReport,
+    InsertTransition,
+    LoadParams,
+    ProcessUse,
+    SampleBatch,
+    TrainReport,
+    UpdatePriority,
+)
+from drl_cli.types import Array, Columns, State
+
+
+class CollectRole(Protocol):
+    """A worker, or a proxy with its workers."""
+
+    def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]: ...
+
+    def close(self) -> None: ...
+
+
+class WorkerRole(CollectRole, Protocol):
+    """A worker."""
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class ReplayRole(Protocol):
+    """A trajectory manager: one shard of the replay."""
+
+    def insert_all(self, messages: Sequence[InsertTransition], *columns: Columns) -> int: ...
+
+    def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]: ...
+
+    def update_priorities(self, message: UpdatePriority | None) -> None: ...
+
+    def begin_save(self, folder: str, previous: str | None) -> int: ...
+
+    def save_part(self) -> dict[str, str] | None: ...
+
+    def abort_save(self) -> None: ...
+
+    def load(self, folder: str, manifest: Mapping[str, Any]) -> int: ...  # Any: json
+
+
+class TrainerRole(Protocol):
+    """A trainer."""
+
+    def listen(self) -> tuple[str, int]: ...
+
+    def join(self, address: tuple[str, int]) -> None: ...
+
+    def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]: ...
+
+    def train_and_publish(
+        self, header: BatchTrainingData, columns: Columns, newest: LoadParams
+    ) -> tuple[TrainReport, UpdatePriority | None, LoadParams | None, Array | None]: ...
+
+    def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]: ...
+
+    def describe(self) -> dict[str, Any]: ...  # Any: json
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class ServerRole(Protocol):
+    """The parameter server."""
+
+    def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]: ...
+
+    def pull(self) -> tuple[LoadParams, Array]: ...
+
+
+class ManageRole(Protocol):
+    """Manage."""
+
+    def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]: ...
+
+    def used(self) -> tuple[ProcessUse, ...]: ...
+
+    def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport: ...
+
+    def commit(
+        self,
+        draft: str,
+        params_header: LoadParams,
+        params: Array,
+        counters: Mapping[str, Any],  # Any: json
+        sums: Mapping[str, str],
+        roles: Sequence[str],
+        *states: State,
+    ) -> str | OSError: ...
+
+    def save(self, params_header: LoadParams, params: Array) -> str | OSError: ...
+
+    def close(self, status: str) -> list[str]: ...

@@ -1,0 +1,96 @@
+"""Errors of the user's code are told apart where the code runs, and keep their class on the way to the main process."""
+
+import logging
+import pickle
+import re
+
+import pytest
+
+from drl_cli.errors import USER_CODE, AlgorithmFailed, Diverged, UserCodeFailed
+from drl_cli.optim.group import PeerLost
+from drl_cli.runtime.place import handles
+from drl_cli.runtime.place.handles import Host, LocalRuntime, get
+from drl_cli.utils import outside
+
+SAMPLER = """
+class Sampler:
+    def __init__(self, call=None):
+        self.call = call
+        if call == "now":
+            raise KeyError("no rows")
+
+    def sample(self):
+        return self.call()
+"""
+
+
+@pytest.fixture
+def sampler(tmp_path, monkeypatch):
+    (tmp_path / "their_rows.py").write_text(SAMPLER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "their_rows", raising=False)
+    return outside.import_object("their_rows:Sampler")
+
+
+class Replay:
+    """A role that calls the user's sampler, and fails itself."""
+
+    def __init__(self, sampler, call):
+        self.sampler = sampler(call)
+
+    def sample(self):
+        return self.sampler.sample()
+
+    def fail(self):
+        raise ValueError('a text like a traceback:\n  File "their_rows.py", line 9, in sample')
+
+
+def raises(error):
+    def call():
+        raise error
+
+    return call
+
+
+def test_an_error_of_the_users_code_has_its_class_and_its_line(sampler):
+    handle = LocalRuntime().spawn("replay", Replay, sampler, raises(KeyError("rows")), modules=["their", "their_rows"])
+    with pytest.raises(UserCodeFailed) as caught:
+        get(handle.call("sample"))
+    assert re.search(r"^their_rows raised KeyError: 'rows' \(.*\.py:\d+\)$", str(caught.value))
+    assert caught.value.exit_code == USER_CODE
+    assert type(caught.value.__cause__) is KeyError
+    with pytest.raises(UserCodeFailed, match=r"^their_rows raised KeyError: 'no rows'"):
+        LocalRuntime().spawn("replay", Replay, sampler, "now", modules=["their_rows"])
+
+
+@pytest.mark.parametrize(
+    "error", [AlgorithmFailed("drift"), Diverged("NaN"), PeerLost("trainer 1"), MemoryError("full")]
+)
+def test_errors_that_say_more_stay_as_they_are(sampler, error):
+    handle = LocalRuntime().spawn("replay", Replay, sampler, raises(error), modules=["their_rows"])
+    with pytest.raises(type(error)) as caught:
+        get(handle.call("sample"))
+    assert caught.value is error
+
+
+def test_errors_of_other_code_stay_as_they_are(sampler):
+    handle = LocalRuntime().spawn("replay", Replay, sampler, raises(KeyError("rows")), modules=["their_rows"])
+    with pytest.raises(ValueError, match="their_rows"):
+        get(handle.call("fail"))
+    handle = LocalRuntime().spawn("replay", Replay, sampler, raises(KeyError("rows")))
+    with pytest.raises(KeyError):
+        get(handle.call("sample"))
+
+
+def test_the_process_of_a_role_raises_the_class_which_can_be_pickled(sampler, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(handles.crashes, "write_crashes", lambda path: None)
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
+    host = type("replay", (Host,), {"modules": ["their_rows"]})
+    calls = host(f"{tmp_path}/a.log", Replay, sampler, raises(KeyError(lambda: 0)))
+    begins = host(f"{tmp_path}/b.log", Replay, sampler, "now")
+    for role in (calls, begins):
+        with pytest.raises(UserCodeFailed, match=r"^their_rows raised KeyError: ") as caught:
+            role.call("sample")
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        assert type(pickle.loads(pickle.dumps(caught.value))) is UserCodeFailed
+    assert "KeyError" in caplog.text

@@ -1,0 +1,50 @@
+"""Calls of roles for mypy, which `scripts/check` runs on this file. Nothing here runs.
+
+mypy must reject each line with an ignored error. If mypy accepts such a line, it reports the comment as unused.
+"""
+
+from drl_cli.runtime.interfaces import CollectRole, ReplayRole, ServerRole, TrainerRole, WorkerRole
+from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.place.ask import as_value, ask, ask_many, ask_parts
+from drl_cli.runtime.place.handles import Handle, LocalRuntime, Ref, get
+from drl_cli.runtime.roles.parameter_server import ParameterServer
+from drl_cli.types import Array, State
+
+
+def right(
+    server: Handle[ServerRole],
+    worker: Handle[WorkerRole],
+    shard: Handle[ReplayRole],
+    header: LoadParams | Ref[LoadParams],
+    params: Ref[Array],
+) -> tuple[int, State]:
+    member: Handle[CollectRole] = worker  # every worker is a collector
+    ask_parts(member, 2, CollectRole.collect, LoadParams(0, 0, 0))
+    ask(server, ServerRole.push, as_value(header), as_value(params))
+    ask_many(shard, 6, ReplayRole.sample, SampleBatch(1, 8, 0, 3, 0))
+    newest, _ = ask_parts(server, 2, ServerRole.pull)
+    return get(newest).version, get(ask(worker, WorkerRole.state))
+
+
+def wrong_name(server: Handle[ServerRole]) -> None:
+    ask(server, ServerRole.pop)  # type: ignore[attr-defined]
+    ask(server, TrainerRole.describe)  # type: ignore[misc]
+
+
+def wrong_arguments(server: Handle[ServerRole], header: LoadParams, params: Ref[Array]) -> None:
+    ask(server, ServerRole.push, header)  # type: ignore[call-arg]
+    ask(server, ServerRole.push, header, params)  # type: ignore[arg-type]
+    ask(server, ServerRole.push, as_value(params), as_value(params))  # type: ignore[arg-type]
+    ask(server, ServerRole.pull, header)  # type: ignore[call-arg]
+
+
+def wrong_result(trainer: Handle[TrainerRole], server: Handle[ServerRole]) -> int:
+    ask_parts(trainer, 4, TrainerRole.publish, 1, 2)  # type: ignore[call-overload]
+    _, _, _ = ask_parts(server, 2, ServerRole.pull)  # type: ignore[misc]
+    return get(ask(trainer, TrainerRole.state))  # type: ignore[return-value]
+
+
+def wrong_role(server: Handle[ServerRole]) -> Handle[TrainerRole]:
+    LocalRuntime().spawn("parameter server", ParameterServer, 1)  # type: ignore[arg-type]
+    started: Handle[TrainerRole] = LocalRuntime().spawn("trainer", ParameterServer)  # type: ignore[arg-type]
+    return started or server  # type: ignore[return-value]
