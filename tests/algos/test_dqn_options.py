@@ -150,6 +150,9 @@ def test_sigma_begins_at_half_over_the_root_of_the_inputs():
     assert [float(sigma.unique()) for sigma in sigmas] == pytest.approx(
         [0.5 / 5**0.5] * 2 + [0] * 2 + [0.5 / 4] * 2 + [0] * 2 + [0.5 / 12**0.5] * 2
     )
+    for i in range(2):
+        algorithm.learn(q_batch(i), Counts(i))
+    assert [bool(sigma.any()) for sigma in sigmas] == 2 * [True, True, False, False] + [True, True]
 
 
 def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():

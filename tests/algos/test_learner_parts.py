@@ -76,6 +76,13 @@ def test_gradients_are_compiled_only_without_modules(name, kind):
     assert compiled == ["gradients"]
 
 
+def test_a_loss_is_compiled_unless_the_encoder_has_a_memory():
+    for obs, memory, is_compiled in ((VECTOR, "none", True), (*LOOKS["image"], True), (VECTOR, "lstm", False)):
+        learner = Learner("dqn", "discrete", obs, memory)
+        learner.context = dataclasses.replace(learner.context, compiles=True)
+        assert learner.algorithm().context.compiles == is_compiled
+
+
 @pytest.mark.parametrize(("name", "times"), [("dqn", 1), ("iqn", 8)])
 def test_dropout_masks_cover_all_rows_of_a_head(name, times):
     algorithm, _ = make(name, "discrete", dropout=0.25)
