@@ -16,7 +16,7 @@ class Births(LocalRuntime):
     def __init__(self):
         self.born = []
 
-    def spawn(self, role, factory, *args, gpus=0, node=None):
+    def spawn(self, role, factory, *args, **where):
         self.born.append((role, args[-1]))
         return super().spawn(role, make_proxy if factory is make_proxy else lambda *args: None, *args)
 

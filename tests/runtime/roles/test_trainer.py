@@ -72,7 +72,7 @@ class Recorder:
     def gpus(self):
         return self.num_gpus
 
-    def spawn(self, role, factory, config, spec, device, rank, weights, gpus):
+    def spawn(self, role, factory, config, spec, device, rank, weights, gpus, modules):
         self.spawned.append((role, device, rank, gpus))
 
 
