@@ -18,6 +18,7 @@ import numpy as np
 
 from drl_cli.chains import recording
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.head import Head
 from drl_cli.optim.group import Context
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer import NotFinite, Optimizer
@@ -124,6 +125,13 @@ class Policy(ABC):
     @abstractmethod
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         """Return the best actions `[E, ...]` for observations `[E, ...]`, without exploration."""
+
+    def exported_head(self) -> Head | None:
+        """Return the loaded network for drl-export; None: this class has no description of its network.
+
+        A class that overrides how the policy acts also overrides this method.
+        """
+        return None
 
     def state(self) -> State:
         """Return what a checkpoint saves besides parameters and exploration values: `rng` and any recurrent state."""

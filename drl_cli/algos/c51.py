@@ -5,15 +5,17 @@ projected target. The policy chooses the action with the largest mean return. Al
 KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/dqn.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 
 from drl_cli.algos import distributional, dqn
-from drl_cli.algos.base import Batch
-from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
+from drl_cli.algos.q_learner import Random
+from drl_cli.losses.critics import mean
+from drl_cli.losses.distributional import project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.head import Head
 from drl_cli.optim.group import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import Tensor, torch
@@ -67,6 +69,10 @@ class Policy(dqn.Policy):
         mean: Array = probs @ self.support
         return mean
 
+    def exported_head(self) -> Head:
+        risk = (self.config.risk, self.config.risk_level)
+        return replace(super().exported_head(), layers=self.params, support=self.support, risk=risk)
+
     def priorities(self, rows: Columns) -> Array:
         every = np.arange(len(rows["action"]))
         next_obs = tree(rows, "next_obs")
@@ -81,20 +87,22 @@ class Policy(dqn.Policy):
 class Algorithm(distributional.Algorithm):
     """Learns the distributions of C51 in a trainer."""
 
-    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
-        assert isinstance(config, Config)
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
+    def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
 
-    def distribution(self, values: Tensor) -> Tensor:
-        return values.softmax(-1)
+    def distribution(self, out: Tensor) -> Tensor:
+        return out.softmax(-1)
 
     def expected(self, distribution: Tensor) -> Tensor:
         return distribution @ self.support
 
-    def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss, derivative and KL divergence, given logits `q` `[N, K]` and probabilities `next_q` `[N, K]`."""
-        target = project(next_q, reward, rows["discount"], self.support, self.config.rescale)
-        loss, slope, divergence = cross_entropy(q, target)
-        # The projection clips infinite rewards and would hide them. Adding 0 times the reward makes the loss NaN.
-        return loss + 0.0 * reward, slope, divergence.clamp(min=0.0)
+    def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+        """Return the distribution of reward + discount * return, projected onto the support, `[N, K]`."""
+        return project(next_q, reward, discount, self.support, self.config.rescale)
+
+    def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of the target and softmax(q), and their KL divergence `[N]`."""
+        cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
+        divergence = cross_entropy.detach() + torch.xlogy(target, target).sum(-1)
+        return mean(cross_entropy, weight), divergence.clamp(min=0.0)

@@ -9,21 +9,20 @@ largest mean of the quantiles at the midpoints of `policy_quantiles` equal inter
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from drl_cli.algos import dqn, qr_dqn
-from drl_cli.algos.learner import Head
+from drl_cli.algos.q_learner import STILL, Draws, Random
 from drl_cli.losses.distributional import midpoints, risky_fraction
 from drl_cli.networks import implicit
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.implicit import ActingNetwork, ImplicitNetwork, ValueNetwork
-from drl_cli.networks.mlp import num_params
-from drl_cli.networks.q_network import QNetwork
-from drl_cli.optim.params import FlatPart
+from drl_cli.networks.head import Head
+from drl_cli.networks.implicit import ActingImplicitNetwork, ActingNetwork
+from drl_cli.networks.q_network import QShape
+from drl_cli.optim.gradients import Nets
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
@@ -48,11 +47,21 @@ class Policy(dqn.Policy):
         fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
         width, actions = self.encoder.width, self.action.size
         shapes = implicit.implicit_shapes(network, width, actions, config.dueling, config.noisy)
-        return implicit.ActingImplicitNetwork(shapes, fraction)
+        return ActingImplicitNetwork(shapes, fraction)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         features, memory = self.encoder(obs, last)
         return self.expected(self.q(features, None)), memory
+
+    def exported_head(self) -> Head:
+        assert isinstance(self.q, ActingImplicitNetwork)
+        return replace(
+            super().exported_head(),
+            layers=self.q.means["online"],
+            trunk=self.q.means.get("trunk", ()),
+            trunk_activation=self.network.activation,
+            embedded=self.q.embedded,
+        )
 
     def expected(self, out: Array) -> Array:
         mean: Array = out.reshape(len(out), self.action.size, self.config.policy_quantiles).mean(-1)
@@ -62,40 +71,35 @@ class Policy(dqn.Policy):
 class Algorithm(qr_dqn.Algorithm):
     """Learns the quantiles of IQN in a trainer."""
 
-    config: Config
+    sigma_name = "{}_sigma"
 
-    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
+    def setup(self, config: qr_dqn.Config, spec: EnvSpec) -> None:
+        assert isinstance(config, Config)
         super().setup(config, spec)
-        self.mean_fraction = torch.from_numpy(midpoints(self.config.policy_quantiles)).to(self.context.device)
+        self.times = config.quantiles
+        self.mean_fraction = torch.from_numpy(midpoints(config.policy_quantiles)).to(self.context.device)
         self.uniform = self.params.generator("fractions", self.seed + 3)
 
-    def networks(self, config: dqn.Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
-        assert isinstance(config, Config)
-        width, actions = self.encoder.size, spec.action.size
-        shapes = implicit.implicit_shapes(self.network, width, actions, config.dueling, config.noisy)
-        heads = {name: Head(shape.shapes, last=2**0.5 if shape.dueling else 1.0) for name, shape in shapes.items()}
-        sigmas: dict[str, Head | int] = {
-            f"{name}_sigma": num_params(shape.shapes) for name, shape in shapes.items() if shape.noisy
-        }
-        mlps = self.build({**heads, **sigmas}, policy=(*heads, *sigmas), lr=config.lr)
+    def network_shapes(self, spec: EnvSpec) -> Mapping[str, QShape]:
+        width, config = self.encoder.size, self.config
+        return implicit.implicit_shapes(self.network, width, spec.action.size, config.dueling, config.noisy)
 
-        def made(part: Callable[[str], FlatPart]) -> ImplicitNetwork:
-            networks = {
-                name: QNetwork(shape, mlps[name].on(part(name)), part(f"{name}_sigma") if shape.noisy else None)
-                for name, shape in shapes.items()
-            }
-            return ImplicitNetwork(networks, config.quantiles)
+    def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
+        """Return the quantiles `[N, A, K]` at `random.fraction`, which is `[N, K]`, or `[K]` for all rows (eq. 4)."""
+        assert random.fraction is not None
+        inputs = implicit.cosines(random.fraction)
+        embedded, state = nets.embedding(inputs.flatten(0, -2)).relu().view(*inputs.shape[:-1], -1), x
+        if "trunk" in self.shapes:
+            state = getattr(torch.nn.functional, self.network.activation)(self.part(nets, "trunk", x, random))
+        product = state.unsqueeze(1) * embedded  # [N, K, W]
+        return self.part(nets, "online", product.flatten(0, 1), random).view(len(x), -1, self.num_actions).mT
 
-        online = made(self.params.__getitem__)
-        online.init()  # has to precede the next lines, which copy the parameters to the target network
-        self.target_encoder = self.encoder.target(self.params)
-        target = made(lambda name: self.params.target(name).part)
-        return online, target, made(self.params.__getitem__)
+    def means(self, nets: Nets, x: Tensor, random: Random = STILL) -> Tensor:
+        return super().means(nets, x, random._replace(fraction=self.mean_fraction))
 
-    def draw(self, rows: dict[str, Any]) -> None:  # Any: a tensor, or a dict of tensors
-        super().draw(rows)
-        sizes = [self.config.quantiles, self.config.target_quantiles]
-        drawn = self.context.rand(len(rows["obs"]), sum(sizes), self.uniform)
-        steps = [torch.arange(size, device=drawn.device) for size in sizes]
-        parts = zip(torch.split(drawn, sizes, 1), steps, sizes, strict=True)
-        rows["fraction"], rows["target_fraction"] = ((part + step) / size for part, step, size in parts)
+    def draw(self, rows: int) -> Draws:
+        draws, sizes = super().draw(rows), [self.config.quantiles, self.config.target_quantiles]
+        drawn = torch.split(self.context.rand(rows, sum(sizes), self.uniform), sizes, 1)
+        steps = [torch.arange(size, device=self.context.device) for size in sizes]
+        own, theirs = ((part + step) / size for part, step, size in zip(drawn, steps, sizes, strict=True))
+        return draws._replace(online=draws.online._replace(fraction=own), target=draws.target._replace(fraction=theirs))

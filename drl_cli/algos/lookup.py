@@ -18,8 +18,19 @@ ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
 
 HELPERS = (
-    *("actor", "actor_critic", "actors", "base", "distributional", "learner", "lookup", "policy", "rollout"),
-    *("soft", "stacks"),
+    *(
+        "actor",
+        "actor_critic",
+        "actors",
+        "base",
+        "distributional",
+        "learner",
+        "lookup",
+        "policy",
+        "q_learner",
+        "q_policy",
+    ),
+    *("rollout", "soft", "stacks"),
 )
 """Modules in this folder and in its rooms that are not algorithms."""
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.policy import TorchPolicy
-from drl_cli.losses.policy import FORBIDDEN
+from drl_cli.losses.policy import FORBIDDEN, permitted
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
+from drl_cli.networks.head import Head
+from drl_cli.networks.mlp import split
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
@@ -74,7 +76,8 @@ class Policy(TorchPolicy):
 
     def choose(self, obs: Any) -> Tensor:
         out = self.modules["actor"](self.modules["state"](obs))
-        return out.tanh() if self.action.kind == "box" else legal(out, obs).argmax(-1)
+        action: Tensor = out.tanh() if self.action.kind == "box" else permitted(out, action_mask(obs)).argmax(-1)
+        return action
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
         out = self.modules["actor"](self.modules["state"](obs))
@@ -82,8 +85,23 @@ class Policy(TorchPolicy):
         if self.action.kind == "box":
             return (out.tanh() + noise).clamp(-1.0, 1.0), {}
         uniform = torch.from_numpy(self.rng.random(out.shape, "float32"))
-        relaxed = gumbel_softmax(legal(out, obs), uniform, self.config.gumbel_temperature)
-        return legal(relaxed + 0.5 * noise, obs).argmax(-1), {}
+        relaxed = gumbel_softmax(permitted(out, action_mask(obs)), uniform, self.config.gumbel_temperature)
+        return permitted(relaxed + 0.5 * noise, action_mask(obs)).argmax(-1), {}
+
+    def exported_head(self) -> Head:
+        state: Any = self.modules["state"]  # Any: a StateEncoder, whose module imports torch
+        actor: Any = self.modules["actor"]  # Any: an MLP
+        return Head(
+            torso=state.torso,
+            memory=None,
+            layers=split(actor.flat.detach().numpy(), actor.shapes),
+            activation=actor.activation,
+            layer_norm=len(actor.shapes[2]) == 1,  # the vectors of layer norm follow the first layer
+            is_squashed=self.action.kind == "box",
+            trunk=split(state.mlp.flat.detach().numpy(), state.mlp.shapes),
+            trunk_activation=state.mlp.activation,
+            norms_trunk=True,
+        )
 
 
 class Algorithm(BaseAlgorithm):
@@ -179,7 +197,7 @@ class Algorithm(BaseAlgorithm):
         if self.is_box:
             action = action.clamp(-1.0, 1.0)
         else:
-            action = torch.nn.functional.one_hot(legal(action, obs).argmax(-1), self.size).float()
+            action = torch.nn.functional.one_hot(permitted(action, action_mask(obs)).argmax(-1), self.size).float()
         next_q, next_scale = nets.target.value(nets.target.pair(zs, action))
         target: Tensor = total + discount * next_q.amin(0) * next_scale
         return target
@@ -189,7 +207,7 @@ class Algorithm(BaseAlgorithm):
         if self.is_box:
             return out.tanh()
         uniform = noise["uniform"][:, half * self.size : (half + 1) * self.size]
-        return gumbel_softmax(legal(out, obs), uniform, self.config.gumbel_temperature)
+        return gumbel_softmax(permitted(out, action_mask(obs)), uniform, self.config.gumbel_temperature)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         is_window = "valid" in batch
@@ -212,12 +230,6 @@ class Algorithm(BaseAlgorithm):
         metrics = {**found, "reward_scale": self.critics.scale[0].clone()}
         priority = metrics.pop("td_error").clamp(min=LOWEST)
         return Update(metrics, priority.unsqueeze(1).expand(batch["valid"].shape) if is_window else priority)
-
-
-def legal(values: Tensor, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
-    """Return values `[B, A]` of discrete actions, with a very small number for each action that the mask forbids."""
-    mask = action_mask(obs)
-    return values if mask is None else values.masked_fill(~mask, FORBIDDEN)
 
 
 def gumbel_softmax(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:

@@ -8,9 +8,10 @@ import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.losses.distributions import Distribution
-from drl_cli.losses.policy import FORBIDDEN
+from drl_cli.losses.policy import permitted
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
+from drl_cli.networks.head import Head
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
@@ -33,8 +34,8 @@ class RandomActions(Policy):
             return self.rng.uniform(-1.0, 1.0, (rows, self.action.size)).astype(np.float32)
         if mask is None and self.action.kind == "discrete":
             return self.rng.integers(self.action.size, size=rows)
-        logits = np.zeros((rows, self.action.size)) if mask is None else np.where(mask, 0.0, FORBIDDEN)
-        return sample_choices(logits, self.action.choices, self.rng)
+        logits = np.zeros((rows, self.action.size), np.float32)
+        return sample_choices(permitted(logits, mask), self.action.choices, self.rng)
 
 
 class NetworkPolicy(RandomActions):
@@ -71,11 +72,25 @@ class NetworkPolicy(RandomActions):
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         out, _ = self.forward(obs, last)
         if self.action.kind != "box":
-            return best_choices(allowed(out, obs), self.action.choices)
+            return best_choices(permitted(out, action_mask(obs)), self.action.choices)
         action = out[:, : self.action.size]
         if self.is_squashed:
             return np.tanh(action)
         return action if self.action.is_free else np.clip(action, -1.0, 1.0)
+
+    def exported_head(self) -> Head:
+        from drl_cli.networks.modules import Flat  # imports torch
+
+        learner, network, size = self.encoder.learner, self.network, self.action.size
+        *params, weight, bias = self.params
+        return Head(
+            torso=Flat(self.encoder.inputs) if learner is None or learner.torso is None else learner.torso,
+            memory=learner.memory if learner else None,
+            layers=[*params, weight[:, :size], bias[:size]],  # without the standard deviations of SAC
+            activation=network.activation,
+            layer_norm=network.layer_norm,
+            is_squashed=self.action.kind == "box" and self.is_squashed,
+        )
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return {"action": self.draw(obs), **self.encoder(obs, last)[1]}
@@ -216,12 +231,6 @@ class TorchPolicy(RandomActions):
         counts = np.add.reduceat(legal, np.cumsum([0, *choices[:-1]]), 1, dtype=np.float32)
         log_prob: Array = -np.log(np.maximum(counts, 1)).sum(1)
         return log_prob
-
-
-def allowed(values: Array, obs: Obs) -> Array:
-    """Return values or logits `[n, choices]` with FORBIDDEN where the legal-action mask in `obs` is False."""
-    mask = action_mask(obs)
-    return values if mask is None else np.where(mask, values, np.float32(FORBIDDEN))
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:

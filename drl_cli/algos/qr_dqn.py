@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from drl_cli.algos import distributional, dqn
-from drl_cli.algos.base import Batch
-from drl_cli.losses.distributional import midpoints, quantile_huber, risky_share
-from drl_cli.losses.value import backed_up
+from drl_cli.algos.q_learner import Random
+from drl_cli.losses.critics import quantile_critic
+from drl_cli.losses.distributional import midpoints, risky_share
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
@@ -57,17 +57,15 @@ class Policy(dqn.Policy):
 class Algorithm(distributional.Algorithm):
     """Learns the quantiles of QR-DQN in a trainer."""
 
-    config: Config
-
-    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
+    def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
         self.fraction = torch.from_numpy(midpoints(config.outputs)).to(self.context.device)
 
     def expected(self, distribution: Tensor) -> Tensor:
         return distribution.mean(-1)
 
-    def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss, its derivative, and |TD error| of the mean; `q` and `next_q` `[N, K]` are quantiles."""
-        target = backed_up(reward.unsqueeze(-1), rows["discount"].unsqueeze(-1), next_q, self.config.rescale)
-        loss, slope = quantile_huber(q, target, rows.get("fraction", self.fraction), self.config.kappa)
-        return loss, slope, (q.mean(-1) - target.mean(-1)).abs()
+    def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
+        """Return the quantile regression loss, and |TD error| `[N]` of the mean; `q` and `target` are quantiles."""
+        fraction = self.fraction if random.fraction is None else random.fraction
+        loss = quantile_critic(q, target, fraction, self.config.kappa, weight)
+        return loss, (q.mean(-1) - target.mean(-1)).abs()

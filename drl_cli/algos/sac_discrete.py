@@ -12,9 +12,11 @@ from typing import Any
 from drl_cli.algos.base import Batch
 from drl_cli.algos.continuous.actors import Random
 from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
-from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
+from drl_cli.algos.policy import NetworkPolicy, sample_choices
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.losses.distributions import Categorical
+from drl_cli.losses.policy import permitted
+from drl_cli.networks.encoder import action_mask
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import Columns, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor, torch
@@ -37,7 +39,7 @@ class Policy(NetworkPolicy):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         logits, memory = self.forward(obs, last)
-        return {"action": sample_choices(allowed(logits, obs), self.action.choices, self.rng), **memory}
+        return {"action": sample_choices(permitted(logits, action_mask(obs)), self.action.choices, self.rng), **memory}
 
 
 class Algorithm(SoftAlgorithm):

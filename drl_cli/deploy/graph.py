@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.policy import TorchPolicy
-from drl_cli.deploy.head import Head, find_head
+from drl_cli.deploy.head import find_head
 from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
 from drl_cli.envs.units import ArraySpec, Units
+from drl_cli.networks.head import Head
 from drl_cli.networks.mlp import NORM_EPS
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.losses.policy import FORBIDDEN, LOG_2PI
+from drl_cli.losses.policy import LOG_2PI, permitted
 from drl_cli.utils.lazy import torch
 
 LOG_2 = float(np.log(2.0))
@@ -55,10 +55,8 @@ class Categorical(Distribution):
     """
 
     def __init__(self, logits: Any, mask: Any = None) -> None:
-        if mask is not None:
-            logits = _where(mask, logits, FORBIDDEN)
-        self.logits = logits
-        self.log_probs = logits - _logsumexp(logits)
+        self.logits = permitted(logits, mask)
+        self.log_probs = self.logits - _logsumexp(self.logits)
 
     def sample(self, random: Any) -> Any:
         exponential = -_log1p(-_uniform(random, self.logits))
@@ -225,10 +223,6 @@ def _tanh(x: Any) -> Any:
 
 def _clamp(x: Any, least: float, most: float) -> Any:
     return np.clip(x, least, most) if isinstance(x, np.ndarray) else x.clamp(least, most)
-
-
-def _where(mask: Any, x: Any, other: float) -> Any:
-    return np.where(mask, x, np.float32(other)) if isinstance(x, np.ndarray) else x.masked_fill(~mask, other)
 
 
 def _logsumexp(x: Any) -> Any:

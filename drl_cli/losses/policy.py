@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from drl_cli.utils.lazy import Tensor, torch
 
@@ -37,9 +40,13 @@ FORBIDDEN = -1e9
 """Value or logit of an action that the legal-action mask forbids. 0 * FORBIDDEN is 0, but 0 * -inf would be NaN."""
 
 
-def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return values or logits `[B, A]` with FORBIDDEN where the legal-action mask, bool `[B, A]`, is False."""
-    return values if mask is None else values.masked_fill(~mask, FORBIDDEN)
+def permitted(values: Any, mask: Any) -> Any:  # Any: numpy or torch
+    """Return values or logits `[B, A]` with FORBIDDEN where the legal-action mask, bool `[B, A]` or None, is False."""
+    if mask is None:
+        return values
+    if isinstance(values, np.ndarray):
+        return np.where(mask, values, np.float32(FORBIDDEN))
+    return values.masked_fill(~mask, FORBIDDEN)
 
 
 def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -2,20 +2,20 @@
 
 The trunk consists of all hidden layers except the last. Its output is multiplied by an embedding of the quantile
 fraction, which is the relu of a linear layer applied to cosines of the fraction. The product is the input of the last
-hidden layer, which the output layer follows.
+hidden layer, which the output layer follows. Policies evaluate these networks in numpy, see below. The trainer's
+network is `drl_cli.algos.iqn.Algorithm.read`.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import Shapes, activate_, activate_backward_, activate_numpy, mlp_numpy
-from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
+from drl_cli.networks.mlp import Shapes, activate_numpy, mlp_numpy
+from drl_cli.networks.q_network import ActingQNetwork, QShape
 from drl_cli.types import Array
-from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.lazy import torch
 
 COSINES = 64
 """Each fraction is embedded by this number of cosines: cos(pi i fraction) for i = 0, ..., 63."""
@@ -42,59 +42,6 @@ def cosines(fraction: Any) -> Any:  # Any: numpy or torch
     if isinstance(fraction, np.ndarray):
         return np.cos(fraction[..., None] * np.arange(COSINES, dtype=np.float32) * np.float32(np.pi))
     return torch.cos(fraction.unsqueeze(-1) * torch.arange(COSINES, device=fraction.device) * torch.pi)
-
-
-class ImplicitNetwork:
-    """The trainer's implicit quantile network, made of Q networks. It evaluates each row at `times` fractions."""
-
-    def __init__(self, parts: dict[str, QNetwork], times: int) -> None:
-        self.parts, self.times = parts, times
-        self.trunk, self.embedding, self.last = parts.get("trunk"), parts["embedding"], parts["online"]
-        self.mlp, self.activation = self.last.mlp, self.last.mlp.activation
-        self.noisy = [part for part in parts.values() if part.sigma is not None]
-        self.noise_size = sum(part.noise_size for part in self.noisy)
-
-    def init(self) -> None:
-        """Initialise the sigmas of noisy weights, and set the weights between dueling streams to 0."""
-        for part in self.parts.values():
-            part.init()
-
-    def draw(self, normals: Tensor) -> None:
-        """Replace the noise of all weights by noise computed from standard normal samples `[noise_size]`."""
-        pieces = torch.split(normals, [part.noise_size for part in self.noisy])
-        for part, piece in zip(self.noisy, pieces, strict=True):
-            part.draw(piece)
-
-    def forward(
-        self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
-    ) -> tuple[Tensor, Any]:  # Any: what `backward` needs
-        """Return the quantiles `[N, actions K]` of rows `x` at `fraction`, which is `[N, K]`, or `[K]` for all rows."""
-        assert fraction is not None
-        state, trunk_trace = x, None
-        if self.trunk is not None:
-            state, trunk_trace = self.trunk.forward(x)
-            state = activate_(state, self.activation)
-        num = fraction.shape[-1]
-        embedded, embedding_trace = self.embedding.forward(cosines(fraction).view(-1, COSINES))
-        embedded = torch.relu_(embedded).view(-1, num, embedded.shape[-1])
-        product = state.unsqueeze(1) * embedded  # [N, K, W]
-        out, trace = self.last.forward(product.flatten(0, 1), masks)
-        out = out.view(len(x), num, -1).transpose(1, 2).flatten(1)
-        return out, (state, trunk_trace, embedded, embedding_trace, trace)
-
-    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: made by `forward`
-        """Write d loss/d weights, given d loss/d out, for fractions `[N, K]`. With `to_inputs`, return d loss/d x."""
-        state, trunk_trace, embedded, embedding_trace, last_trace = trace
-        num = embedded.shape[1]
-        d_last = d_out.view(len(state), -1, num).transpose(1, 2).reshape(len(state) * num, -1)
-        d_product = self.last.backward(last_trace, d_last, to_inputs=True).view_as(embedded)
-        d_embedded = activate_backward_(d_product * state.unsqueeze(1), embedded, "relu")
-        self.embedding.backward(embedding_trace, d_embedded.flatten(0, 1))
-        d_state: Tensor = (d_product * embedded).sum(1)
-        if self.trunk is None:
-            return d_state
-        d_trunk: Tensor = activate_backward_(d_state, state, self.activation)
-        return self.trunk.backward(trunk_trace, d_trunk, to_inputs)
 
 
 class ActingImplicitNetwork:
@@ -135,7 +82,5 @@ class ActingImplicitNetwork:
         return part(x, rng)
 
 
-ValueNetwork: TypeAlias = QNetwork | ImplicitNetwork
-"""A trainer's network that returns one or more numbers for each action."""
 ActingNetwork: TypeAlias = ActingQNetwork | ActingImplicitNetwork
 """A policy's network that returns one or more numbers for each action."""

@@ -111,7 +111,11 @@ class MLP(nn.Module):
 
         With `first`, evaluate only the first networks of the ensemble, this many.
         """
-        num, flat = self.ensemble if first is None else first, self.normalised(self.flat)
+        return self.evaluate(self.normalised(self.flat), x, masks, first)
+
+    def evaluate(self, flat: Tensor, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
+        """Return what `forward` returns for the parameters `flat` `[size]`. Gradients flow to `flat` and `x`."""
+        num = self.ensemble if first is None else first
         if torch.compiler.is_compiling():
             out, _ = self.on(flat).first(num).forward(x, masks)
         else:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
+from nets import nets
 from q_batches import q_batch
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.losses.distributional import cross_entropy, project
+from drl_cli.algos.q_learner import STILL
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.replay.builders import NStepBuilder
@@ -44,16 +45,16 @@ def learned(name, kind, batch, updates=160, lr=2e-2):
     return algorithm
 
 
-def values(algorithm, network, obs):
-    """`[N, 4]`, by this network of the algorithm."""
+def values(algorithm, networks, obs):
+    """`[N, 4]`, by these networks of the algorithm."""
     with torch.no_grad():
-        return algorithm.means(network, obs) if hasattr(algorithm, "means") else network(obs).amin(0)
+        return algorithm.means(networks, obs) if hasattr(algorithm, "means") else networks.critic(obs).amin(0)
 
 
 def worth(name, kind, batch):
     """Return the value of each action for observation 1, after learning from the batch."""
     algorithm = learned(name, kind, batch)
-    return values(algorithm, getattr(algorithm, "online", None) or algorithm.critic, torch.ones(1, 1))
+    return values(algorithm, nets(algorithm), torch.ones(1, 1))
 
 
 def endless(rows=100):
@@ -88,7 +89,8 @@ def quantiles_equal_those_of_the_rewards(name, kind):
     """Rewards are uniform on [0, 2] for each action, so the quantiles are the fractions times 2."""
     algorithm = learned(name, kind, ending(torch.linspace(0, 2, 50).repeat_interleave(4)), updates=400, lr=1e-2)
     with torch.no_grad():
-        quantiles = algorithm.read(algorithm.online, torch.ones(1, 1), algorithm.mean_fraction)
+        fraction = STILL._replace(fraction=getattr(algorithm, "mean_fraction", None))
+        quantiles = algorithm.read(nets(algorithm), torch.ones(1, 1), fraction)
     expected = torch.tensor([0.2, 0.6, 1.0, 1.4, 1.8])
     assert ((quantiles - expected).abs() < 0.15).all(), quantiles
 
@@ -97,24 +99,23 @@ def the_online_network_chooses_and_the_target_evaluates(name, kind):
     algorithm, other = make(name, kind, obs=5, double=True), make(name, kind, obs=5, double=True)
     for part, target in algorithm.params.targets.items():
         target.flat.copy_(other.params[part].flat.flip(0))
-    rows = dict(q_batch(weighted=False)) | {"mask_next": None}
-    rows["target_next_obs"] = rows["next_obs"]
-    rows["target_fraction"] = algorithm.mean_fraction
+    live, rows = nets(algorithm), algorithm.rows(q_batch(weighted=False))
+    rows |= {"reward": torch.zeros(32), "discount": torch.ones(32)}
+    draws, next_obs = algorithm.draw(32), rows["batch"]["next_obs"]
+    if name == "iqn":
+        draws = draws._replace(target=STILL._replace(fraction=algorithm.mean_fraction))
     with torch.no_grad():
-        found = algorithm.expected(algorithm.next_values(rows)[1])
-    theirs = values(algorithm, algorithm.target, rows["next_obs"])
-    chosen = values(algorithm, algorithm.online, rows["next_obs"]).argmax(1)
+        found = algorithm.expected(algorithm.target(live, rows, algorithm.see(live, rows), draws))
+    theirs = values(algorithm, live.target, next_obs)
+    chosen = values(algorithm, live, next_obs).argmax(1)
     assert (chosen != theirs.argmax(1)).any()
     torch.testing.assert_close(found, theirs[torch.arange(32), chosen])
 
 
 def every_update_has_new_noise(name, kind):
-    algorithm, seen = make(name, kind, obs=5, noisy=True, double=True), []
-    for i in range(2):
-        algorithm.learn(q_batch(i), Counts(i))
-        networks = (algorithm.online, algorithm.target, algorithm.chooser)
-        seen += [tuple(getattr(network, "last", network).noise.tolist()) for network in networks]
-    assert len(set(seen)) == 6
+    algorithm = make(name, kind, obs=5, noisy=True, double=True)
+    seen = [random.noise["online"] for _ in range(2) for random in algorithm.draw(32)]
+    assert len({tuple(noise.tolist()) for noise in seen}) == 6
 
 
 def with_batches(kind, changed):
@@ -146,9 +147,9 @@ def target_never_copied(kind):
 
 def target_network_choosing(kind):
     class Broken(kind):
-        def setup(self, config, spec):
-            super().setup(config, spec)
-            self.chooser = self.target
+        def target(self, *args):
+            self.config = dataclasses.replace(self.config, double=False)
+            return super().target(*args)
 
     return Broken
 
@@ -158,8 +159,8 @@ def noise_drawn_once(kind):
         first = None
 
         def draw(self, rows):
-            super().draw(rows)
-            self.first = rows["noise"] = rows["noise"] if self.first is None else self.first
+            self.first = self.first or super().draw(rows)
+            return self.first
 
     return Broken
 
@@ -167,20 +168,18 @@ def noise_drawn_once(kind):
 def noise_shared_by_the_networks(kind):
     class Broken(kind):
         def draw(self, rows):
-            super().draw(rows)
-            rows["noise"] = rows["noise"][:1].expand(3, -1)
+            draws = super().draw(rows)
+            return type(draws)(*[one._replace(noise=draws.online.noise) for one in draws])
 
     return Broken
 
 
 def projection_that_loses_outside_mass(kind):
     class Broken(kind):
-        def errors(self, q, reward, next_q, rows):
-            discount = rows["discount"]
+        def backed_up(self, reward, discount, next_q):
             place = reward[:, None] + discount[:, None] * self.support
             inside = (place >= self.support[0]) & (place <= self.support[-1])
-            loss, slope, divergence = cross_entropy(q, project(next_q * inside, reward, discount, self.support))
-            return loss, slope, divergence.clamp(min=0.0)
+            return super().backed_up(reward, discount, next_q * inside)
 
     return Broken
 
@@ -189,12 +188,13 @@ def quantile_weights_transposed(kind):
     """Weigh each error by the fraction of the target's quantile instead of the learned quantile."""
 
     class Broken(kind):
-        def errors(self, q, reward, next_q, rows):
-            target = reward[:, None] + rows["discount"][:, None] * next_q
+        def compare(self, q, target, weight, random):
+            _, td_error = super().compare(q, target, weight, random)
             error = target.unsqueeze(1) - q.unsqueeze(2)
-            side = (rows.get("fraction", self.fraction).unsqueeze(-2) - (error < 0).float()).abs()
-            slope = -(side * error.clamp(-self.config.kappa, self.config.kappa)).mean(2)
-            return slope.abs().sum(1), slope, (q.mean(-1) - target.mean(-1)).abs()
+            fraction = self.fraction if random.fraction is None else random.fraction
+            side = (fraction.unsqueeze(-2) - (error.detach() < 0).float()).abs()
+            size = torch.nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=0.1)
+            return (side * size).mean(2).sum(1).mean(), td_error
 
     return Broken
 

@@ -82,6 +82,7 @@ CASES = {
     "mpo-dropout": Case("mpo", VECTOR, BOX, overrides=("network.dropout=0.3", "algo.samples=3")),
     "dqn-sequences": Case("dqn", TREE, DISCRETE, 16, (), True),
     "dqn-dropout": Case("dqn", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
+    "iqn-noisy": Case("iqn", VECTOR, DISCRETE, overrides=("algo.noisy=true", "algo.dueling=true")),
     "sac-sgd": Case("sac", VECTOR, BOX, overrides=("algo.lr=0.1", "optimizer=sgd", "optimizer.max_norm=0.5")),
     "ppo": Case("ppo", VECTOR, DISCRETE),
     "ppo-box": Case("ppo", VECTOR, BOX),

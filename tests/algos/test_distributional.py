@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
+from nets import layers, nets
 from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos import c51, iqn, qr_dqn
 from drl_cli.algos.base import Counts
+from drl_cli.algos.q_learner import STILL
 from drl_cli.losses.distributional import project
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
@@ -169,7 +171,7 @@ def test_values_and_priorities_of_policy_and_trainer_are_equal(module, dueling):
     algorithm, batch = make(module, dueling=dueling, double=False), make_batch()
     policy = make_policy(module, algorithm)
     with torch.no_grad():
-        means = algorithm.means(algorithm.online, batch["obs"])
+        means = algorithm.means(nets(algorithm), batch["obs"])
     values, _ = policy.forward(batch["obs"].numpy(), None)
     np.testing.assert_allclose(values, means, rtol=1e-4, atol=1e-5)
     assert values.dtype == np.float32
@@ -185,17 +187,16 @@ def test_values_and_priorities_of_policy_and_trainer_are_equal(module, dueling):
 def test_iqn_in_numpy_equals_the_network_for_every_trunk(hidden):
     algorithm, obs = make(iqn, hidden=hidden, dueling=True), make_batch()["obs"]
     with torch.no_grad():
-        means = algorithm.means(algorithm.online, obs)
+        means = algorithm.means(nets(algorithm), obs)
     np.testing.assert_allclose(make_policy(iqn, algorithm).forward(obs.numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
     assert ("trunk" in algorithm.params.slices) == (len(hidden) > 1)
 
 
 def test_fractions_are_drawn_for_each_row_and_each_part_of_the_unit_interval():
     algorithm, seen = make(iqn), []
-    for i in range(2):
-        rows = {"obs": make_batch(i)["obs"]}
-        algorithm.draw(rows)
-        seen += [rows["fraction"], rows["target_fraction"]]
+    for _ in range(2):
+        draws = algorithm.draw(32)
+        seen += [draws.online.fraction, draws.target.fraction]
     for fraction, num in zip(seen, (4, 6, 4, 6), strict=True):
         assert fraction.shape == (32, num)
         assert torch.equal((fraction * num).floor(), torch.arange(num).expand(32, num).float())
@@ -206,16 +207,11 @@ def test_fractions_are_drawn_for_each_row_and_each_part_of_the_unit_interval():
 def test_iqn_draws_noise_for_trunk_and_outputs():
     algorithm = make(iqn, noisy=True, double=True)
     assert set(algorithm.params.slices) == {"trunk", "embedding", "online", "trunk_sigma", "online_sigma"}
-    seen = []
-    for i in range(2):
-        algorithm.learn(make_batch(i), Counts(i))
-        for one in (algorithm.online, algorithm.target, algorithm.chooser):
-            seen += [one.trunk.noise.tolist(), one.last.noise.tolist()]
-    assert len(set(map(tuple, seen))) == 12
-    algorithm.online.draw(torch.arange(1.0, algorithm.online.noise_size + 1))
-    parts = algorithm.online.trunk, algorithm.online.last
-    noise = torch.cat([bias for part in parts for bias in part.noise_views[1::2]])
-    assert len(noise.unique()) == len(noise)
+    seen = [one for _ in range(2) for random in algorithm.draw(32) for one in random.noise.values()]
+    assert len({tuple(one.tolist()) for one in seen}) == 12
+    noise = algorithm.draw(32).online.noise
+    biases = [bias for name, one in noise.items() for bias in layers(getattr(nets(algorithm), name), one)[1::2]]
+    assert len(torch.cat(biases).unique()) == sum(map(len, biases))
 
 
 RISKS = [("mean", 1.0), ("cvar", 0.25), ("cvar", 1.0), ("power", -2.0), ("power", 2.0)]
@@ -233,9 +229,9 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
     with torch.no_grad():
         if module is iqn:
-            expected = algorithm.read(algorithm.online, obs, at[::10]).mean(-1)
+            expected = algorithm.read(nets(algorithm), obs, STILL._replace(fraction=at[::10])).mean(-1)
         else:
-            law = algorithm.distribution(algorithm.read(algorithm.online, obs, None))
+            law = algorithm.distribution(algorithm.read(nets(algorithm), obs, STILL))
             if module is qr_dqn:
                 expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
             else:
@@ -257,7 +253,7 @@ def test_a_risk_measure_is_finite_where_rounding_takes_the_mass_above_1():
 @every
 def test_dueling_starts_with_outputs_of_the_usual_size(module):
     """Each output depends on half of the weights, which are drawn from U(-1, 1) / sqrt(half the width)."""
-    last = make(module, dueling=True).online.mlp.networks[0][-2]
+    last = layers(make(module, dueling=True).online)[-2]
     assert 0.8 / 12**0.5 < float(last.abs().max()) <= 1 / 12**0.5
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from nets import layers
 from q_batches import q_batch
 from references import flattened, sequential
 from torch.nn import functional
@@ -45,7 +46,8 @@ class Reference:
     def __init__(self, algorithm, activation):
         self.config, self.updates = algorithm.config, 0
         self.online, self.target = (
-            sequential(mlp.flat, (5, 16, 12, 4), activation) for mlp in (algorithm.online.mlp, algorithm.target.mlp)
+            sequential(part.flat, (5, 16, 12, 4), activation)
+            for part in (algorithm.params["online"], algorithm.params.targets["online"])
         )
         self.optimizer = torch.optim.Adam(self.online.parameters(), self.config.lr)
 
@@ -76,11 +78,10 @@ class Reference:
 @pytest.mark.parametrize("weighted", [True, False])
 def test_updates_equal_an_independent_implementation(activation, double, loss, weighted):
     algorithm = make(activation, double=double, loss=loss)
-    algorithm.target.mlp.flat.copy_(
-        make(activation, seed=1).online.mlp.flat
-    )  # the two networks choose different actions
+    other = make(activation, seed=1).params["online"].flat  # the two networks choose different actions
+    algorithm.params.targets["online"].flat.copy_(other)
     reference = Reference(algorithm, activation)
-    start = algorithm.online.mlp.flat.clone()
+    start = algorithm.params["online"].flat.clone()
     for i in range(7):
         batch = make_batch(i, weighted)
         update = algorithm.learn(batch, Counts(i))
@@ -89,9 +90,10 @@ def test_updates_equal_an_independent_implementation(activation, double, loss, w
         for name, value in metrics.items():
             assert update.metrics[name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-4), name
         torch.testing.assert_close(update.priorities.double(), priorities.detach(), rtol=1e-4, atol=1e-4)
-        for own, theirs in ((algorithm.online, reference.online), (algorithm.target, reference.target)):
-            torch.testing.assert_close(own.mlp.flat.double(), flattened(theirs), rtol=0, atol=1e-5)
-    assert (algorithm.online.mlp.flat - start).abs().max() > 3e-3
+        own, target = algorithm.params["online"], algorithm.params.targets["online"]
+        for part, theirs in ((own, reference.online), (target, reference.target)):
+            torch.testing.assert_close(part.flat.double(), flattened(theirs), rtol=0, atol=1e-5)
+    assert (algorithm.params["online"].flat - start).abs().max() > 3e-3
 
 
 def test_target_is_a_copy_every_target_period_updates_across_a_resume():
@@ -99,7 +101,7 @@ def test_target_is_a_copy_every_target_period_updates_across_a_resume():
     copies = []
     for i in range(9):
         algorithm.learn(make_batch(i), Counts(i))
-        copies.append(torch.equal(algorithm.target.mlp.flat, algorithm.online.mlp.flat))
+        copies.append(torch.equal(algorithm.params.targets["online"].flat, algorithm.params["online"].flat))
         resumed = make(seed=9, target_period=4)
         resumed.load_state(algorithm.state())
         algorithm = resumed
@@ -110,9 +112,10 @@ def test_target_is_a_copy_every_target_period_updates_across_a_resume():
 def test_numpy_policy_equals_the_network(activation):
     algorithm, policy = make(activation), make_policy(activation=activation)
     obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
-    algorithm.online.mlp.networks[0][-1].copy_(-algorithm.online.forward(torch.from_numpy(obs))[0].mean(0))
+    with torch.no_grad():
+        layers(algorithm.online)[-1].copy_(-algorithm.online(torch.from_numpy(obs)).mean(0))
+        values = algorithm.online(torch.from_numpy(obs))
     policy.load(algorithm.policy_params())
-    values, _ = algorithm.online.forward(torch.from_numpy(obs))
     greedy = policy.greedy(obs)
     assert np.array_equal(greedy, values.argmax(-1))
     assert len(np.unique(greedy)) > 1

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from nets import layers
 from q_batches import q_batch
 from torch.nn import functional
 
@@ -133,7 +134,8 @@ def test_streams_stay_apart():
     algorithm = make(dueling=True, noisy=True)
     for i in range(5):
         algorithm.learn(q_batch(i), Counts(i))
-    for views in (algorithm.online.mean.networks[0], algorithm.online.mean.on(algorithm.online.sigma).networks[0]):
+    for part in ("online", "sigma"):
+        views = layers(algorithm.online, algorithm.params[part].flat)
         assert views[-2].shape == (24, 5)
         assert not views[-2][:12, 1:].any()
         assert not views[-2][12:, :1].any()
@@ -144,21 +146,21 @@ def test_streams_stay_apart():
 def test_sigma_begins_at_half_over_the_root_of_the_inputs():
     network = dataclasses.replace(NETWORK, layer_norm=True)
     algorithm = make(network=network, noisy=True)
-    sigmas = algorithm.online.mean.on(algorithm.online.sigma).networks[0]
+    sigmas = layers(algorithm.online, algorithm.params["sigma"].flat)
     assert [float(sigma.unique()) for sigma in sigmas] == pytest.approx(
         [0.5 / 5**0.5] * 2 + [0] * 2 + [0.5 / 4] * 2 + [0] * 2 + [0.5 / 12**0.5] * 2
     )
+    for i in range(2):
+        algorithm.learn(q_batch(i), Counts(i))
+    assert [bool(sigma.any()) for sigma in sigmas] == 2 * [True, True, False, False] + [True, True]
 
 
 def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
     """E[f(x) f(y)] = 0, E[|x| |y|] = 2 / pi."""
     algorithm, draws = make(noisy=True), []
-    for i in range(300):
-        algorithm.online.draw(
-            torch.randn(algorithm.online.shape.noise_size, generator=torch.Generator().manual_seed(i))
-        )
-        draws.append(algorithm.online.noise.clone())
-        assert torch.linalg.matrix_rank(algorithm.online.noise_views[0]) == 1
+    for _ in range(100):
+        draws += [random.noise["online"] for random in algorithm.draw(32)]
+        assert torch.linalg.matrix_rank(layers(algorithm.online, draws[-1])[0]) == 1
     draws = torch.stack(draws)[:, : 5 * 16]
     assert abs(float(draws.mean())) < 0.03
     assert float(draws.square().mean()) == pytest.approx(2 / np.pi, rel=0.05)
@@ -200,12 +202,13 @@ def test_boltzmann_exploration_samples_from_the_softmax():
 
 def test_a_target_network_moves_by_tau_every_period():
     algorithm = make(tau=0.1, target_period=2)
-    before, moved = algorithm.target.mlp.flat.clone(), []
+    target = algorithm.params.targets["online"].flat
+    before, moved = target.clone(), []
     for i in range(2):
         algorithm.learn(q_batch(i), Counts(i))
-        moved.append(algorithm.target.mlp.flat.clone())
+        moved.append(target.clone())
     assert torch.equal(moved[0], before)
-    torch.testing.assert_close(moved[1], before + 0.1 * (algorithm.online.mlp.flat - before))
+    torch.testing.assert_close(moved[1], before + 0.1 * (algorithm.params["online"].flat - before))
 
 
 def test_options_that_do_not_fit_are_refused():

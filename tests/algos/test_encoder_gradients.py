@@ -57,8 +57,8 @@ def test_dqn(obs, memory, double, weighted):
     algorithm = learner.algorithm()
     differ(algorithm)
     batch = learner.batch(algorithm) | ({"weight": torch.linspace(0.2, 1.0, 8)} if weighted else {})
-    plain = Plain(algorithm.encoder, online=algorithm.online.mlp)
-    target = Plain(algorithm.target_encoder, online=algorithm.target.mlp)
+    plain = Plain(algorithm.encoder, online=algorithm.online)
+    target = Plain(target_encoder(algorithm), online=algorithm.params.targets["online"].module)
     features, next_features, rows, _ = seen(plain, batch, learner.context.burn_in)
     with torch.no_grad():
         next_q = target.head("online", seen(target, batch, learner.context.burn_in)[1])[0]

@@ -1,15 +1,16 @@
-"""NetworkAlgorithm: random streams, compilation, dropout masks, and the rows to learn from."""
+"""Learner and NetworkAlgorithm: random streams, compilation, dropout masks, and the rows to learn from."""
 
 import dataclasses
-from itertools import combinations
 
 import pytest
 import torch
 from learners import BY_HAND, CPU, LOOKS, VECTOR, Learner
+from nets import nets
 
 from drl_cli.algos.base import Counts
+from drl_cli.algos.learner import by_step, steps
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.optim.group import Context, ProcessGroup
-from drl_cli.optim.optimizer import NotFinite
 from drl_cli.optim.params import Params
 
 ALL = pytest.mark.parametrize(("name", "kind"), BY_HAND, ids=["-".join(case) for case in BY_HAND])
@@ -32,7 +33,7 @@ def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
     return learner.algorithm(seed), learner
 
 
-@ALL
+@pytest.mark.parametrize(("name", "kind"), [(n, kind) for n in STREAMS for kind in load_algorithm(n).ACTIONS])
 def test_each_random_stream_has_its_own_seed(name, kind):
     """The seeds must not change between versions, so that equal seeds keep giving equal runs."""
     algorithm, _ = make(name, kind, dropout=0.5)
@@ -75,17 +76,21 @@ def test_gradients_are_compiled_only_without_modules(name, kind):
     assert compiled == ["gradients"]
 
 
-def test_dropout_masks_cover_all_rows_of_a_head():
-    algorithm, learner = make("dqn", "discrete", dropout=0.25)
-    head = algorithm.online.mlp
-    view, rows = algorithm.see(learner.batch(algorithm), head)
-    assert [tuple(mask.shape) for mask in rows["drop"]] == [(head.ensemble, 8, width) for width in (16, 12)]
-    assert {round(value, 6) for mask in rows["drop"] for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
-    assert rows["obs"] is view.obs
-    assert "drop" not in algorithm.see(learner.batch(algorithm))[1]
-    plain, _ = make("dqn", "discrete")
-    head = plain.online.mlp
-    assert plain.see(learner.batch(plain), head)[1]["drop"] == ()
+def test_a_loss_is_compiled_unless_the_encoder_has_a_memory():
+    for obs, memory, is_compiled in ((VECTOR, "none", True), (*LOOKS["image"], True), (VECTOR, "lstm", False)):
+        learner = Learner("dqn", "discrete", obs, memory)
+        learner.context = dataclasses.replace(learner.context, compiles=True)
+        assert learner.algorithm().context.compiles == is_compiled
+
+
+@pytest.mark.parametrize(("name", "times"), [("dqn", 1), ("iqn", 8)])
+def test_dropout_masks_cover_all_rows_of_a_head(name, times):
+    algorithm, _ = make(name, "discrete", dropout=0.25)
+    masks = algorithm.draw(8).online.masks
+    widths = algorithm.network.hidden[-1:] if name == "iqn" else algorithm.network.hidden
+    assert [tuple(mask.shape) for mask in masks] == [(1, times * 8, width) for width in widths]
+    assert {round(value, 6) for mask in masks for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
+    assert make(name, "discrete")[0].draw(8).online.masks == ()
 
 
 def test_updates_are_made_without_autograd():
@@ -116,46 +121,39 @@ def test_only_valid_steps_of_sequences_count(group, share, is_weighted):
         batch["weight"] = torch.linspace(0.5, 1.0, 8)
     real = batch["valid"][:, 2:].float().flatten()
     weight = real * batch["weight"].repeat_interleave(4) if is_weighted else real
-    rows = algorithm.steps(batch)
+    rows = steps(batch, algorithm.context)
     torch.testing.assert_close(rows["valid_weight"], share * real / real.mean())
     torch.testing.assert_close(rows["weight"], share * weight / real.mean())
     assert torch.equal(rows["reward"], batch["reward"][:, 2:].flatten())
     values = torch.arange(32.0)
-    assert torch.equal(algorithm.by_step(values, batch), values.view(8, 4))
+    assert torch.equal(by_step(values, batch), values.view(8, 4))
     plain, other = make("dqn", "discrete")
     batch = other.batch(plain)
-    assert plain.by_step(values, batch) is values
-    assert plain.steps(batch) == batch
-    assert plain.steps(batch) is not batch
+    assert by_step(values, batch) is values
+    assert steps(batch, plain.context) == batch
+    assert steps(batch, plain.context) is not batch
 
 
-def test_a_step_uses_all_gradients_unless_a_loss_is_not_finite():
+def test_an_update_is_undone_if_the_loss_is_not_finite():
     learner = Learner("dqn", "discrete", *LOOKS["image"])
     learner.context = dataclasses.replace(learner.context, skips=True)
     algorithm = learner.algorithm()
     batch, before = learner.batch(algorithm), algorithm.params.flat.clone()
-    view, rows = algorithm.see(batch)
-    algorithm.params.grad.zero_()
-    with pytest.raises(NotFinite):
-        algorithm.step(view, torch.ones_like(rows["obs"]), torch.tensor(1.0), torch.tensor(float("nan")))
+    update = algorithm.learn(batch | {"reward": torch.full((8,), torch.nan)}, Counts())
+    assert (update.steps, update.skipped) == (0, 1)
     assert torch.equal(algorithm.params.flat, before)
-    view, rows = algorithm.see(batch)
-    algorithm.step(view, torch.ones_like(rows["obs"]), torch.tensor(1.0))
-    assert not torch.equal(algorithm.params["torso"].flat, before[algorithm.params.slices["torso"]])
-    algorithm.params.grad.fill_(1.0)
-    moved = algorithm.params["online"].flat.clone()
-    algorithm.step(None, None, torch.tensor(1.0))
-    assert not torch.equal(algorithm.params["online"].flat, moved)
+    assert algorithm.learn(batch, Counts()).steps == 1
+    for part, where in algorithm.params.slices.items():
+        assert not torch.equal(algorithm.params[part].flat, before[where])
 
 
 def test_a_target_is_a_copy_with_its_own_encoder():
     algorithm = Learner("dqn", "discrete", *LOOKS["image"]).algorithm()
-    assert algorithm.target_encoder is not algorithm.encoder
-    assert torch.equal(algorithm.target.mlp.flat, algorithm.online.mlp.flat)
-    pointers = [mlp.flat.data_ptr() for mlp in (algorithm.online.mlp, algorithm.target.mlp)]
-    pointers += [next(e.torso.parameters()).data_ptr() for e in (algorithm.encoder, algorithm.target_encoder)]
-    assert all(a != b for a, b in combinations(pointers, 2))
+    live = nets(algorithm)
+    for name in ("online", "torso"):
+        own, theirs = ([*getattr(one, name).parameters()] for one in (live, live.target))
+        assert all(torch.equal(a, b) and a.data_ptr() != b.data_ptr() for a, b in zip(own, theirs, strict=True))
     plain, learner = make("dqn", "discrete")
-    batch = learner.batch(plain)
-    view, _ = plain.see(batch)
-    assert plain.see_target(batch, view) is view
+    rows = plain.rows(learner.batch(plain))
+    view = plain.see(nets(plain), rows)
+    assert plain.see_target(nets(plain), rows, view) is view

@@ -206,7 +206,7 @@ BROKEN_DISCRETE = {
     "the same Gumbel noise twice": ("half * self.size : (half + 1) * self.size", ": self.size"),
     "noise of the whole range": ("(0.5 * config.noise_clip, 0.5)", "(config.noise_clip, 1.0)"),
     "relaxed target actions": (
-        "torch.nn.functional.one_hot(legal(action, obs).argmax(-1), self.size).float()",
+        "torch.nn.functional.one_hot(permitted(action, action_mask(obs)).argmax(-1), self.size).float()",
         "action",
     ),
     "another temperature": (" / temperature", ""),

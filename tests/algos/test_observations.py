@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
+from nets import layers, nets
 
 from drl_cli.algos.base import Counts
 from drl_cli.types import Column, PreviousStep
@@ -76,7 +77,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
                 np.testing.assert_allclose(columns["state"], memory, rtol=1e-5, atol=1e-5)
                 features, memory = encoder.memory.step(features, memory)
             if hasattr(algorithm, "means"):
-                expected = algorithm.means(algorithm.online, features)
+                expected = algorithm.means(nets(algorithm), features)
             else:
                 head = "q" if name == "pqn" else "actor"
                 own = algorithm.params.modules.get(head)
@@ -138,11 +139,11 @@ def test_dqns_targets_use_allowed_actions_only(double, memory):
     learner = masked("dqn", "discrete", memory=memory, double=double, loss="mse")
     algorithm = learner.algorithm()
     batch = learner.batch(algorithm)
-    for key in ("obs", "next_obs"):
-        batch[key]["action_mask"][...] = torch.tensor([True, False, True, False])
+    batch["obs"]["action_mask"][...] = True
+    batch["next_obs"]["action_mask"][...] = torch.tensor([True, False, True, False])
     batch["action"] = 2 * (batch["action"] // 2)
-    for network in (algorithm.online.mlp, algorithm.target.mlp):
-        network.networks[0][-1][1::2] = 1e4
+    for part in (algorithm.params["online"], algorithm.params.targets["online"]):
+        layers(algorithm.online, part.flat)[-1][1::2] = 1e4
     with torch.no_grad():
         priorities = algorithm.learn(batch, Counts()).priorities
     assert priorities.max() < 100
@@ -152,6 +153,19 @@ def test_dqns_targets_use_allowed_actions_only(double, memory):
         rows = {f"{key}.{path}": x.numpy() for key in ("obs", "next_obs") for path, x in batch[key].items()}
         rows |= {key: batch[key].numpy() for key in ("action", "reward", "discount")}
         np.testing.assert_allclose(policy.priorities(rows), fresh.learn(batch, Counts()).priorities, rtol=1e-4)
+
+
+def test_munchausens_policy_has_allowed_actions_only():
+    """Illegal actions have very high values, so the log-probabilities of legal actions would be very small."""
+    learner = masked("dqn", "discrete", loss="mse", soft_temperature=1.0, munchausen=0.9, munchausen_floor=-1e3)
+    algorithm = learner.algorithm()
+    batch = learner.batch(algorithm)
+    batch["obs"]["action_mask"][...] = torch.tensor([True, False, True, False])
+    batch["next_obs"]["action_mask"][...] = True
+    batch["action"] = 2 * (batch["action"] // 2)
+    batch["discount"][...] = 0.0
+    layers(algorithm.online, algorithm.params.targets["online"].flat)[-1][1::2] = 1e4
+    assert algorithm.learn(batch, Counts()).priorities.max() < 100
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])

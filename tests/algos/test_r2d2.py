@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import COUNTER, make_config
-from learners import BURN_IN, VECTOR, Learner, Plain, taken
+from learners import BURN_IN, VECTOR, Learner, Plain, taken, target_encoder
 from torch.nn import functional
 
 from drl_cli.algos import learner as learner_module
@@ -47,8 +47,8 @@ def projected(law, places):
 
 def expected(algorithm, batch, is_c51):
     """Loss, priorities by sequence and step, and the networks after `backward`."""
-    online = Plain(algorithm.encoder, online=algorithm.online.mlp)
-    target = Plain(algorithm.target_encoder, online=algorithm.target.mlp)
+    online = Plain(algorithm.encoder, online=algorithm.online)
+    target = Plain(target_encoder(algorithm), online=algorithm.params.targets["online"].module)
     losses, priorities = [], {}
     for b, mask in enumerate(batch["valid"]):
         begin, end = int(mask.int().argmax()), int(mask.nonzero().max()) + 1

@@ -52,3 +52,5 @@ def test_policies_that_differ():
 def test_a_policy_that_overrides_how_it_acts_has_no_head(module, name):
     own = type("Own", (module.Policy,), {name: lambda self, obs, last: None})
     assert find_head(object.__new__(own)) is None
+    described = type("Described", (own,), {"exported_head": lambda self: "its own"})
+    assert find_head(object.__new__(described)) == "its own"

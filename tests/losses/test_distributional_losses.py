@@ -86,6 +86,14 @@ def test_projection_conserves_the_mass_and_equals_brute_force(atoms, reward, dis
     np.testing.assert_allclose(project_numpy(probs.numpy(), **columns, support=support.numpy())[0], expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_a_projection_does_not_hide_a_reward_that_is_not_finite(reward):
+    probs, support = torch.full((2, 3), 1 / 3), torch.linspace(-1, 1, 3)
+    out = project(probs, torch.tensor([reward, 9.0]), torch.tensor([0.9, 0.9]), support)
+    assert out[0].isnan().all()
+    assert out[1].tolist() == pytest.approx([0, 0, 1])
+
+
 def test_cross_entropy_literals_and_gradient():
     logits = torch.tensor([[0.0, math.log(3.0)], [0.0, 0.0]], requires_grad=True)
     loss, slope, divergence = cross_entropy(logits, torch.tensor([[0.5, 0.5], [1.0, 0.0]]))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,6 +68,8 @@ def test_a_mask_leaves_what_it_allows():
     values, mask = doubles([1, -2, 3], [0, 5, 6]), torch.tensor([[True, False, True], [False, True, True]])
     assert losses.permitted(values, None) is values
     assert losses.permitted(values, mask).tolist() == [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]]
+    array = losses.permitted(values.float().numpy(), mask.numpy())
+    assert (array.dtype, array.tolist()) == (np.float32, [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]])
     log_prob, entropy = losses.categorical(losses.permitted(values, mask), torch.tensor([0, 0]))
     assert log_prob.tolist() == pytest.approx([-math.log(1 + math.e**2), FORBIDDEN - 6 - math.log(1 + 1 / math.e)])
     assert torch.isfinite(entropy).all()  # none of it is 0 * inf

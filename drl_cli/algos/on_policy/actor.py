@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
+from drl_cli.algos.policy import NetworkPolicy, sample_choices
 from drl_cli.losses import policy as losses
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import action_mask
 from drl_cli.optim.group import Refused
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 
@@ -58,7 +59,7 @@ class Policy(NetworkPolicy):
             noise = self.rng.standard_normal(out.shape, dtype=np.float32)
             log_prob = (-0.5 * noise**2 - self.log_std - np.float32(0.5 * losses.LOG_2PI)).sum(-1)
             return {"action": out + np.exp(self.log_std) * noise, "log_prob": log_prob, **memory}
-        logits = allowed(out, obs)
+        logits = losses.permitted(out, action_mask(obs))
         action = sample_choices(logits, self.action.choices, self.rng)
         return {"action": action, "log_prob": choice_log_prob(logits, action, self.action.choices), **memory}
 
@@ -67,8 +68,8 @@ class Policy(NetworkPolicy):
         action = columns["action"]
         if self.action.kind == "box":
             return {**columns, "log_prob": np.full(len(action), -self.action.size * np.log(2.0), np.float32)}
-        logits = np.zeros((len(action), self.action.size), np.float32)
-        return {**columns, "log_prob": choice_log_prob(allowed(logits, obs), action, self.action.choices)}
+        logits = losses.permitted(np.zeros((len(action), self.action.size), np.float32), action_mask(obs))
+        return {**columns, "log_prob": choice_log_prob(logits, action, self.action.choices)}
 
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import LearnerConfig, NetworkAlgorithm
-from drl_cli.algos.policy import NetworkPolicy, allowed
+from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.algos.stacks import unjoined
 from drl_cli.losses.policy import permitted
@@ -58,7 +58,8 @@ class Policy(NetworkPolicy):
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         values, memory = self.forward(obs, last)
         is_random = self.rng.random(len(values)) < self.epsilon
-        return {"action": np.where(is_random, self.draw(obs), allowed(values, obs).argmax(-1)), **memory}
+        best = permitted(values, action_mask(obs)).argmax(-1)
+        return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
 
 class Algorithm(NetworkAlgorithm):

@@ -1,0 +1,63 @@
+"""The trainer's Q network as a torch module, and the noise of its weights."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from drl_cli.networks.mlp_module import MLP
+from drl_cli.networks.q_network import QShape, factorised
+
+SIGMA = 0.5
+"""The initial sigma of every weight is SIGMA / sqrt(number of the layer's inputs) (Fortunato et al., section 3.2)."""
+
+
+class QNetwork(MLP):
+    """The Q network of a QShape, `[N, features] -> [N, actions * atoms]`. Its parameters are the means of the weights.
+
+    The weights between dueling streams start at 0. They stay 0 if `zero_between_streams_` zeroes their gradients.
+    """
+
+    def __init__(self, shape: QShape) -> None:
+        # In a dueling network, half of the last layer's weights are 0, so the other weights start sqrt(2) times larger.
+        network, last = dataclasses.replace(shape.network, hidden=shape.hidden), 2**0.5 if shape.dueling else 1.0
+        super().__init__(shape.features, shape.outputs, network, last=last)
+        self.shape = shape
+        self.zero_between_streams_(self.flat.data)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, masks: Sequence[Tensor] = (), sigma: Tensor | None = None, noise: Tensor | None = None
+    ) -> Tensor:
+        """Return the outputs for the weights mean + sigma * noise; `sigma` and `noise` are `[size]`.
+
+        The outputs of hidden layers are multiplied by the dropout masks `masks`.
+        """
+        flat = self.flat if sigma is None or noise is None else torch.addcmul(self.flat, sigma, noise)
+        out = self.evaluate(flat, x, masks)
+        joined: Tensor = self.shape.joined(out) if self.shape.dueling else out
+        return joined
+
+    def first_sigma(self) -> Tensor:
+        """Return the initial sigmas of all parameters, `[size]`. Layer norm has no noise."""
+        pieces = []
+        for weight in (shape for shape in self.shapes if len(shape) == 2):
+            sigma = SIGMA / weight[0] ** 0.5
+            pieces += [torch.full(weight, sigma), torch.full(weight[1:], sigma)]
+            if self.shape.network.layer_norm:
+                pieces += [torch.zeros(weight[1:])] * 2
+        return self.zero_between_streams_(torch.cat([piece.flatten() for piece in pieces])[: self.flat.numel()])
+
+    def draw_noise(self, normals: Tensor) -> Tensor:
+        """Return noise of all parameters, `[n, size]`, made from standard normal samples `[n, noise_size]`."""
+        pieces = factorised(self.shapes, normals)
+        return self.zero_between_streams_(torch.cat([piece.flatten(1) for piece in pieces], 1))
+
+    def zero_between_streams_(self, flat: Tensor) -> Tensor:
+        """Zero the values for the weights between dueling streams in `[..., size]`; return the tensor."""
+        if self.shape.dueling:
+            weight, bias = self.shapes[-2:]
+            end = flat.shape[-1] - bias[0]
+            last = flat[..., end - weight[0] * weight[1] : end]
+            self.shape.zero_between_streams_(last.view(*flat.shape[:-1], *weight))
+        return flat
