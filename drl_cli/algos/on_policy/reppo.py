@@ -16,7 +16,7 @@ from drl_cli.algos.continuous.actors import SquashedActorPolicy, check_network, 
 from drl_cli.algos.rollout import PIECE, Rollouts
 from drl_cli.algos.stacks import take
 from drl_cli.losses.distributional import hl_gauss
-from drl_cli.losses.returns import lambda_returns_of_tensors
+from drl_cli.losses.returns import lambda_returns
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.group import Context
@@ -130,7 +130,7 @@ class Algorithm(BaseAlgorithm):
                 columns.append((modules["actor"](piece["obs"]), embedding, self.mean(logits), alpha * log_prob))
         rows["old"], rows["next_embedding"], next_q, cost = (torch.cat(parts) for parts in zip(*columns, strict=True))
         reward, discount = rows["reward"] - rows["discount"] * cost, rows["discount"]
-        rows["target"] = lambda_returns_of_tensors(reward, discount, next_q, rows["cut"], self.config.td_lambda)
+        rows["target"] = lambda_returns(reward, discount, next_q, rows["cut"], self.config.td_lambda)
 
     def mean(self, logits: Tensor) -> Tensor:
         """Return the mean return `[B]` of logits `[B, K]`."""
