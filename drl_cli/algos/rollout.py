@@ -94,7 +94,7 @@ class Rollouts:
         All trainers need generators with equal seeds.
         """
         order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
-        device = self.rows["cut"].device
+        device = self.index.device
         for part in torch.split(order, size):
             rows, weight = self._own(part)
             minibatch = take(self.rows, rows.to(device))

@@ -9,6 +9,8 @@ from confs import algo_config
 
 from drl_cli.algos.learner import NetworkAlgorithm
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.on_policy.actor_critic import ActorCritic
+from drl_cli.algos.on_policy.pqn import Algorithm as PQN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
@@ -27,9 +29,10 @@ LOOKS = {
     "memory": (VECTOR, "lstm"),
     "tree-memory": (TREE, "gru"),
 }
-BY_HAND = [name for name in algorithms() if issubclass(load_algorithm(name).Algorithm, NetworkAlgorithm)]
+BASES = (NetworkAlgorithm, ActorCritic, PQN)
+BY_HAND = [name for name in algorithms() if issubclass(load_algorithm(name).Algorithm, BASES)]
 CASES = [(name, kind) for name in BY_HAND for kind in load_algorithm(name).ACTIONS]
-"""The algorithms with backward passes by hand, on an encoder; test_continuous.py has the others."""
+"""The algorithms for every kind of observation and memory; test_continuous.py has the others."""
 BURN_IN, LENGTH = 2, 6
 
 
@@ -160,7 +163,7 @@ class Plain:
             for parameter in module.parameters():
                 parameter.grad = None
         self.heads = {
-            name: [[p.clone().requires_grad_() for p in network] for network in mlp.networks]
+            name: [[p.clone().requires_grad_() for p in network] for network in networks_of(mlp)]
             for name, mlp in heads.items()
         }
 
@@ -189,6 +192,11 @@ class Plain:
         else:
             parameters = list(getattr(self, part).parameters())
         return torch.cat([p.grad.flatten() for p in parameters])
+
+
+def networks_of(mlp):
+    """Return the weights and biases of each network of an MLP."""
+    return (mlp.on(mlp.flat.data) if isinstance(mlp, torch.nn.Module) else mlp).networks
 
 
 def chain(network, x):
