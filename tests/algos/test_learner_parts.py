@@ -13,6 +13,7 @@ from drl_cli.optim.optimizer import NotFinite
 from drl_cli.optim.params import Params
 
 ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+ON_POLICY = ("impala", "ppo", "pqn", "vmpo")
 STREAMS = {
     "sac": {"noise": 11, "dropout": 12},
     "c51": {"dropout": 12},
@@ -55,10 +56,10 @@ def test_shuffling_uses_the_cpu_and_noise_the_device(monkeypatch):
     monkeypatch.setattr(Params, "generator", note)
     for name, kind in (("ppo", "box"), ("sac", "box")):
         make(name, kind, dropout=0.5)
-    assert sorted(made) == [("dropout", False), ("dropout", False), ("noise", False), ("shuffle", True)]
+    assert sorted(made) == [("dropout", False), ("noise", False), ("shuffle", True)]
 
 
-@ALL
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] not in ON_POLICY])
 def test_gradients_are_compiled_only_without_modules(name, kind):
     compiled = []
 
@@ -77,7 +78,7 @@ def test_gradients_are_compiled_only_without_modules(name, kind):
     assert compiled == ["gradients"]
 
 
-@pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])
+@pytest.mark.parametrize(("name", "kind", "times"), [("dqn", "discrete", 1)])
 def test_dropout_masks_cover_all_rows_of_a_head(name, kind, times):
     algorithm, learner = make(name, kind, dropout=0.25)
     head = algorithm.critic if name == "sac" else algorithm.online.mlp
