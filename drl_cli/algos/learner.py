@@ -144,9 +144,8 @@ def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, o
     if "valid" not in batch:
         return unjoined(batch)  # algorithms read features in place of stacks
     rows = flat_steps(batch, context.burn_in)
-    share = rows["valid_weight"].mean()
-    context.group.mean_(share)
-    return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
+    context.group.mean_(mean := rows["valid_weight"].mean())
+    return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
 
 
 def by_step(values: Tensor, batch: Batch) -> Tensor:

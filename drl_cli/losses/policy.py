@@ -1,4 +1,4 @@
-"""Policy distributions and losses, as pure functions of batched tensors."""
+"""Formulas of policies with their derivatives, and the constants of their distributions."""
 
 import math
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from continuous import changed, gradient
-from learners import LOOKS, Learner
+from learners import LOOKS, Learner, mapped
 from references import sequential
 from torch.distributions import Normal, kl_divergence
 
@@ -15,7 +15,8 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import reppo
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
-from drl_cli.testing import Case, check_learning
+from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.types import PreviousStep
 
 NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0
 SMALL = (
@@ -288,6 +289,25 @@ def test_an_empty_support_is_refused(options):
         Case("reppo", *options)
 
 
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_policy_has_the_greedy_actions_of_the_actor_and_everything_learns(look):
+    learner = Learner("reppo", "box", *LOOKS[look], epochs=2, minibatch_size=12, seq_len=4)
+    algorithm, before = learner.algorithm(), {}
+    for name, module in algorithm.params.modules.items():
+        before |= {f"{name}.{key}": value.clone() for key, value in module.named_parameters()}
+    assert algorithm.learn(learner.batch(algorithm), Counts()).steps > 2
+    for name, module in algorithm.params.modules.items():
+        assert not any(torch.equal(before[f"{name}.{key}"], value) for key, value in module.named_parameters())
+    policy, obs = learner.policy(algorithm), learner.obs(6, np.random.default_rng(0))
+    with torch.no_grad():
+        features = algorithm.encoder.features(mapped(obs, torch.from_numpy))
+        if learner.has_memory:
+            features, _ = algorithm.encoder.memory.step(features, torch.zeros(6, algorithm.encoder.memory.state_size))
+        expected = algorithm.actor(features)[:, :2].tanh()
+    greedy = policy.greedy(obs, PreviousStep.none(learner.spec, 6))
+    np.testing.assert_allclose(greedy, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("look", ["image", "memory", "tree-memory"])
 def test_only_the_critic_trains_the_encoder(look):
     """The encoder's gradient is that of the critic's loss alone."""
@@ -322,6 +342,11 @@ def test_dropout_masks_the_hidden_layers_of_the_critic():
         assert not torch.equal(one, two)
         assert torch.equal(two, three)
     assert case.learn(algorithm, 0, 2)[-1].steps > 0
+
+
+def test_the_contract_with_dropout():
+    small = ("env=Pendulum-v1", "tuned=none", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=1")
+    check_algorithm("reppo", *small, "network.dropout=0.1")
 
 
 def test_it_learns():
