@@ -6,6 +6,7 @@ import pytest
 import torch
 from ppo_reference import CONFIG, CPU, KINDS, SPECS, Reference, make, make_batch, make_policy
 from references import flattened
+from torch.distributions import Categorical, Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import ppo
@@ -114,6 +115,34 @@ def test_the_squashed_log_probability_is_a_density_of_actions_in_the_unit_interv
     assert entropy.mean().item() == pytest.approx(-log_prob.mean().item(), abs=0.2)
     greedy = make_policy(algorithm, "box").greedy(obs.numpy())
     torch.testing.assert_close(torch.from_numpy(greedy), out.tanh(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_recorded_log_probability_is_of_the_action_also_where_it_is_rounded_to_1():
+    algorithm = make("box", squash=True)
+    algorithm.log_std.fill_(2.0)
+    obs = torch.zeros(2000, 5)
+    columns = make_policy(algorithm, "box").act(obs.numpy())
+    assert (abs(columns["action"]) == 1).any()
+    squashed = algorithm.distribution(algorithm.actor(obs).detach(), algorithm.log_std, {})
+    log_prob = squashed.log_prob(torch.from_numpy(columns["action"]))
+    torch.testing.assert_close(torch.from_numpy(columns["log_prob"]), log_prob, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_penalty_is_the_divergence_of_the_new_policy_from_the_old_one(kind):
+    """The policies differ much, so that the other direction has another value."""
+    algorithm, batch, rng = make(kind, kl_coef=1.0), make_batch(kind, 0), torch.Generator().manual_seed(0)
+    rows = {name: batch[name] for name in ("obs", "action", "log_prob")}
+    rows |= {"advantage": batch["reward"], "target": batch["reward"], "old_out": 2 * torch.randn(40, 3, generator=rng)}
+    out, std = algorithm.actor(batch["obs"]).detach(), torch.full((40, 3), 2.0)
+    if kind == "box":
+        rows["old_log_std"] = std.log()
+        old, by_mean, by_std = Normal(rows["old_out"], std), Normal(out, std), Normal(rows["old_out"], std / 2)
+        expected = (kl_divergence(old, by_mean) + kl_divergence(old, by_std)).sum(-1).mean()
+    else:
+        expected = kl_divergence(Categorical(logits=rows["old_out"]), Categorical(logits=out)).mean()
+    _, metrics = algorithm.gradients(rows, ())
+    torch.testing.assert_close(metrics["kl"], expected)
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,11 @@ def test_dropout_masks_the_hidden_layers_of_the_critic():
     for one, two, three in zip(dropped, plain, kept, strict=True):
         assert not torch.equal(one, two)
         assert torch.equal(two, three)
+    ones = [torch.ones_like(mask) for mask in masks]
+    for i, changes in enumerate([(True, True, True), (True, True, True), (True, False, False), (False, False, True)]):
+        with torch.no_grad():
+            found = algorithm.critic(obs, action, [0 * one if i == j else one for j, one in enumerate(ones)])
+        assert [not torch.equal(a, b) for a, b in zip(found, plain, strict=True)] == [*changes], i
     assert case.learn(algorithm, 0, 2)[-1].steps > 0
 
 
