@@ -12,7 +12,6 @@ from drl_cli.algos.stacks import unjoined
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
-from drl_cli.networks.mlp import FlatMLP, Shapes, mlp_shapes, num_params
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
@@ -33,15 +32,6 @@ class LearnerConfig(AlgoConfig):
     """Options that every NetworkAlgorithm has."""
 
     lr: Positive
-
-
-@dataclass(frozen=True)
-class Head:
-    """Parameter shapes of `ensemble` equally shaped MLPs; the last layer's initial weights are multiplied by `last`."""
-
-    shapes: Shapes
-    ensemble: int = 1
-    last: float = 1.0
 
 
 class Learner(Algorithm):
@@ -150,133 +140,13 @@ def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, o
     if "valid" not in batch:
         return unjoined(batch)  # algorithms read features in place of stacks
     rows = flat_steps(batch, context.burn_in)
-    share = rows["valid_weight"].mean()
-    context.group.mean_(share)
-    return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
+    context.group.mean_(mean := rows["valid_weight"].mean())
+    return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
 
 
 def by_step(values: Tensor, batch: Batch) -> Tensor:
     """Return `values` `[N]`, reshaped to `[B, T]` if the batch contains sequences."""
     return values.view(len(batch["valid"]), -1) if "valid" in batch else values
-
-
-class NetworkAlgorithm(Algorithm):
-    """The base of algorithms that compute the gradients of their MLPs by hand.
-
-    A subclass builds its heads in `setup` and writes their gradients in `gradients`. With trainer.compile=true
-    and an encoder without parameters, torch.compile compiles `gradients`, so `gradients` must not draw random numbers.
-    """
-
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        self.network, self.context, self.n_step = network, context, config.n_step
-        self.seed, self.init = seed, torch.Generator().manual_seed(seed)
-        self.encoder = Encoder.build(network, spec, self.init)
-        self.target_encoder = self.encoder
-        self.no_grad = torch.no_grad()  # made once, because making it takes as long as a small matrix product
-        self.setup(config, spec)
-        if not self.encoder.is_trainable:  # else only the encoder's modules are compiled, on GPUs
-            self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
-
-    @abstractmethod
-    def setup(self, config: Any, spec: EnvSpec) -> None:
-        """Build the heads and everything else that the algorithm needs."""
-
-    @abstractmethod
-    def gradients(self, rows: Batch) -> Any:
-        """Write the gradients of one update; `rows` also contains the update's noise and dropout masks."""
-
-    def learn(self, batch: Batch, counts: Counts) -> Update:
-        with self.no_grad:
-            return super().learn(n_step_sequences(batch, self.n_step), counts)
-
-    def head(self, outputs: int, inputs: int = 0, ensemble: int = 1, last: float = 1.0) -> Head:
-        """Return a head whose inputs are the encoder's features and `inputs` further values."""
-        shapes = mlp_shapes(self.encoder.size + inputs, self.network.hidden, outputs, self.network.layer_norm)
-        return Head(shapes, ensemble, last)
-
-    def build(
-        self,
-        parts: Mapping[str, Head | int],
-        policy: tuple[str, ...],
-        lr: float,
-        lrs: Mapping[str, float] | None = None,
-        modules: Mapping[str, Any] | None = None,
-    ) -> dict[str, FlatMLP]:
-        """Make the parameters and the optimizer, and return the heads by name.
-
-        A part is a head, or an integer, which is the number of values of a part without a network. `policy` names the
-        parts that the policy needs. `lr` is the learning rate of all parts that `lrs` does not name.
-        `modules` are further parts, as torch modules.
-        """
-        sizes = {n: p if isinstance(p, int) else num_params(p.shapes, p.ensemble) for n, p in parts.items()}
-        self.params = Params(self.context, **self.encoder.parts, **sizes, **(modules or {}))
-        self.policy_parts = (*self.encoder.parts, *policy)
-        self.optimizer = Optimizer(self.params, dict.fromkeys(self.params.slices, lr) | dict(lrs or {}), self.context)
-        if self.network.dropout:
-            self.drops = self.params.generator("dropout", self.seed + 2)
-        heads = {}
-        for name, head in parts.items():
-            if isinstance(head, Head):
-                part = self.params[name]
-                heads[name] = FlatMLP(head.shapes, self.network.activation, part, head.ensemble, self.context.products)
-                heads[name].init(self.network.init, self.init, head.last)
-        return heads
-
-    def target_of(self, name: str, head: FlatMLP) -> FlatMLP:
-        """Make target networks of the encoder and of the head `name`; return the target head."""
-        self.target_encoder = self.encoder.target(self.params)
-        return head.on(self.params.target(name).part)
-
-    def masks(self, head: FlatMLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
-        """Return dropout masks for `head.forward` on `times * len(rows)` rows; an empty tuple without dropout.
-
-        If trainers can have different numbers of rows, `is_mine`, bool `[all rows]`, has to mark this trainer's rows in
-        the minibatch of all trainers.
-        """
-        if not self.network.dropout:
-            return ()
-        size, device = head.dropout_size, self.context.device
-        if is_mine is None:
-            uniform = self.context.rand(times * len(rows), size, self.drops)
-        else:
-            uniform = torch.rand(len(is_mine), size, generator=self.drops, device=device)[is_mine.to(device)]
-        return head.masks(uniform, self.network.dropout)
-
-    def see(
-        self, batch: Batch, head: FlatMLP | None = None, times: int = 1
-    ) -> tuple[View, dict[str, Any]]:  # Any: a tensor, or a dict of tensors
-        """Encode a batch; return the encoder's View, and the rows from `steps` with features in the column `obs`.
-
-        New columns: `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None. If
-        `head` is given, `drop` contains its dropout masks for `times` inputs per row.
-        """
-        view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
-        rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
-        rows["obs"] = view.obs
-        if head is not None:
-            rows["drop"] = self.masks(head, view.obs, times)
-        return view, rows
-
-    def see_target(self, batch: Batch, view: View) -> View:
-        """Return the target encoder's View of a batch, or `view` if the encoder has no parameters."""
-        return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
-
-    def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor, parts: Sequence[str] = ()) -> None:
-        """Backpropagate `d_obs` (d loss/d features of obs) through the encoder, and make one optimizer step of `parts`.
-
-        Raise NotFinite if trainer.on_nonfinite=skip and a loss or gradient is not finite.
-        """
-        if view is not None:
-            view.backward(d_obs)
-        self.optimizer.step(*losses, parts=parts)
-
-    def steps(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the rows to learn from; see the function `steps`."""
-        return steps(batch, self.context)
-
-    def by_step(self, values: Tensor, batch: Batch) -> Tensor:
-        """See the function `by_step`."""
-        return by_step(values, batch)
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:

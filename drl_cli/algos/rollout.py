@@ -94,23 +94,22 @@ class Rollouts:
         All trainers need generators with equal seeds.
         """
         order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
-        device = self.rows["cut"].device
+        device = self.index.device
         for part in torch.split(order, size):
-            rows, weight, _ = self._own(part)
+            rows, weight = self._own(part)
             minibatch = take(self.rows, rows.to(device))
             minibatch["weight"] = torch.full((len(rows),), weight, device=device)
             yield minibatch
 
-    def _own(self, part: Tensor) -> tuple[Tensor, float, Tensor]:
-        """Return this trainer's rows of a minibatch, their weight, and `is_mine`; `part` indexes all trainers' rows.
+    def _own(self, part: Tensor) -> tuple[Tensor, float]:
+        """Return this trainer's rows of a minibatch, and their weight; `part` indexes the rows of all trainers.
 
-        `is_mine`, bool `[len(part)]`, marks this trainer's rows. A trainer without a row gets one row of weight 0.
+        A trainer without rows in the minibatch gets its first row with weight 0, because it has to make the step, too.
         """
         first = self.group.rank * self.num
-        is_mine = (part >= first) & (part < first + self.num)
-        weight = int(is_mine.sum()) * self.group.size / len(part)
-        is_mine[0] |= weight == 0
-        return (part[is_mine] - first) % self.num, weight, is_mine
+        own = part[(part >= first) & (part < first + self.num)] - first
+        weight = len(own) * self.group.size / len(part)
+        return (own if weight else torch.zeros_like(part[:1])), weight
 
 
 class EncodedRollouts(Rollouts):
@@ -154,7 +153,8 @@ class EncodedRollouts(Rollouts):
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield every row once, in minibatches of random rows `[M, ...]` or, with a memory, of pieces `[M, T, ...]`.
 
-        With several trainers, `valid_weight` `[M]` scales the rows' losses, and `is_mine` is as in `_own`.
+        With several trainers, rows have a column `weight`, as in `Rollouts.minibatches`. The weights of pieces follow
+        from their column `valid`, see `drl_cli.algos.learner.steps`.
         """
         ranks = self.group.size
         if self.encoder.memory is not None:
@@ -162,7 +162,7 @@ class EncodedRollouts(Rollouts):
             for part in torch.split(order, max(1, size // ranks // self.index.shape[1])):
                 yield self._chunks(part)
         elif ranks > 1:
-            yield from self._shared(torch.split(torch.randperm(self.num * ranks, generator=generator), size))
+            yield from super().minibatches(generator, size)
         else:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
             if self.encoder.is_trainable:
@@ -170,16 +170,6 @@ class EncodedRollouts(Rollouts):
             else:  # shuffle all rows at once, which is cheap because the rows are small
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
-
-    def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
-        """Yield this trainer's rows of each minibatch. Each part is a minibatch: indices into all trainers' rows."""
-        device = self.rows["action"].device
-        for part in parts:
-            rows, weight, is_mine = self._own(part)
-            minibatch = take(self.rows, rows.to(device))
-            minibatch["valid_weight"] = torch.full((len(rows),), weight, device=device)
-            minibatch["is_mine"] = is_mine
-            yield minibatch
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
         index = self.index[which]

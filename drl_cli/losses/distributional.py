@@ -42,10 +42,11 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     `target` `[B]` is clipped to the range of the support, `[K]` equally spaced values. The standard deviation is
     `width` times the distance of two values (HL-Gauss, Farebrother et al. 2024, arXiv 2403.03950, section 3.1). The
     probability of a value is the probability of the interval around the value, divided by the sum over all intervals.
+    A target that is not finite gives NaN, so that the update can be skipped.
     """
     gap = support[1] - support[0]
     edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])
-    place = target.clamp(support[0], support[-1]).unsqueeze(-1)
+    place = torch.where(target.isfinite(), target.clamp(support[0], support[-1]), torch.nan).unsqueeze(-1)
     below = torch.special.ndtr((edges - place) / (width * gap))
     probs: Tensor = below.diff(dim=-1) / (below[:, -1:] - below[:, :1])
     return probs

@@ -42,6 +42,14 @@ class Distribution(ABC):
     def kl(self, other: Any) -> Any:
         """Return the KL divergence KL(self || other), in nats; `other` is of the same class."""
 
+    def kl_parts(self, other: Any) -> tuple[Any, ...]:
+        """Return the KL divergences `[B]` of separate trust regions: for a Gaussian, of its mean and its deviation."""
+        return (self.kl(other),)
+
+    def entropy_at(self, action: Any) -> Any:
+        """Return the entropy, or if it has no formula, an estimate from one action of each state."""
+        return self.entropy()
+
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         """Return random actions and their log-probabilities `[B]`."""
         action = self.sample(random)
@@ -56,12 +64,10 @@ class Categorical(Distribution):
 
     def __init__(self, logits: Any, mask: Any = None) -> None:
         self.logits = permitted(logits, mask)
-        self.log_probs = self.logits - _logsumexp(self.logits)
+        self.log_probs = _log_softmax(self.logits)
 
     def sample(self, random: Any) -> Any:
-        exponential = -_log1p(-_uniform(random, self.logits))
-        gumbel = -_log(_clamp(exponential, 1e-37, 100.0))
-        return (self.logits + gumbel).argmax(-1)  # the Gumbel-max trick: a sample of softmax(logits)
+        return (self.logits + _gumbel(random, self.logits)).argmax(-1)  # Gumbel-max: a sample of softmax(logits)
 
     @property
     def mode(self) -> Any:
@@ -69,7 +75,7 @@ class Categorical(Distribution):
 
     def log_prob(self, action: Any) -> Any:
         if isinstance(action, np.ndarray):
-            return np.take_along_axis(self.log_probs, action[..., None], -1)[..., 0]
+            return self.log_probs[np.arange(len(action)), action]
         return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Any:
@@ -86,14 +92,13 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, logits: Any, choices: Sequence[int], mask: Any = None) -> None:
-        masks = [None] * len(choices) if mask is None else _split(mask, choices)
+        self.logits = permitted(logits, mask)
         self.choices = tuple(choices)
-        self.parts = [Categorical(one, m) for one, m in zip(_split(logits, choices), masks, strict=True)]
+        self.parts = [Categorical(part) for part in _split(self.logits, choices)]
 
     def sample(self, random: Any) -> Any:
-        is_noise = hasattr(random, "shape")
-        randoms = _split(random, self.choices) if is_noise else [random] * len(self.parts)
-        return _stack([part.sample(one) for part, one in zip(self.parts, randoms, strict=True)])
+        parts = _split(self.logits + _gumbel(random, self.logits), self.choices)
+        return _stack([part.argmax(-1) for part in parts])
 
     @property
     def mode(self) -> Any:
@@ -117,25 +122,42 @@ class Gaussian(Distribution):
     """
 
     def __init__(self, mean: Any, log_std: Any) -> None:
-        self.mean, self.log_std = mean, _expand(log_std, mean)
+        self.mean, self.log_std = mean, log_std
 
     def sample(self, random: Any) -> Any:
         return self.mean + _exp(self.log_std) * _normal(random, self.mean)
+
+    def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
+        noise = _normal(random, self.mean)
+        return self.mean + _exp(self.log_std) * noise, self._density(noise)
 
     @property
     def mode(self) -> Any:
         return self.mean
 
     def log_prob(self, action: Any) -> Any:
-        z = (action - self.mean) * _exp(-self.log_std)
+        return self._density((action - self.mean) * _exp(-self.log_std))
+
+    def _density(self, z: Any) -> Any:
+        """Return the log-density `[B]` of mean + std * z."""
         return (-0.5 * z * z - self.log_std - 0.5 * LOG_2PI).sum(-1)
 
     def entropy(self) -> Any:
-        return (self.log_std + (0.5 + 0.5 * LOG_2PI)).sum(-1)
+        return (_expand(self.log_std, self.mean) + (0.5 + 0.5 * LOG_2PI)).sum(-1)
 
     def kl(self, other: "Gaussian") -> Any:
         ratio, z = _exp(self.log_std - other.log_std), (self.mean - other.mean) * _exp(-other.log_std)
         return (other.log_std - self.log_std + 0.5 * (ratio * ratio + z * z - 1.0)).sum(-1)
+
+    def kl_parts(self, other: "Gaussian") -> tuple[Any, Any]:
+        """Return the divergence if only the mean changes, and if only the deviation changes, `[B]` each.
+
+        See Abdolmaleki et al. 2018 (arXiv 1812.02256), section 4.2, and V-MPO (arXiv 1909.12238), appendix B.
+        """
+        z = (other.mean - self.mean) * _exp(-self.log_std)
+        ratio = _exp(self.log_std - other.log_std)
+        by_std = other.log_std - self.log_std + 0.5 * (ratio * ratio - 1.0)
+        return (0.5 * z * z).sum(-1), _expand(by_std, self.mean).sum(-1)
 
 
 class TanhGaussian(Distribution):
@@ -156,7 +178,8 @@ class TanhGaussian(Distribution):
         if not isinstance(self.inner.mean, np.ndarray):
             from drl_cli.losses.nodes import tanh_gaussian  # here, because that file needs torch
 
-            return tanh_gaussian(self.inner.mean, self.inner.log_std, _normal(random, self.inner.mean))
+            mean, log_std = self.inner.mean, _expand(self.inner.log_std, self.inner.mean)
+            return tanh_gaussian(mean, log_std, _normal(random, mean))
         u = self.inner.sample(random)
         return _tanh(u), self._log_prob(u)
 
@@ -166,39 +189,65 @@ class TanhGaussian(Distribution):
         return _tanh(self.inner.mean)
 
     def log_prob(self, action: Any) -> Any:
-        most = 1.0 - 2.0**-24  # the largest float32 below 1
-        action = _clamp(action, -most, most)
-        return self._log_prob(0.5 * (_log1p(action) - _log1p(-action)))
+        return self._log_prob(_atanh(action))
 
     def _log_prob(self, u: Any) -> Any:
-        """Return the log-density of tanh(u) `[B]`. log(1 - tanh(u)^2) is 2 (log 2 - |u| - log(1 + exp(-2 |u|)))."""
-        size = abs(u)
-        return self.inner.log_prob(u) - (2.0 * (LOG_2 - size - _log1p(_exp(-2.0 * size)))).sum(-1)
+        """Return the log-density of tanh(u) `[B]`."""
+        return self.inner.log_prob(u) - _log_slope(u)
 
     def entropy(self) -> Any:
-        """Raise ValueError, because the entropy has no formula; -log_prob of a sample estimates the entropy."""
+        """Raise ValueError, because the entropy has no formula; `entropy_at` and -log_prob of a sample estimate it."""
         raise ValueError("TanhGaussian has no formula for its entropy: average -log_prob of sample_log_prob instead")
+
+    def entropy_at(self, action: Any) -> Any:
+        """Return the entropy of u plus log(1 - action^2), whose mean over actions of this distribution is the entropy.
+
+        Gradients flow through u = mean + std * z with the z that gave this action (reparametrisation).
+        """
+        u = _atanh(action)
+        z = (u - self.inner.mean) * _exp(-self.inner.log_std)
+        u = self.inner.sample(z if isinstance(z, np.ndarray) else z.detach())
+        return self.inner.entropy() + _log_slope(u)
 
     def kl(self, other: "TanhGaussian") -> Any:
         return self.inner.kl(other.inner)  # tanh, being invertible, does not change the divergence
 
+    def kl_parts(self, other: "TanhGaussian") -> tuple[Any, Any]:
+        return self.inner.kl_parts(other.inner)
+
+
+def _atanh(action: Any) -> Any:
+    """Return u with action = tanh(u); an action of 1 counts as the largest float32 below 1."""
+    most = 1.0 - 2.0**-24
+    action = _clamp(action, -most, most)
+    return np.arctanh(action) if isinstance(action, np.ndarray) else action.atanh()
+
+
+def _log_slope(u: Any) -> Any:
+    """Return sum log(1 - tanh(u)^2) `[B]`, where log(1 - tanh(u)^2) is 2 (log 2 - |u| - log(1 + exp(-2 |u|)))."""
+    size = abs(u)
+    return (2.0 * (LOG_2 - size - _log1p(_exp(-2.0 * size)))).sum(-1)
+
+
+def _gumbel(random: Any, like: Any) -> Any:
+    """Return standard Gumbel noise in the shape of `like`, from a generator or from uniform noise."""
+    if isinstance(random, np.random.Generator):
+        noise = random.gumbel(size=like.shape)
+        return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
+    return -_log(_clamp(-_log1p(-_uniform(random, like)), 1e-37, 100.0))
+
 
 def _uniform(random: Any, like: Any) -> Any:
-    """Return noise in [0, 1) in the shape and type of `like`, from a generator or from an array of noise."""
-    if isinstance(random, np.random.Generator):
-        return _as(random.random(like.shape, np.float32), like)
+    """Return noise in [0, 1) in the shape and type of `like`, from a generator of torch or from an array of noise."""
     return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)
 
 
 def _normal(random: Any, like: Any) -> Any:
     """Return standard normal noise in the shape and type of `like`, from a generator or from an array of noise."""
     if isinstance(random, np.random.Generator):
-        return _as(random.standard_normal(like.shape, np.float32), like)
+        noise = random.standard_normal(like.shape, np.float32)
+        return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)
     return random if hasattr(random, "shape") else torch.randn(like.shape, generator=random).to(like)
-
-
-def _as(noise: Any, like: Any) -> Any:
-    return noise.astype(like.dtype) if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)
 
 
 def _expand(x: Any, like: Any) -> Any:
@@ -225,11 +274,8 @@ def _clamp(x: Any, least: float, most: float) -> Any:
     return np.clip(x, least, most) if isinstance(x, np.ndarray) else x.clamp(least, most)
 
 
-def _logsumexp(x: Any) -> Any:
-    if not isinstance(x, np.ndarray):
-        return x.logsumexp(-1, keepdim=True)
-    most = x.max(-1, keepdims=True)
-    return most + np.log(np.exp(x - most).sum(-1, keepdims=True))
+def _log_softmax(x: Any) -> Any:
+    return x - np.logaddexp.reduce(x, -1, keepdims=True) if isinstance(x, np.ndarray) else x.log_softmax(-1)
 
 
 def _split(x: Any, sizes: Sequence[int]) -> Any:

@@ -8,11 +8,11 @@ from drl_cli.losses.critics import quantile_critic as quantile_critic
 from drl_cli.losses.critics import twin_critics as twin_critics
 from drl_cli.losses.distributional import midpoints as midpoints
 from drl_cli.losses.distributional import project as project
-from drl_cli.losses.traces import gae as gae
-from drl_cli.losses.traces import lambda_returns as lambda_returns
-from drl_cli.losses.traces import n_step_returns as n_step_returns
-from drl_cli.losses.traces import retrace as retrace
-from drl_cli.losses.traces import vtrace as vtrace
+from drl_cli.losses.returns import gae as gae
+from drl_cli.losses.returns import lambda_returns as lambda_returns
+from drl_cli.losses.returns import n_step_returns as n_step_returns
+from drl_cli.losses.returns import retrace as retrace
+from drl_cli.losses.returns import vtrace as vtrace
 from drl_cli.losses.value import soft_target as soft_target
 
 __all__ = [

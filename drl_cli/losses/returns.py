@@ -1,78 +1,116 @@
-"""Advantages of rollouts (numpy) and n-step returns of sequences (torch)."""
+"""Returns and advantages of steps in time order, `[..., T]`, as pure functions of tensors.
 
-import numpy as np
+Each function takes `reward`, `discount` (gamma, or 0 where the episode terminated), `value` = V(obs) and `next_value` =
+V(next_obs), in one shape and without a gradient: all rows of a rollout `[T]`, or n pieces of T steps `[n, T]`. `cut`,
+bool, is True where the next step does not continue this step's episode. The last step counts as a cut. At a cut,
+results bootstrap from `next_value`.
+"""
 
-from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
 
 
-def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Array, lambda_: float) -> Array:
-    """Return generalised advantage estimates, float32 `[B]` (Schulman et al. 2015, arXiv 1506.02438, eq. 16).
+def backward_sum(term: Tensor, decay: Tensor) -> Tensor:
+    """Return x with x_t = term_t + decay_t x_{t+1}, and x_T = term_T. Everything is `[..., T]`.
 
-        delta_i = reward_i + discount_i V(next_obs_i) - V(obs_i)
-        A_i     = delta_i + discount_i lambda A_{i+1};  A_i = delta_i if cut_i, and in the last row
-
-    All arrays are `[B]`, in time order. `cut` is True if the next row does not continue this row's episode. `discount`
-    is 0 only if the episode terminated, so truncated and unfinished episodes bootstrap from V(next_obs).
+    Each pass doubles the number of steps that a sum covers, so that log2(T) passes suffice (Hillis and Steele 1986).
     """
-    return _backward_sum(reward + discount * next_value - value, np.where(cut, 0.0, discount * lambda_))
+    sums, products, covered, length = term, decay, 1, term.shape[-1]
+    while covered < length:  # sums_t covers `covered` steps from t on, and products_t is the product of their decays
+        begin = length - covered
+        longer = torch.addcmul(sums[..., :begin], products[..., :begin], sums[..., covered:])
+        sums = torch.cat([longer, sums[..., begin:]], -1)
+        products = products[..., :-covered] * products[..., covered:]
+        covered *= 2
+    return sums
 
 
-def _backward_sum(term: Array, decay: Array) -> Array:
-    """Return x with x_i = term_i + decay_i x_{i+1}, float32 `[B]`; the last row has no x_{i+1}."""
-    sums, decays, following = term.tolist(), decay.tolist(), 0.0
-    for i in range(len(sums) - 1, -1, -1):
-        sums[i] = following = sums[i] + decays[i] * following
-    return np.array(sums, np.float32)
-
-
-def gae_of_tensors(
-    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
+def gae(
+    reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float = 0.95
 ) -> Tensor:
-    """Return what `gae` returns for tensors `[B]`, on the device of `value`."""
-    rewards, discounts, now, then, cuts = (x.cpu().numpy() for x in (reward, discount, value, next_value, cut))
-    return torch.from_numpy(gae(rewards, discounts, now, then, cuts, lambda_)).to(value.device)
+    """Return generalised advantage estimates `[..., T]` (GAE, Schulman et al. 2015, arXiv 1506.02438, eq. 16).
+
+    The lambda-returns, targets for the critic, are the advantages plus `value`.
+    """
+    delta = reward + discount * next_value - value
+    return backward_sum(delta, torch.where(cut, 0.0, discount * lambda_))
 
 
-def lambda_returns_of_tensors(
-    reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
-) -> Tensor:
-    """Return lambda-returns of rows in time order, `[B]`. The last row counts as a cut.
+def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, lambda_: float = 0.95) -> Tensor:
+    """Return lambda-returns `[..., T]`: G_t = r_t + discount_t ((1 - lambda) V(next_obs_t) + lambda G_{t+1}).
 
-    The equation is that of `drl_cli.losses.traces.lambda_returns`. With V(next_obs) = max_a Q(next_obs, a), the results
-    are the targets of Q(lambda) (Peng & Williams 1994), which PQN uses (Gallici et al. 2024, arXiv 2407.04811).
+    With lambda = 1, these are the n-step returns up to the next cut; with lambda = 0, the 1-step returns. At a cut,
+    G_{t+1} is V(next_obs_t) (Sutton & Barto 2018, eq. 12.2). With V(next_obs) = max_a Q(next_obs, a), the results are
+    the targets of Q(lambda) (Peng & Williams 1994).
     """
     is_last = cut.clone()
-    is_last[-1] = True
-    term = reward + discount * torch.where(is_last, 1.0, 1.0 - lambda_) * next_value
-    decay = torch.where(is_last, 0.0, discount * lambda_)
-    return torch.from_numpy(_backward_sum(term.cpu().numpy(), decay.cpu().numpy())).to(reward.device)
+    is_last[..., -1] = True
+    share = torch.full_like(reward, 1.0 - lambda_).masked_fill(is_last, 1.0)
+    return backward_sum(reward + discount * share * next_value, torch.where(cut, 0.0, discount * lambda_))
 
 
-def vtrace_of_tensors(
+def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, n: int) -> Tensor:
+    """Return the return of each step over at most `n` steps, in the shape of `reward`.
+
+    G_t = sum_{k < m} (prod_{j < k} discount_{t+j}) r_{t+k} + (prod_{j < m} discount_{t+j}) V(next_obs_{t+m-1}), where
+    m is `n`, or the number of steps up to and including the next cut if this is less (Sutton & Barto 2018, eq. 7.1).
+    """
+    result = reward + discount * next_value
+    for _ in range(n - 1):
+        following = torch.cat([result[..., 1:], next_value[..., -1:]], -1)
+        result = reward + discount * torch.where(cut, next_value, following)
+    return result
+
+
+def vtrace(
     reward: Tensor,
     discount: Tensor,
     value: Tensor,
     next_value: Tensor,
     cut: Tensor,
     log_ratio: Tensor,
-    rho_max: float,
-    c_max: float,
-    lambda_: float,
+    rho_max: float = 1.0,
+    c_max: float = 1.0,
+    lambda_: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return V-trace's value targets and advantages of rows in time order, `[B]` each.
+    """Return V-trace's value targets and advantages, `[..., T]` each (IMPALA, Espeholt et al. 2018, eq. 1).
 
-    The equations are those of `drl_cli.losses.traces.vtrace` (IMPALA, Espeholt et al. 2018, eq. 1). This function does
-    not need pieces of equal length, and the recursion over time is in numpy, which is much faster for long rollouts.
+    `log_ratio` is log pi(a|s) - log mu(a|s): the learner's log-probability minus the log-probability when acting.
+
+        delta_t = rho_t (r_t + discount_t V(next_obs_t) - V_t)
+        v_t = V_t + delta_t + discount_t c_t (v_{t+1} - V_{t+1})
+        advantage_t = rho_t (r_t + discount_t v_{t+1} - V_t), with v_{t+1} = V(next_obs_t) at a cut
+
+    rho = min(rho_max, ratio) and c = lambda min(c_max, ratio). The advantage already contains rho, as in the paper's
+    policy gradient. On-policy (ratio 1), v_t is the n-step return up to the next cut.
     """
-    ratio, is_last = log_ratio.exp(), cut.clone()
-    is_last[-1] = True
-    rho = ratio.clamp(max=rho_max)
-    decay = torch.where(is_last, 0.0, discount * lambda_ * ratio.clamp(max=c_max))
+    ratio = log_ratio.exp()
+    rho, c = ratio.clamp(max=rho_max), lambda_ * ratio.clamp(max=c_max)
     delta = rho * (reward + discount * next_value - value)
-    target = value + torch.from_numpy(_backward_sum(delta.cpu().numpy(), decay.cpu().numpy())).to(value.device)
-    following = torch.where(is_last, next_value, target.roll(-1))
+    target = value + backward_sum(delta, torch.where(cut, 0.0, discount * c))
+    following = torch.where(cut, next_value, torch.cat([target[..., 1:], next_value[..., -1:]], -1))
     return target, rho * (reward + discount * following - value)
+
+
+def retrace(
+    reward: Tensor,
+    discount: Tensor,
+    q: Tensor,
+    next_value: Tensor,
+    cut: Tensor,
+    log_ratio: Tensor,
+    lambda_: float = 1.0,
+) -> Tensor:
+    """Return Retrace's targets for Q(s, a), `[..., T]` (Munos et al. 2016, arXiv 1606.02647, eq. 3 and 4).
+
+    `q` is Q(s_t, a_t) and `next_value` the expectation of Q(next_obs_t, .) under the learner's policy. `log_ratio` is
+    log pi(a|s) - log mu(a|s).
+
+        target_t = Q_t + delta_t + discount_t c_{t+1} (target_{t+1} - Q_{t+1}),   c = lambda min(1, ratio)
+    """
+    delta = reward + discount * next_value - q
+    c = lambda_ * log_ratio.exp().clamp(max=1.0)
+    following = torch.cat([c[..., 1:], torch.zeros_like(c[..., :1])], -1)
+    return q + backward_sum(delta, torch.where(cut, 0.0, discount * following))
 
 
 def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:

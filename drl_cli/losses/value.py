@@ -87,16 +87,3 @@ def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> A
     if not rescale:
         return reward + discount * value
     return rescaled(reward + discount * unscaled(value, rescale), rescale)
-
-
-def clipped_half_square(value: Tensor, old: Tensor, target: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return PPO's clipped loss of values `[B]`, and its derivative with respect to `value`.
-
-    The loss is the larger one of (value - target)^2 / 2 and (clipped - target)^2 / 2; `clipped` is the value, limited
-    to a distance of `clip` from the old value (Engstrom et al. 2020, arXiv 2005.12729, section 3).
-    """
-    change = value - old
-    loss, slope = half_square(value - target)
-    other, other_slope = half_square(old + change.clamp(-clip, clip) - target)
-    other_slope = torch.where(change.abs() <= clip, other_slope, 0.0)
-    return torch.maximum(loss, other), torch.where(other > loss, other_slope, slope)

@@ -1,7 +1,7 @@
 """A categorical critic that also predicts the next embedding, for REPPO."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,28 +9,37 @@ from torch import Tensor, nn
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp_module import MLP
 from drl_cli.networks.modules import ACTIVATIONS
-from drl_cli.networks.torsos import torso
-from drl_cli.types import EnvSpec
 
 
 class PredictiveCritic(nn.Module):
-    """Observations `[B, ...]` and actions `[B, A]` -> logits `[B, K]`, embedding and predicted next embedding `[B, Z]`.
+    """Features `[B, F]` and actions `[B, A]` -> logits `[B, K]`, embedding and predicted next embedding `[B, Z]`.
 
     The encoder has the hidden layers of `network`. Its output, after layer norm and activation, is the embedding. Z is
     the width of the last hidden layer. The head (logits) and the predictor have one hidden layer each.
     """
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec, outputs: int) -> None:
+    def __init__(self, network: NetworkConfig, features: int, actions: int, outputs: int) -> None:
         super().__init__()
-        self.torso, self.activation = torso(network, spec), ACTIVATIONS[network.activation]()
+        self.activation = ACTIVATIONS[network.activation]()
         *_, width = network.hidden
-        size: int = self.torso.size  # type: ignore[assignment]
-        self.encoder = MLP(size + spec.action.size, width, network)
+        self.encoder = MLP(features + actions, width, network)
         one_layer = dataclasses.replace(network, hidden=(width,))
         self.head = MLP(width, outputs, one_layer, last=0.01)
         self.predictor = MLP(width, width, one_layer)
+        self.sizes = [mlp.dropout_size for mlp in (self.encoder, self.head, self.predictor)]
 
-    def forward(self, obs: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # Any: see drl.torso
-        out = self.encoder(torch.cat([self.torso(obs), action], -1))
+    @property
+    def dropout_size(self) -> int:
+        """Number of hidden units. `masks` needs this number of random values per row."""
+        return sum(self.sizes)
+
+    def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
+        """Return dropout masks for `forward`; `uniform` `[B, dropout_size]` has random numbers in [0, 1)."""
+        parts = zip((self.encoder, self.head, self.predictor), torch.split(uniform, self.sizes, 1), strict=True)
+        return [mask for mlp, part in parts for mask in mlp.masks(part, rate)]
+
+    def forward(self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, embedding and predicted next embedding; hidden layers are multiplied by dropout masks."""
+        out = self.encoder(torch.cat([features, action], -1), masks[:-2])
         embedding = self.activation(nn.functional.layer_norm(out, out.shape[-1:]))
-        return self.head(embedding), embedding, self.predictor(embedding)
+        return self.head(embedding, masks[-2:-1]), embedding, self.predictor(embedding, masks[-1:])

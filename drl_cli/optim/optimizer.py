@@ -99,7 +99,7 @@ class Optimizer:
             elif not self.config.is_constant:
                 factor = tape.scalar(lambda counts: self.factor)
         if self.context.skips:
-            grads[0][0] += 0.0 * sum(losses)  # a loss that is not finite makes the averaged gradient NaN
+            _spoil(grads[0], losses)
         for grad in grads:
             self.context.group.mean_(grad)
         if self.context.skips and tape is not None:
@@ -135,6 +135,12 @@ class Optimizer:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned; raise ValueError if names or shapes differ."""
         self.rule.load_state(state)
+
+
+def _spoil(grad: Tensor, losses: Sequence[Tensor]) -> None:
+    """Make a gradient NaN if a loss is not finite, so that the average over all trainers is NaN in every trainer."""
+    for loss in losses:
+        grad[0] += 0.0 * loss  # 0, or NaN if the loss is NaN or infinite
 
 
 def _norm(grads: Sequence[Tensor]) -> Tensor:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from drl_cli.algos.base import Policy
-from drl_cli.algos.learner import Learner, NetworkAlgorithm
+from drl_cli.algos.learner import Learner
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError, as_usage_error
@@ -179,7 +179,7 @@ def memory_problems(config: Config) -> Iterator[str]:
         yield line
     elif memory != "none" and not (is_sequences or config.is_on_policy):
         yield f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
-    if is_sequences and config.algo.n_step > 1 and not issubclass(trains, (Learner, NetworkAlgorithm)):
+    if is_sequences and config.algo.n_step > 1 and not issubclass(trains, Learner):
         yield f"algo.n_step={config.algo.n_step}: the steps of replay=sequences are single ones; say algo.n_step=1"
     if is_sequences and config.worker_priorities:
         yield "replay.initial_priority=worker: workers can't rate sequences; say replay.initial_priority=max"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from drl_cli.algos.rewards.stream import RewardStream
+from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
 from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.preflight.algorithm import check_network
@@ -173,15 +174,22 @@ def test_the_stream_of_impala_has_vtrace_advantages_that_pass_the_ends_of_episod
     case = case_of("rnd", "reward.gamma=0", "algo.normalize_advantage=false", algo="impala")
     algorithm, batch = case.algorithm(), dict(case.batch(1))
     batch["log_prob"] = batch["log_prob"] + 1.0  # the acting policy was more certain: rho is below 1
+
+    def rollout_of():
+        rollout = EncodedRollouts(batch, algorithm.encoder, algorithm.context.group)
+        algorithm.prepare(batch, rollout)
+        return rollout
+
     with torch.no_grad():
-        rollout, _ = algorithm._rollout(batch)
+        rollout = rollout_of()
         rewards = algorithm.stream.rewards(batch)
         features = algorithm.encoder.features(batch["obs"])
-        value = algorithm.reward_critic.forward(features)[0][0, :, 0]
-        log_prob, _ = algorithm.log_prob(algorithm.actor.forward(features)[0][0], rollout.rows)
+        value = algorithm.reward_critic(features)[:, 0]
+        policy = algorithm.distribution(algorithm.actor(features), algorithm.log_std, {})
+        log_prob = policy.log_prob(batch["action"])
         bonus = rollout.rows["advantage"]
         algorithm.stream.module.coef = 0.0
-        bonus = bonus - algorithm._rollout(batch)[0].rows["advantage"]
+        bonus = bonus - rollout_of().rows["advantage"]
     rho = (log_prob - batch["log_prob"]).exp().clamp_max(1.0)
     assert (rho < 1).any()
     torch.testing.assert_close(bonus, rho * (rewards - value), rtol=1e-4, atol=1e-5)

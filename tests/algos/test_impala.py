@@ -10,6 +10,7 @@ from torch.distributions import Categorical
 from drl_cli import api as drl
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import actor_critic, impala
+from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm, check_learning
 
@@ -105,16 +106,24 @@ def test_an_update_equals_an_independent_implementation(options):
         torch.testing.assert_close(algorithm.params[part].flat.double(), flattened(network), rtol=0, atol=2e-5)
 
 
+def rollout_of(algorithm, batch):
+    """Return the rollout at the start of an update."""
+    rollout = EncodedRollouts(dict(batch), algorithm.encoder, algorithm.context.group, algorithm.config.seq_len)
+    with torch.no_grad():
+        algorithm.prepare(dict(batch), rollout)
+    return rollout
+
+
 def test_on_policy_the_advantages_are_those_of_ppo():
     case = Case("impala", *SMALL)
     algorithm, batch = case.algorithm(), case.batch(0, 40)
     cut = batch["cut"][:-1, None]
     batch["next_obs"] = torch.cat([torch.where(cut, batch["next_obs"][:-1], batch["obs"][1:]), batch["next_obs"][-1:]])
-    rollout, _ = algorithm._rollout(batch)
+    rollout = rollout_of(algorithm, batch)
     batch["log_prob"] = rollout.rows["log_prob"]  # of the trainer's policy
-    rollout, _ = algorithm._rollout(batch)
-    value, then = (algorithm.critic.forward(x)[0][0, :, 0] for x in rollout.features())
-    gae = returns.gae_of_tensors(batch["reward"], batch["discount"], value, then, batch["cut"], 1.0)
+    rollout = rollout_of(algorithm, batch)
+    value, then = (algorithm.critic(x)[:, 0].detach() for x in rollout.features())
+    gae = returns.gae(batch["reward"], batch["discount"], value, then, batch["cut"], 1.0)
     torch.testing.assert_close(rollout.rows["advantage"], gae, rtol=1e-4, atol=1e-4)
 
 
@@ -142,14 +151,14 @@ def test_the_target_policy_is_replaced_after_its_period(env):
     words = (f"env={env}", *SMALL[1:], "algo.minibatch_size=10", "algo.target_period=24")
     case = Case("appo", *words)
     algorithm, batch = case.algorithm(), case.batch(0, 40)
-    first = algorithm._rollout(dict(batch))[0].rows["log_prob"].clone()
+    first = rollout_of(algorithm, batch).rows["log_prob"].clone()
     for opt_steps, is_new in ((0, False), (16, True)):  # 4 epochs of 4 minibatches
         algorithm.learn(dict(batch), Counts(opt_steps=opt_steps))
-        now = algorithm._rollout(dict(batch))[0].rows["log_prob"]
+        now = rollout_of(algorithm, batch).rows["log_prob"]
         assert torch.equal(now, first) is not is_new
     plain = Case("appo", *words[:-1]).algorithm()
     plain.params.flat.copy_(algorithm.params.flat)
-    torch.testing.assert_close(now, plain._rollout(dict(batch))[0].rows["log_prob"])
+    torch.testing.assert_close(now, rollout_of(plain, batch).rows["log_prob"])
     check_algorithm("appo", f"env={env}", "network.hidden=[8]", "algo.target_period=24")
 
 
@@ -163,8 +172,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_copy_of_vtrace_is_found(monkeypatch, name):
-    own = impala.vtrace_of_tensors
-    monkeypatch.setattr(impala, "vtrace_of_tensors", lambda *args: own(*BROKEN[name](args)))
+    own = impala.vtrace
+    monkeypatch.setattr(impala, "vtrace", lambda *args: own(*BROKEN[name](args)))
     with pytest.raises(AssertionError):
         test_an_update_equals_an_independent_implementation(())
 
@@ -179,7 +188,7 @@ def test_rows_in_time_order_give_what_pieces_give():
     by_pieces = drl.losses.vtrace(*steps, 1.1, 0.9, 0.8)
     cut = cut.clone()
     cut[-1, -1] = False  # the last row counts as cut
-    by_rows = returns.vtrace_of_tensors(*(x.flatten() for x in (*steps[:4], cut, log_ratio)), 1.1, 0.9, 0.8)
+    by_rows = returns.vtrace(*(x.flatten() for x in (*steps[:4], cut, log_ratio)), 1.1, 0.9, 0.8)
     for one, two in zip(by_pieces, by_rows, strict=True):
         torch.testing.assert_close(two, one.flatten(), rtol=1e-4, atol=1e-5)
 
@@ -238,8 +247,8 @@ def test_other_returns_are_found(option):
 
 
 def test_a_return_that_goes_on_over_the_end_of_an_episode_is_found(monkeypatch):
-    own = actor_critic.gae_of_tensors
+    own = actor_critic.gae
     endless = lambda *args: own(*args[:4], torch.zeros_like(args[4]), args[5])  # noqa: E731
-    monkeypatch.setattr(actor_critic, "gae_of_tensors", endless)
+    monkeypatch.setattr(actor_critic, "gae", endless)
     with pytest.raises(AssertionError):
         reinforce_equals_an_independent_implementation()

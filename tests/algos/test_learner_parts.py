@@ -1,19 +1,20 @@
-"""Learner and NetworkAlgorithm: random streams, compilation, dropout masks, and the rows to learn from."""
+"""Learner: random streams, compilation, dropout masks, and the rows to learn from."""
 
 import dataclasses
 
 import pytest
 import torch
-from learners import BY_HAND, CPU, LOOKS, VECTOR, Learner
+from learners import CASES, CPU, LOOKS, VECTOR, Learner
 from nets import nets
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.learner import by_step, steps
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.optim.group import Context, ProcessGroup
+from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
 
-ALL = pytest.mark.parametrize(("name", "kind"), BY_HAND, ids=["-".join(case) for case in BY_HAND])
+ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+ON_POLICY = ("impala", "ppo", "pqn", "vmpo")
 STREAMS = {
     "c51": {"dropout": 12},
     "dqn": {"dropout": 12},
@@ -55,25 +56,6 @@ def test_shuffling_uses_the_cpu_and_noise_the_device(monkeypatch):
     for name, kind in (("ppo", "box"), ("sac", "box")):
         make(name, kind, dropout=0.5)
     assert sorted(made) == [("dropout", False), ("noise", False), ("shuffle", True)]
-
-
-@ALL
-def test_gradients_are_compiled_only_without_modules(name, kind):
-    compiled = []
-
-    @dataclasses.dataclass(frozen=True)
-    class Compiling(Context):
-        def compiled(self, function):
-            compiled.append(function.__name__)
-            return function
-
-    context = Compiling(torch.device("cpu"))
-    make(name, kind, context=context)
-    assert compiled == ["gradients"]
-    learner = Learner(name, kind, *LOOKS["image"])
-    learner.context = context
-    learner.algorithm()
-    assert compiled == ["gradients"]
 
 
 def test_a_loss_is_compiled_unless_the_encoder_has_a_memory():

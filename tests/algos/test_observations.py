@@ -79,9 +79,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
             if hasattr(algorithm, "means"):
                 expected = algorithm.means(nets(algorithm), features)
             else:
-                head = "q" if name == "pqn" else "actor"
-                own = algorithm.params.modules.get(head)
-                expected = own(features) if own is not None else getattr(algorithm, head).forward(features)[0][0]
+                expected = algorithm.params.modules["q" if name == "pqn" else "actor"](features)
             np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
         begins = np.arange(4) == t
     assert columns.keys() == ({"state"} if learner.has_memory else set())
@@ -92,7 +90,9 @@ def test_ppos_own_policy_has_ratio_1(kind, look):
     """The trainer's chunks, encoder and memory reproduce the log-probabilities that the policy recorded."""
     learner = Learner("ppo", kind, *look, epochs=1, minibatch_size=1000, seq_len=4)
     algorithm = learner.algorithm()
-    algorithm.actor.init("uniform", torch.Generator().manual_seed(3))  # a last layer of full size
+    algorithm.actor.on(algorithm.actor.flat.data).init(
+        "uniform", torch.Generator().manual_seed(3)
+    )  # a last layer of full size
     update = algorithm.learn(learner.batch(algorithm), Counts())
     assert update.steps == 1
     assert abs(float(update.metrics["approx_kl"])) < 1e-6
@@ -185,7 +185,8 @@ def test_ppo_learns_nothing_of_actions_that_are_not_allowed(kind, memory):
     algorithm = learner.algorithm()
     update = algorithm.learn(learner.batch(algorithm), Counts())
     assert abs(float(update.metrics["approx_kl"])) < 1e-6
-    weight, bias = algorithm.actor.grads[0][-2:]
+    actor = algorithm.actor.on(algorithm.actor.flat.data, algorithm.params["actor"].grad)
+    weight, bias = actor.grads[0][-2:]
     assert not bias[forbidden].any()
     assert not weight[:, forbidden].any()
     assert bias[~forbidden].all()

@@ -8,10 +8,14 @@ from references import flattened
 from torch.distributions import Categorical
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy.actor import choice_log_prob
+from drl_cli.algos.on_policy.actor import distribution
 from drl_cli.algos.on_policy.ppo import Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, EnvSpec
+
+
+def networks(mlp):
+    return mlp.on(mlp.flat.data)
 
 
 @pytest.mark.parametrize("normalize_advantage", [False, True])
@@ -20,7 +24,7 @@ from drl_cli.types import ActionSpec, EnvSpec
 def test_updates_equal_an_independent_implementation(kind, activation, normalize_advantage):
     algorithm = make(kind, activation, normalize_advantage=normalize_advantage)
     reference = Reference(algorithm, kind, activation)
-    start = algorithm.actor.flat.clone()
+    start = algorithm.params["actor"].flat.clone()
     for i in range(4):
         update = algorithm.learn(make_batch(kind, i), Counts())
         metrics, steps = reference.update(make_batch(kind, i))
@@ -28,10 +32,10 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
         assert update.metrics.keys() == metrics.keys()
         for name, value in metrics.items():
             assert update.metrics[name].item() == pytest.approx(value, rel=1e-3, abs=1e-4), name
-    assert (algorithm.actor.flat - start).abs().max() > 3e-3
+    assert (algorithm.params["actor"].flat - start).abs().max() > 3e-3
     for own, theirs in (
-        (algorithm.actor.flat, flattened(reference.actor)),
-        (algorithm.critic.flat, flattened(reference.critic)),
+        (algorithm.params["actor"].flat, flattened(reference.actor)),
+        (algorithm.params["critic"].flat, flattened(reference.critic)),
         (algorithm.log_std, reference.log_std.detach()),
     ):
         torch.testing.assert_close(own.double(), theirs, rtol=0, atol=2e-5)
@@ -53,12 +57,12 @@ def test_padding_changes_neither_metrics_nor_gradients(kind):
         "advantage": batch["reward"],
         "target": batch["reward"],
     }
-    expected, _ = algorithm.gradients({name: column[:30] for name, column in rows.items()} | {"drop": ()})
+    loss, expected = algorithm.gradients({name: column[:30] for name, column in rows.items()}, ())
     grad = algorithm.params.grad.clone()
     real = torch.cat([torch.full((30,), 4 / 3), torch.zeros(10)])
     rows["log_prob"][30:] -= 1.0
-    metrics, _ = algorithm.gradients(rows | {"valid_weight": real, "drop": ()})
-    torch.testing.assert_close(metrics, expected)
+    same, metrics = algorithm.gradients(rows | {"weight": real}, ())
+    torch.testing.assert_close((same, metrics), (loss, expected))
     torch.testing.assert_close(algorithm.params.grad, grad)
 
 
@@ -66,7 +70,7 @@ def test_padding_changes_neither_metrics_nor_gradients(kind):
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 def test_the_recorded_log_probability_is_correct(kind, activation):
     algorithm = make(kind, activation)
-    algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))  # a last layer of full size
+    networks(algorithm.actor).init("orthogonal", torch.Generator().manual_seed(3))  # a last layer of full size
     algorithm.log_std += torch.tensor([-1.0, 0.3, 0.5])[: len(algorithm.log_std)]
     obs = np.random.default_rng(0).standard_normal((500, 5)).astype(np.float32)
     columns = make_policy(algorithm, kind, activation=activation).act(obs)
@@ -91,7 +95,9 @@ def test_the_log_probability_of_choices_is_the_sum_over_them(choices):
     action = np.stack([rng.integers(num, size=40) for num in choices], 1)
     parts = torch.split(torch.from_numpy(logits), list(choices), 1)
     expected = sum(Categorical(logits=part).log_prob(torch.from_numpy(action[:, i])) for i, part in enumerate(parts))
-    got = choice_log_prob(logits, action if len(choices) > 1 else action[:, 0], choices)
+    kind = "multidiscrete" if len(choices) > 1 else "discrete"
+    chosen = distribution(ActionSpec(kind, 5, kind, choices), False, logits, None)
+    got = chosen.log_prob(action if len(choices) > 1 else action[:, 0])
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -100,8 +106,8 @@ def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
     obs = np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
     for kind in KINDS:
         algorithm = make(kind)
-        algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))
-        out = algorithm.actor.forward(torch.from_numpy(obs))[0][0]
+        networks(algorithm.actor).init("orthogonal", torch.Generator().manual_seed(3))
+        out = algorithm.actor(torch.from_numpy(obs)).detach()
         greedy = torch.from_numpy(make_policy(algorithm, kind).greedy(obs))
         if kind == "box":
             torch.testing.assert_close(greedy, out.clamp(-1, 1))
@@ -113,8 +119,8 @@ def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
 def test_greedy_actions_without_bounds_are_not_clipped():
     free = EnvSpec("x", SPECS["box"].obs, ActionSpec("box", 3, "box", is_free=True))
     algorithm, obs = make("box", spec=free), 3 * np.ones((1, 5), np.float32)
-    algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))
-    algorithm.actor.networks[0][-1][:] = 4.0
+    networks(algorithm.actor).init("orthogonal", torch.Generator().manual_seed(3))
+    networks(algorithm.actor).networks[0][-1][:] = 4.0
     policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "orthogonal"), free, 0)
     policy.load(algorithm.policy_params())
     assert policy.greedy(obs).max() > 2.0
@@ -132,7 +138,7 @@ def test_explained_variance_compares_values_with_their_targets():
     """With discount 0, the targets are the rewards."""
     algorithm, batch = make(), make_batch("box", 1)
     batch["discount"] = torch.zeros_like(batch["discount"])
-    value = algorithm.critic.forward(batch["obs"])[0][0, :, 0].clone()
+    value = algorithm.critic(batch["obs"])[:, 0].detach()
     expected = 1 - (batch["reward"] - value).var(correction=0) / batch["reward"].var(correction=0)
     assert float(algorithm.learn(batch, Counts()).metrics["explained_variance"]) == pytest.approx(
         float(expected), rel=1e-4

@@ -8,7 +8,7 @@ from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import pqn
-from drl_cli.losses.returns import lambda_returns_of_tensors
+from drl_cli.losses.returns import lambda_returns
 from drl_cli.testing import Case, check_learning
 
 SMALL = (
@@ -40,7 +40,7 @@ def test_the_targets_are_mixtures_of_n_step_returns(lambda_):
     cut = rng.random(30) < 0.2
     discount = np.where(rng.random(30) < 0.5, 0.9, 0.9 * ~cut)  # some cuts are terminations
     columns = [torch.from_numpy(x) for x in (reward, discount, best, cut)]
-    ours = lambda_returns_of_tensors(*columns, lambda_)
+    ours = lambda_returns(*columns, lambda_)
     torch.testing.assert_close(ours.double(), q_lambda(*columns, lambda_), rtol=1e-5, atol=1e-5)
 
 
@@ -70,10 +70,10 @@ def test_an_update_equals_an_independent_implementation():
 BROKEN = {
     "values of obs": ("rollout.features()[1]", "rollout.features()[0]"),
     "the mean over actions": (".amax(-1)", ".mean(-1)"),
-    "no cut": ('batch["cut"])', 'torch.zeros_like(batch["cut"]))'),
+    "no cut": ('batch["cut"])', 'batch["cut"] & False)'),
     "one-step targets": ("self.config.q_lambda", "0.0"),
-    "another action": ("out[0].gather(-1, action)", "out[0].gather(-1, 1 - action)"),
-    "the sum over rows": (" / len(q))", ")"),
+    "another action": ('rows["action"].unsqueeze', '(1 - rows["action"]).unsqueeze'),
+    "the square": ("0.5 * (q", "(q"),
 }
 
 
@@ -81,6 +81,17 @@ BROKEN = {
 def test_a_broken_copy_does_not(fault):
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(changed("pqn", BROKEN[fault]))
+
+
+def test_rows_of_weight_0_change_neither_metrics_nor_gradients():
+    case = Case("pqn", *SMALL)
+    algorithm, batch = case.algorithm(), case.batch(0, 40)
+    rows = {"obs": batch["obs"], "action": batch["action"], "target": batch["reward"]}
+    loss, expected = algorithm.gradients({name: column[:30] for name, column in rows.items()}, ())
+    grad = algorithm.params.grad.clone()
+    weight = torch.cat([torch.full((30,), 4 / 3), torch.zeros(10)])
+    torch.testing.assert_close(algorithm.gradients(rows | {"weight": weight}, ()), (loss, expected))
+    torch.testing.assert_close(algorithm.params.grad, grad)
 
 
 def test_epsilon_falls_over_the_run_and_the_policy_follows_it():

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 from continuous import changed, gradient
+from learners import LOOKS, Learner, mapped
 from references import sequential
 from torch.distributions import Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import reppo
-from drl_cli.algos.rollout import Rollouts
+from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
-from drl_cli.optim.group import Refused
-from drl_cli.testing import Case, check_learning
+from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.types import PreviousStep
 
-NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0  # more rows than one encoder pass has
+NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0
 SMALL = (
     *(
         "env=Pendulum-v1",
@@ -94,10 +95,10 @@ def the_columns_are_right(module):
     generator.set_state(algorithm.state()["generator.noise"])
     noise = torch.randn(NUM, 1, generator=generator).double()
     actor, critic = networks(algorithm.params)
-    rollouts = Rollouts(batch, algorithm.context.group)
-    algorithm.prepare(rollouts)
-    rows = rollouts.rows
-    assert not any(rows[name].requires_grad for name in ("old", "next_embedding", "target"))
+    rollout = EncodedRollouts(batch, algorithm.encoder, algorithm.context.group)
+    with torch.no_grad():
+        algorithm.prepare(batch, rollout)
+    rows = rollout.rows
     with torch.no_grad():
         action, log_prob = sample(actor(batch["next_obs"].double()), noise)
         log_probs, embedding, _ = criticised(critic, batch["next_obs"].double(), action)
@@ -124,7 +125,7 @@ def the_gradients_are_right(module):
     rows |= {"terminated": torch.rand(NUM, generator=rng) < 0.3}
     rows |= {"next_embedding": torch.randn(NUM, WIDTH, generator=rng)}
     actor, critic = networks(algorithm.params)
-    loss, metrics = algorithm.gradients(rows)
+    loss, metrics = algorithm.gradients(rows, ())
     rows = {name: column.double() for name, column in rows.items()}
     weight, obs = rows["weight"], rows["obs"]
     log_probs, _, predicted = criticised(critic, obs, rows["action"])
@@ -164,9 +165,9 @@ def an_update_is_right(module):
     case, algorithm = case_of(module, "algo.epochs=2", "algo.minibatch_size=250")
     seen, gradients = [], algorithm.gradients
 
-    def watched(rows):
+    def watched(rows, masks):
         seen.append({name: rows[name].clone() for name in ("action", "noise", "old", "target", "next_embedding")})
-        return gradients(rows)
+        return gradients(rows, masks)
 
     watched.parts = gradients.parts
     algorithm.gradients = watched
@@ -190,16 +191,14 @@ def an_update_is_right(module):
 
 CHECKS = (the_columns_are_right, the_gradients_are_right, an_update_is_right)
 BROKEN = {
-    "no entropy in the target": (' - rows["discount"] * cost', ""),
-    "the entropy not discounted": ('rows["discount"] * cost', "cost"),
-    "the entropy's sign in the target": ('rows["reward"] - rows', 'rows["reward"] + rows'),
+    "no entropy in the target": (' - batch["discount"] * cost', ""),
+    "the entropy not discounted": ('batch["discount"] * cost', "cost"),
+    "the entropy's sign in the target": ('batch["reward"] - batch', 'batch["reward"] + batch'),
     "one-step targets": ("self.config.td_lambda", "0.0"),
-    "no cut": ('rows["cut"], self', 'torch.zeros_like(rows["cut"]), self'),
-    "truncations do not bootstrap": ("next_q, rows[", 'next_q * ~rows["truncated"], rows['),
-    "values of obs": ('modules["critic"](piece["next_obs"]', 'modules["critic"](piece["obs"]'),
-    "the next action from obs": ('(modules["actor"](piece["next_obs"]))', '(modules["actor"](piece["obs"]))'),
-    "targets with a gradient": ("with torch.no_grad():", "with torch.enable_grad():"),
-    "the same noise in every piece": ("noise[index]", "noise[: len(index)]"),
+    "no cut": ('batch["cut"], self', 'batch["cut"] & False, self'),
+    "truncations do not bootstrap": ("self.mean(logits), batch[", 'self.mean(logits) * ~batch["truncated"], batch['),
+    "values of obs": ("self.critic(next_obs", "self.critic(obs"),
+    "the next action from obs": ("squashed(self.actor(next_obs))", "squashed(self.actor(obs))"),
     "the divergence's direction": ("old.kl(policy)", "policy.kl(old)"),
     "the trust region inverted": ("kl < config.kl_bound", "kl > config.kl_bound"),
     "the divergence added everywhere": (
@@ -217,12 +216,15 @@ BROKEN = {
     "predictions after the end": (' * ~rows["terminated"]', ""),
     "no weight of the prediction": ("config.prediction_coef * ", ""),
     "the embedding itself": ("logits, _, predicted", "logits, predicted, _"),
-    "a critic without weights": ("(weight * (probs *", "((probs *"),
-    "an actor without weights": ("(weight * torch.where", "(torch.where"),
-    "targets in every epoch": ('rollouts.rows["noise"] = ', 'self.prepare(rollouts); rollouts.rows["noise"] = '),
+    "a critic without weights": (".sum(-1), weight)", ".sum(-1))"),
+    "an actor without weights": ("beta.detach() * kl), weight)", "beta.detach() * kl))"),
+    "the old policy of each epoch": (
+        'rollout.rows["noise"] = ',
+        'rollout.rows["old"] = self.actor(rollout.features()[0]); rollout.rows["noise"] = ',
+    ),
     "the same noise in every epoch": (
-        'rollouts.rows["noise"] = self.draw(rollouts)',
-        'rollouts.rows.setdefault("noise", self.draw(rollouts))',
+        'rollout.rows["noise"] = self.draw(rollout)',
+        'rollout.rows.setdefault("noise", self.draw(rollout))',
     ),
 }
 
@@ -273,8 +275,8 @@ def test_the_first_policy_is_nearly_the_same_everywhere_and_the_first_values_are
     case = Case("reppo", "env=Pendulum-v1", "tuned=none")
     algorithm, obs = case.algorithm(), torch.from_numpy(case.obs(50))
     with torch.no_grad():
-        out = algorithm.params.modules["actor"](obs)
-        logits, _, _ = algorithm.params.modules["critic"](obs, torch.zeros(50, 1))
+        out = algorithm.actor(obs)
+        logits, _, _ = algorithm.critic(obs, torch.zeros(50, 1))
     assert out.abs().max() < 0.1
     assert algorithm.mean(logits).abs().max() < 0.5
     action = case.policy(0, algorithm).act(np.zeros((4000, 3), np.float32))["action"]
@@ -287,10 +289,69 @@ def test_an_empty_support_is_refused(options):
         Case("reppo", *options)
 
 
-def test_dropout_and_memories_are_refused():
-    for option in ("network.dropout=0.1", "network.memory=gru"):
-        with pytest.raises(Refused, match="reppo has no"):
-            Case("reppo", option).algorithm()
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_policy_has_the_greedy_actions_of_the_actor_and_everything_learns(look):
+    learner = Learner("reppo", "box", *LOOKS[look], epochs=2, minibatch_size=12, seq_len=4)
+    algorithm, before = learner.algorithm(), {}
+    for name, module in algorithm.params.modules.items():
+        before |= {f"{name}.{key}": value.clone() for key, value in module.named_parameters()}
+    assert algorithm.learn(learner.batch(algorithm), Counts()).steps > 2
+    for name, module in algorithm.params.modules.items():
+        assert not any(torch.equal(before[f"{name}.{key}"], value) for key, value in module.named_parameters())
+    policy, obs = learner.policy(algorithm), learner.obs(6, np.random.default_rng(0))
+    with torch.no_grad():
+        features = algorithm.encoder.features(mapped(obs, torch.from_numpy))
+        if learner.has_memory:
+            features, _ = algorithm.encoder.memory.step(features, torch.zeros(6, algorithm.encoder.memory.state_size))
+        expected = algorithm.actor(features)[:, :2].tanh()
+    greedy = policy.greedy(obs, PreviousStep.none(learner.spec, 6))
+    np.testing.assert_allclose(greedy, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("look", ["image", "memory", "tree-memory"])
+def test_only_the_critic_trains_the_encoder(look):
+    """The encoder's gradient is that of the critic's loss alone."""
+    learner = Learner("reppo", "box", *LOOKS[look], prediction_coef=0.0, epochs=1, minibatch_size=None, seq_len=4)
+    algorithm = learner.algorithm()
+    batch = learner.batch(algorithm)
+    grads = []
+    for is_whole in (True, False):
+        algorithm = learner.algorithm()
+        if not is_whole:
+            loss = algorithm.loss
+            algorithm.gradients.loss = lambda *args, loss=loss: (loss(*args)[1]["critic_loss"], {"none": torch.ones(1)})
+        algorithm.learn(dict(batch), Counts())
+        assert algorithm.params.grad.isfinite().all()
+        grads.append({name: algorithm.params[name].grad.clone() for name in algorithm.encoder.parts})
+        assert algorithm.params["actor"].grad.any() == is_whole
+    for name, grad in grads[0].items():
+        assert grad.any()
+        torch.testing.assert_close(grad, grads[1][name])
+
+
+def test_dropout_masks_the_hidden_layers_of_the_critic():
+    case, algorithm = case_of(reppo, "network.dropout=0.5")
+    rows = {"dropout": torch.rand(NUM, 8 + 3 * WIDTH)}
+    masks = algorithm.masks_of(rows)
+    assert [tuple(mask.shape[1:]) for mask in masks] == [(NUM, 8), (NUM, WIDTH), (NUM, WIDTH), (NUM, WIDTH)]
+    obs, action = torch.randn(NUM, 3), torch.rand(NUM, 1)
+    with torch.no_grad():
+        dropped, plain = algorithm.critic(obs, action, masks), algorithm.critic(obs, action)
+        kept = algorithm.critic(obs, action, [torch.ones_like(mask) for mask in masks])
+    for one, two, three in zip(dropped, plain, kept, strict=True):
+        assert not torch.equal(one, two)
+        assert torch.equal(two, three)
+    ones = [torch.ones_like(mask) for mask in masks]
+    for i, changes in enumerate([(True, True, True), (True, True, True), (True, False, False), (False, False, True)]):
+        with torch.no_grad():
+            found = algorithm.critic(obs, action, [0 * one if i == j else one for j, one in enumerate(ones)])
+        assert [not torch.equal(a, b) for a, b in zip(found, plain, strict=True)] == [*changes], i
+    assert case.learn(algorithm, 0, 2)[-1].steps > 0
+
+
+def test_the_contract_with_dropout():
+    small = ("env=Pendulum-v1", "tuned=none", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=1")
+    check_algorithm("reppo", *small, "network.dropout=0.1")
 
 
 def test_it_learns():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from drl_cli.algos.rewards.stream import Reward, RewardStream
+from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, Refused
@@ -124,7 +125,8 @@ def test_the_advantages_of_the_stream_are_added_times_coef():
         algorithm = case.algorithm()
         algorithm.stream.module.coef = coef
         with torch.no_grad():
-            advantage[coef] = algorithm._rollout(batch)[0].rows["advantage"]
+            algorithm.prepare(batch, rollout := EncodedRollouts(batch, algorithm.encoder, algorithm.context.group))
+            advantage[coef] = rollout.rows["advantage"]
     bonus = advantage[1.0] - advantage[0.0]
     assert bonus.abs().min() > 0
     torch.testing.assert_close(advantage[2.0] - advantage[0.0], 2 * bonus)

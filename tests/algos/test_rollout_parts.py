@@ -10,8 +10,7 @@ from outside import my_a2c
 
 from drl_cli.algos import rollout as module
 from drl_cli.algos.rollout import EncodedRollouts, Rollouts, chunks
-from drl_cli.losses import traces
-from drl_cli.losses.returns import gae
+from drl_cli.losses.returns import gae, vtrace
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
@@ -92,24 +91,20 @@ def test_several_trainers_share_each_minibatch(look):
         for rank, mine in enumerate(both):
             is_mine = (part >= 30 * rank) & (part < 30 * rank + 30)
             if is_mine.any():
-                assert torch.equal(mine["is_mine"], is_mine)
                 assert torch.equal(mine["number"], part[is_mine] - 30 * rank)
             else:
-                assert mine["is_mine"].tolist() == [True] + [False] * (len(part) - 1)
-            assert mine["valid_weight"].tolist() == pytest.approx(
-                [2 * int(is_mine.sum()) / len(part)] * len(mine["number"])
-            )
+                assert mine["number"].tolist() == [0]
+            assert mine["weight"].tolist() == pytest.approx([2 * int(is_mine.sum()) / len(part)] * len(mine["number"]))
         assert sum(
-            (mine["valid_weight"].sum() if mine["valid_weight"].any() else 0) / len(mine["valid_weight"])
-            for mine in both
+            (mine["weight"].sum() if mine["weight"].any() else 0) / len(mine["weight"]) for mine in both
         ) == pytest.approx(2)
 
 
 def test_a_trainer_without_rows_in_a_minibatch_gets_one_row_of_weight_0():
     rollouts = [make("plain", group=ProcessGroup(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
     for both in zip(*(rollout.minibatches(generator(), 1) for rollout in rollouts), strict=True):
-        assert sorted(mine["valid_weight"].tolist() for mine in both) == [[0.0], [2.0]]
-        assert all(mine["is_mine"].tolist() == [True] and len(mine["number"]) == 1 for mine in both)
+        assert sorted(mine["weight"].tolist() for mine in both) == [[0.0], [2.0]]
+        assert all(len(mine["number"]) == 1 for mine in both)
 
 
 @pytest.mark.parametrize("look", ["plain", "image", "tree", "memory"])
@@ -231,10 +226,9 @@ def test_advantages_equal_sums_over_whole_episodes(batches, lambda_):
             [brute_force(batch, i, torch.ones(BATCH), torch.full((BATCH,), lambda_)) for i in range(BATCH)]
         )
         rollouts, steps = steps_of(batch)
-        torch.testing.assert_close(rollouts.flat(traces.gae(*steps, lambda_)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rollouts.flat(gae(*steps, lambda_)), expected, rtol=1e-4, atol=1e-5)
         flat = (batch["reward"], batch["discount"], critic(batch["obs"]), critic(batch["next_obs"]), batch["cut"])
-        found = gae(*(column.numpy() for column in flat), lambda_)  # as PPO computes it
-        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(gae(*flat, lambda_), expected, rtol=1e-4, atol=1e-5)  # as PPO computes it
 
 
 def test_v_trace_equals_sums_over_whole_episodes(batches):
@@ -242,7 +236,7 @@ def test_v_trace_equals_sums_over_whole_episodes(batches):
         ratio = batch["log_ratio"].exp().clamp(max=1.0)
         expected = torch.tensor([brute_force(batch, i, ratio, ratio) for i in range(BATCH)])
         rollouts, steps = steps_of(batch)
-        target, _ = traces.vtrace(*steps, rollouts.pieces(batch["log_ratio"]))
+        target, _ = vtrace(*steps, rollouts.pieces(batch["log_ratio"]))
         torch.testing.assert_close(rollouts.flat(target), expected + critic(batch["obs"]), rtol=1e-4, atol=1e-5)
 
 

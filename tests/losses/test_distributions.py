@@ -77,6 +77,53 @@ def test_against_the_distributions_of_torch():
     torch.testing.assert_close(ours.kl(ours_2), kinds.kl_divergence(one, two))
 
 
+@pytest.mark.parametrize("choices", [(9,), (4, 2, 3)])
+def test_choices_have_the_gradients_of_torch(choices):
+    rng = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(6, 9, generator=rng)).requires_grad_()
+    action, weight = torch.arange(6 * len(choices)).view(6, -1) % 2, torch.randn(2, 6, generator=rng)
+    parts = [torch.distributions.Categorical(logits=part) for part in torch.split(logits, choices, -1)]
+    log_prob = sum(part.log_prob(action[:, i]) for i, part in enumerate(parts))
+    entropy = sum(part.entropy() for part in parts)
+    (expected,) = torch.autograd.grad((weight[0] * log_prob + weight[1] * entropy).sum(), logits)
+    ours = drl.MultiCategorical(logits, choices) if len(choices) > 1 else drl.Categorical(logits)
+    action = action if len(choices) > 1 else action[:, 0]
+    torch.testing.assert_close(ours.log_prob(action), log_prob)
+    torch.testing.assert_close(ours.entropy(), entropy)
+    loss = (weight[0] * ours.log_prob(action) + weight[1] * ours.entropy_at(action)).sum()
+    torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], expected)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("log_std", [LOG_STD, LOG_STD[0]])
+def test_the_parts_of_a_divergence_change_only_the_mean_or_only_the_deviation(kind, log_std):
+    for one, two in ((log_std, LOG_STD_2), (LOG_STD_2, log_std), (log_std, log_std)):
+        old, new = drl.Gaussian(kind(MEAN), kind(one)), drl.Gaussian(kind(MEAN_2), kind(two))
+        by_mean, by_std = old.kl_parts(new)
+        np.testing.assert_allclose(by_mean, old.kl(drl.Gaussian(kind(MEAN_2), kind(one))), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(by_std, old.kl(drl.Gaussian(kind(MEAN), kind(two))), rtol=1e-5, atol=1e-6)
+        squashed = (drl.TanhGaussian(kind(mean), kind(std)) for mean, std in ((MEAN, one), (MEAN_2, two)))
+        np.testing.assert_allclose(next(squashed).kl_parts(next(squashed))[0], by_mean)
+        assert len(by_std) == len(old.entropy()) == 6
+    (same,) = drl.Categorical(kind(LOGITS)).kl_parts(drl.Categorical(kind(OTHER)))
+    np.testing.assert_allclose(same, drl.Categorical(kind(LOGITS)).kl(drl.Categorical(kind(OTHER))))
+
+
+def test_the_entropy_of_squashed_actions_is_estimated_with_its_gradient():
+    """With u = mean + std * z and a fixed z, the estimate is the entropy of u plus log(1 - tanh(u)^2)."""
+    mean, log_std = (torch.from_numpy(x).double().requires_grad_() for x in (MEAN, LOG_STD))
+    z = torch.from_numpy(noise("tanh")).double()
+    u = mean + log_std.exp() * z
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    expected = normal.entropy().sum(-1) + (1 - u.tanh().square()).log().sum(-1)
+    ours = drl.TanhGaussian(mean, log_std).entropy_at(u.tanh().detach())
+    torch.testing.assert_close(ours, expected)
+    for one, two in zip(*(torch.autograd.grad(x.sum(), (mean, log_std)) for x in (ours, expected)), strict=True):
+        torch.testing.assert_close(one, two)
+    array = drl.TanhGaussian(MEAN, LOG_STD)
+    np.testing.assert_allclose(array.entropy_at(u.tanh().detach().float().numpy()), ours.detach(), rtol=1e-3, atol=1e-4)
+
+
 def test_literal_numbers():
     half = drl.Categorical(np.log(np.array([[0.5, 0.25, 0.25]])))
     assert half.entropy()[0] == pytest.approx(1.5 * math.log(2))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from drl_cli.losses import policy as losses
+from drl_cli.losses.distributions import Categorical
 from drl_cli.losses.policy import FORBIDDEN
 
 
@@ -35,59 +36,17 @@ def test_tanh_gaussian_backward_equals_autograd():
     torch.testing.assert_close(d_log_std, log_std.grad, rtol=1e-8, atol=1e-9)
 
 
-def randn(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_categorical_backward_equals_autograd():
-    logits, action = (3 * randn(2, 9, 4)).requires_grad_(), torch.arange(9) % 4
-    d_log_prob, d_entropy = randn(3, 9), randn(4, 9)
-    distribution = torch.distributions.Categorical(logits=logits)
-    log_prob, entropy = losses.categorical(logits.detach(), action)
-    torch.testing.assert_close(log_prob, distribution.log_prob(action).detach())
-    torch.testing.assert_close(entropy, distribution.entropy().detach())
-    (distribution.log_prob(action) * d_log_prob + distribution.entropy() * d_entropy).sum().backward()
-    torch.testing.assert_close(losses.categorical_backward(logits.detach(), action, d_log_prob, d_entropy), logits.grad)
-
-
-def test_several_choices_are_independent():
-    logits, choices, action = (3 * randn(12, 9, 9)).requires_grad_(), (4, 2, 3), torch.arange(27).view(9, 3) % 2
-    d_log_prob, d_entropy = randn(13, 9), randn(14, 9)
-    each = [torch.distributions.Categorical(logits=logits[:, a:b]) for a, b in ((0, 4), (4, 6), (6, 9))]
-    log_prob = sum(one.log_prob(action[:, i]) for i, one in enumerate(each))
-    entropy = sum(one.entropy() for one in each)
-    got_log_prob, got_entropy = losses.multi_categorical(logits.detach(), action, choices)
-    torch.testing.assert_close(got_log_prob, log_prob.detach())
-    torch.testing.assert_close(got_entropy, entropy.detach())
-    (log_prob * d_log_prob + entropy * d_entropy).sum().backward()
-    d_logits = losses.multi_categorical_backward(logits.detach(), action, choices, d_log_prob, d_entropy)
-    torch.testing.assert_close(d_logits, logits.grad)
-
-
 def test_a_mask_leaves_what_it_allows():
     values, mask = doubles([1, -2, 3], [0, 5, 6]), torch.tensor([[True, False, True], [False, True, True]])
     assert losses.permitted(values, None) is values
     assert losses.permitted(values, mask).tolist() == [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]]
     array = losses.permitted(values.float().numpy(), mask.numpy())
     assert (array.dtype, array.tolist()) == (np.float32, [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]])
-    log_prob, entropy = losses.categorical(losses.permitted(values, mask), torch.tensor([0, 0]))
+    masked = Categorical(values, mask)
+    log_prob, entropy = masked.log_prob(torch.tensor([0, 0])), masked.entropy()
     assert log_prob.tolist() == pytest.approx([-math.log(1 + math.e**2), FORBIDDEN - 6 - math.log(1 + 1 / math.e)])
     assert torch.isfinite(entropy).all()  # none of it is 0 * inf
     assert FORBIDDEN < -1e6  # no value of a network is as small
-
-
-@pytest.mark.parametrize("per_state", [False, True])
-def test_gaussian_backward_equals_autograd(per_state):
-    mean, log_std = randn(5, 9, 3).requires_grad_(), randn(6, *([9] if per_state else []), 3).requires_grad_()
-    action, d_log_prob, d_entropy = randn(7, 9, 3), randn(8, 9), randn(9, 9)
-    distribution = torch.distributions.Normal(mean, log_std.exp())
-    log_prob, entropy = losses.gaussian(mean.detach(), log_std.detach(), action)
-    torch.testing.assert_close(log_prob, distribution.log_prob(action).sum(-1).detach())
-    torch.testing.assert_close(entropy, distribution.entropy().sum(-1).detach())
-    (distribution.log_prob(action).sum(-1) * d_log_prob + distribution.entropy().sum(-1) * d_entropy).sum().backward()
-    d_mean, d_log_std = losses.gaussian_backward(mean.detach(), log_std.detach(), action, d_log_prob, d_entropy)
-    torch.testing.assert_close(d_mean, mean.grad)
-    torch.testing.assert_close(d_log_std if per_state else d_log_std.sum(0), log_std.grad)
 
 
 def test_clipped_surrogate_literals():

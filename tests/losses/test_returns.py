@@ -31,12 +31,13 @@ def test_equals_the_definition(rows, gamma, lambda_, seed):
     terminated, cut = rng.random((2, rows)) < 0.2
     cut |= terminated
     discount = np.where(terminated, 0, gamma).astype(np.float32)
-    kept = [column.copy() for column in (reward, discount, value, next_value, cut)]
-    advantage = gae(reward, discount, value, next_value, cut, lambda_)
-    expected = by_definition(*(c.tolist() for c in (reward, discount, value, next_value, cut)), lambda_)
-    assert advantage.dtype == np.float32
+    columns = [torch.from_numpy(column) for column in (reward, discount, value, next_value, cut)]
+    kept = [column.clone() for column in columns]
+    advantage = gae(*columns, lambda_)
+    expected = by_definition(*(c.tolist() for c in columns), lambda_)
+    assert advantage.dtype == torch.float32
     np.testing.assert_allclose(advantage, expected, rtol=1e-4, atol=1e-4)
-    assert all(map(np.array_equal, kept, (reward, discount, value, next_value, cut)))
+    assert all(map(torch.equal, kept, columns))
 
 
 def windows_by_definition(reward, discount, real, n_step):

@@ -28,16 +28,13 @@ LOOKS = {
     "memory": (VECTOR, "lstm"),
     "tree-memory": (TREE, "gru"),
 }
-BASES = (learner.Learner, learner.NetworkAlgorithm)
 CASES = [
     (name, kind)
     for name in algorithms()
-    if issubclass(load_algorithm(name).Algorithm, BASES) and name not in ("crossq", "xqc")
+    if issubclass(load_algorithm(name).Algorithm, learner.Learner) and name not in ("crossq", "xqc")
     for kind in load_algorithm(name).ACTIONS
 ]
 """The algorithms that learn on an encoder, also with a memory."""
-BY_HAND = [case for case in CASES if issubclass(load_algorithm(case[0]).Algorithm, learner.NetworkAlgorithm)]
-"""Those with backward passes by hand."""
 BURN_IN, LENGTH = 2, 6
 
 
@@ -200,8 +197,8 @@ class Plain:
 
 
 def networks(mlp):
-    """Return the parameters of each network of a FlatMLP or a drl.MLP."""
-    return mlp.networks if hasattr(mlp, "networks") else mlp.network(mlp.flat).networks
+    """Return the weights and biases of each network of a drl.MLP."""
+    return mlp.network(mlp.flat).networks
 
 
 def target_encoder(algorithm):

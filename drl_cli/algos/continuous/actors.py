@@ -10,15 +10,13 @@ from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import num_params
 from drl_cli.optim.group import Context, Refused
-from drl_cli.optim.modules import kept
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, num_rows
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import NonNegative, Positive
 
 if TYPE_CHECKING:
-    from drl_cli.networks.mlp_module import Network
+    pass
 
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 """The random numbers of one loss, by name.
@@ -34,22 +32,6 @@ class NoiseConfig(AlgoConfig):
     noise: NonNegative = 0.1
     noise_kind: Literal["gaussian", "ou"] = "gaussian"
     ou_theta: Positive = 0.15
-
-
-class ActorPolicy(NetworkPolicy):
-    """A policy in numpy whose parameters are those of one `drl.Network`, without a memory."""
-
-    @classmethod
-    def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
-        check_network(config.name, network)
-
-    def load(self, params: Array) -> None:
-        """Load one vector, which has the torso's weights first, then the MLP's weights, then the torso's buffers."""
-        learner = self.encoder.learner
-        buffers = 0 if learner is None else sum(tensor.numel() for _, tensor in kept(learner.torso))
-        end = len(params) - buffers
-        begin = max(0, end - num_params(self.shapes))
-        super().load(np.concatenate([params[:begin], params[end:], params[begin:end]]) if buffers else params)
 
 
 class DeterministicPolicy(NetworkPolicy):
@@ -127,31 +109,10 @@ def check_rows(name: str, context: Context) -> None:
         raise Refused(f"trainer.num={num}: the batch statistics of {name} need all rows; say trainer.num=1")
 
 
-class SquashedActorPolicy(ActorPolicy, SquashedPolicy):
-    """The tanh-Gaussian actor as one `drl.Network`, without a memory."""
-
-
 def squashed(out: Tensor) -> TanhGaussian:
     """Return the distribution of actions from the actor's outputs `[B, 2 A]`."""
     mean, log_std = out.chunk(2, -1)
     return TanhGaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))
-
-
-def make_network(
-    network: NetworkConfig, spec: EnvSpec, outputs: int, actions: int = 0, ensemble: int = 1, last: float = 1.0
-) -> "Network":
-    """Return a new `drl.Network`."""
-    from drl_cli.networks.mlp_module import Network  # imports torch
-
-    return Network(network, spec, outputs, actions, ensemble, last)
-
-
-def check_network(name: str, network: NetworkConfig) -> None:
-    """Raise Refused if the config asks for a memory or dropout."""
-    if network.memory != "none":
-        raise Refused(f"network.memory={network.memory}: {name} has no memory; say network.memory=none")
-    if network.dropout:
-        raise Refused(f"network.dropout={network.dropout:g}: {name} has no dropout; say network.dropout=0 or algo=droq")
 
 
 def check_support(atoms: int, v_min: float, v_max: float) -> None:

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.policy import NetworkPolicy, sample_choices
-from drl_cli.losses import policy as losses
-from drl_cli.losses.distributions import TanhGaussian
+from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.losses.distributions import Categorical, Distribution, Gaussian, MultiCategorical, TanhGaussian
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.optim.group import Refused
@@ -24,11 +23,21 @@ def check_squash(config: Any, spec: EnvSpec) -> None:
         raise Refused(f"algo.squash=true needs actions with bounds; {spec.id} has {spec.action.text}; say false")
 
 
+def distribution(action: ActionSpec, squash: bool, out: Any, log_std: Any, mask: Any = None) -> Distribution:
+    """Return the distribution of actions, given the actor's outputs `[N, outputs]`, in numpy or torch.
+
+    The outputs are the mean of each dimension of a box action, or the logits of the choices. `log_std` is `[A]` or
+    `[N, A]`; it is not used for choices. `mask`, bool `[N, outputs]`, is False for illegal choices.
+    """
+    if action.kind == "box":
+        return (TanhGaussian if squash else Gaussian)(out, log_std)
+    return Categorical(out, mask) if action.kind == "discrete" else MultiCategorical(out, action.choices, mask)
+
+
 class Policy(NetworkPolicy):
     """The actor: a Gaussian for box actions, a softmax for each discrete choice.
 
-    The head's outputs are the mean of each dimension of a box action, or the logits of the choices. The environment
-    clips box actions to [-1, 1]. With `squash`, a box action is the tanh of the Gaussian's sample.
+    The environment clips box actions to [-1, 1]. With `squash`, a box action is the tanh of the Gaussian's sample.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -51,36 +60,18 @@ class Policy(NetworkPolicy):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        if self.action.kind == "box" and self.is_squashed:
-            squashed = TanhGaussian(out, self.log_std)
-            action = squashed.sample(self.rng)
-            return {"action": action, "log_prob": squashed.log_prob(action), **memory}
-        if self.action.kind == "box":
-            noise = self.rng.standard_normal(out.shape, dtype=np.float32)
-            log_prob = (-0.5 * noise**2 - self.log_std - np.float32(0.5 * losses.LOG_2PI)).sum(-1)
-            return {"action": out + np.exp(self.log_std) * noise, "log_prob": log_prob, **memory}
-        logits = losses.permitted(out, action_mask(obs))
-        action = sample_choices(logits, self.action.choices, self.rng)
-        return {"action": action, "log_prob": choice_log_prob(logits, action, self.action.choices), **memory}
+        chosen = distribution(self.action, self.is_squashed, out, self.log_std, action_mask(obs))
+        if self.is_squashed:  # the log-probability of the action, which may be rounded to 1, as the trainer computes it
+            action = chosen.sample(self.rng)
+            return {"action": action, "log_prob": chosen.log_prob(action), **memory}
+        action, log_prob = chosen.sample_log_prob(self.rng)
+        return {"action": action, "log_prob": log_prob, **memory}
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         columns = super().random(obs, last)
-        action = columns["action"]
+        action, size = columns["action"], self.action.size
         if self.action.kind == "box":
-            return {**columns, "log_prob": np.full(len(action), -self.action.size * np.log(2.0), np.float32)}
-        logits = losses.permitted(np.zeros((len(action), self.action.size), np.float32), action_mask(obs))
-        return {**columns, "log_prob": choice_log_prob(logits, action, self.action.choices)}
-
-
-def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:
-    """Return the log-probability `[E]` of actions, given the logits `[E, sum(choices)]` of k independent choices."""
-    if len(choices) == 1:  # the usual case; this is four times as fast as the loop below
-        log_probs = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
-        of_action: Array = log_probs[np.arange(len(logits)), action]
-        return of_action
-    log_prob = np.zeros(len(logits), np.float32)
-    parts = np.split(logits, np.cumsum(choices)[:-1], -1)
-    for one, a in zip(parts, action.reshape(len(logits), len(choices)).T, strict=True):
-        log_probs = one - np.logaddexp.reduce(one, -1, keepdims=True)
-        log_prob += np.take_along_axis(log_probs, a[:, None], -1)[:, 0]
-    return log_prob
+            return {**columns, "log_prob": np.full(len(action), -size * np.log(2.0), np.float32)}
+        equal = np.zeros((len(action), size), np.float32)
+        chosen = distribution(self.action, self.is_squashed, equal, self.log_std, action_mask(obs))
+        return {**columns, "log_prob": chosen.log_prob(action)}

@@ -18,7 +18,7 @@ from drl_cli.algos.on_policy import ppo
 from drl_cli.algos.on_policy.ppo import ACTIONS as ACTIONS
 from drl_cli.algos.on_policy.ppo import REWARDS as REWARDS
 from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.losses.returns import vtrace_of_tensors
+from drl_cli.losses.returns import vtrace
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.torsos import torso_name
 from drl_cli.optim.group import Refused
@@ -55,16 +55,13 @@ class Algorithm(ppo.Algorithm):
     config: Config
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
-        super().setup(config, spec)
-        self.target = None
         if config.target_period > 1:
-            assert not self.encoder.is_trainable  # Policy.check
-            self.target = self.target_of("actor", self.actor)
-            self.target_log_std = self.params.target("log_std").flat
+            self.targets = ("actor", "log_std")
+        super().setup(config, spec)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         update, period = super().update(batch, counts), self.config.target_period
-        if self.target is not None and (counts.opt_steps + update.steps) // period > counts.opt_steps // period:
+        if period > 1 and (counts.opt_steps + update.steps) // period > counts.opt_steps // period:
             self.params.follow(1.0)
         return update
 
@@ -72,13 +69,12 @@ class Algorithm(ppo.Algorithm):
         self, batch: Batch, rollout: EncodedRollouts, features: Tensor, value: Tensor, next_value: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return V-trace's advantages and targets; make the trainer's policy the reference of the surrogate's ratio."""
-        if self.target is None:
-            log_prob, _ = self.log_prob(self.actor.forward(features)[0][0], rollout.rows)
-        else:
-            log_prob, _ = self.log_prob(self.target.forward(features)[0][0], rollout.rows, self.target_log_std)
-        log_ratio = log_prob - batch["log_prob"]
+        targets = self.params.targets
+        out = targets["actor"](features) if targets else self.actor(features)
+        log_std = targets["log_std"].flat if targets else self.log_std
+        log_prob = self.distribution(out, log_std, rollout.rows).log_prob(rollout.rows["action"])
         rollout.rows["log_prob"] = log_prob
         config, reward, discount = self.config, batch["reward"], batch["discount"]
-        steps = (reward, discount, value, next_value, batch["cut"], log_ratio)
-        target, advantage = vtrace_of_tensors(*steps, config.rho_max, config.c_max, config.gae_lambda)
+        steps = (reward, discount, value, next_value, batch["cut"], log_prob - batch["log_prob"])
+        target, advantage = vtrace(*steps, config.rho_max, config.c_max, config.gae_lambda)
         return advantage, target

@@ -5,16 +5,18 @@ advantage estimates (Schulman et al. 2015, arXiv 1506.02438). The policy that ch
 log-probability. The probability ratio is relative to this stored value, so rollouts may be a few policy versions old.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Head
 from drl_cli.algos.on_policy.actor import Policy as Policy
-from drl_cli.algos.on_policy.actor_critic import ActorCritic, ActorCriticConfig, mean_of
+from drl_cli.algos.on_policy.actor_critic import ActorCritic, ActorCriticConfig
+from drl_cli.algos.on_policy.base import Metrics, mean_of
 from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.losses import policy as losses
-from drl_cli.losses.value import clipped_half_square
+from drl_cli.losses.critics import clipped_surrogate, mean
+from drl_cli.losses.distributions import Distribution
+from drl_cli.optim.gradients import Nets
 from drl_cli.optim.schedules import linear
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
@@ -54,7 +56,7 @@ class Algorithm(ActorCritic):
         if config.kl_coef:
             self.params["kl_weight"].flat.fill_(config.kl_coef)
 
-    def extra_parts(self, config: Config) -> dict[str, Head | int]:
+    def extra_parts(self, config: Config) -> dict[str, int]:
         return {"kl_weight": 1} if config.kl_coef else {}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
@@ -68,49 +70,51 @@ class Algorithm(ActorCritic):
         if self.config.value_clip is not None:
             rollout.rows["value"] = value
         if self.config.kl_coef:
-            rollout.rows.update(self.outputs(self.actor.forward(features)[0][0]))
+            self.keep_policy(rollout, features)
 
-    def value_errors(self, value: Tensor, rows: Batch, target: str) -> tuple[Tensor, Tensor]:
-        if self.config.value_clip is None or target != "target":
-            return super().value_errors(value, rows, target)
-        return clipped_half_square(value, rows["value"], rows[target], self.config.value_clip)
+    def scaled(self, advantage: Tensor, rollout: EncodedRollouts) -> Tensor:
+        return rollout.normalized(advantage) if self.config.normalize_advantage else advantage
 
-    def policy_gradients(self, out: Tensor, rows: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return metrics, and d loss/d out; the loss is the clipped surrogate minus the entropy bonus."""
-        config, share = self.config, rows.get("valid_weight")
-        advantage = rows["advantage"] if share is None else share * rows["advantage"]
-        log_prob, entropy = self.log_prob(out, rows)
-        log_ratio = log_prob - rows["log_prob"]
-        ratio = log_ratio.exp()
-        policy_loss, d_ratio = losses.clipped_surrogate(ratio, advantage, config.clip)
-        d_entropy = torch.ones_like(entropy) * (-self.entropy_coef / len(out))
-        d_out = self.log_prob_backward(out, rows, d_ratio * ratio, d_entropy if share is None else share * d_entropy)
-        by_row = {
-            "entropy": entropy,
-            "approx_kl": ratio - 1.0 - log_ratio,
-            "clip_fraction": ((ratio - 1.0).abs() > config.clip).float(),
-        }
-        means = {name: (x if share is None else share * x).mean() for name, x in by_row.items()}
+    def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
+        """Return the clipped surrogate (eq. 7) minus the entropy bonus, plus the KL penalty (eq. 8) with `kl_coef`."""
+        config, weight = self.config, rows.get("weight")
+        log_ratio = policy.log_prob(rows["action"]) - rows["log_prob"]
+        surrogate = clipped_surrogate(log_ratio, rows["advantage"], config.clip, weight)
+        entropy = mean(policy.entropy_at(rows["action"]), weight)
+        loss = surrogate - self.entropy_coef * entropy
+        with torch.no_grad():
+            ratio = log_ratio.exp()
+            metrics = {"policy_loss": surrogate, "entropy": entropy}
+            metrics["approx_kl"] = mean(ratio - 1.0 - log_ratio, weight)
+            metrics["clip_fraction"] = mean(((ratio - 1.0).abs() > config.clip).float(), weight)
         if config.kl_coef:
-            kl, weight = self.kl(out, rows), self.params["kl_weight"].flat
-            share = torch.ones_like(kl[0]) if share is None else share
-            d_out = d_out + self.kl_backward(out, rows, (weight * share / len(out)).expand_as(kl))
-            means |= {"kl": (share * kl.sum(0)).mean(), "kl_weight": weight.mean()}
-        return {"policy_loss": policy_loss, **means}, d_out
+            kl = mean(sum(self.kept_policy(rows).kl_parts(policy)), weight)
+            loss = loss + nets.kl_weight.detach().sum() * kl
+            metrics |= {"kl": kl, "kl_weight": nets.kl_weight.mean()}
+        return loss, metrics
 
-    def after_epochs(self, epoch: list[dict[str, Tensor]]) -> None:
+    def value_error(self, value: Tensor, rows: Batch) -> Tensor:
+        """Return half the squared error; with `value_clip`, the larger one of this and of the clipped value's.
+
+        The clipped value is at most `value_clip` from the old value (Engstrom et al. 2020, arXiv 2005.12729, sec. 3).
+        """
+        error, clip = super().value_error(value, rows), self.config.value_clip
+        if clip is None:
+            return error
+        clipped = rows["value"] + (value - rows["value"]).clamp(-clip, clip)
+        return torch.maximum(error, super().value_error(clipped, rows))
+
+    def is_enough(self, epoch: Sequence[Metrics]) -> bool:
+        if self.config.target_kl is None:
+            return False
+        self.context.group.mean_(kl := mean_of(epoch, "approx_kl"))
+        return bool(kl > self.config.target_kl)
+
+    def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
         """Adapt the weight of the KL penalty (Schulman et al. 2017, section 4)."""
         if self.config.kl_coef:
             self.context.group.mean_(kl := mean_of(epoch, "kl"))
             is_large, is_small = kl > 1.5 * self.config.kl_target, kl < self.config.kl_target / 1.5
             weight = self.params["kl_weight"].flat
             weight.copy_((weight * torch.where(is_large, 2.0, torch.where(is_small, 0.5, 1.0))).clamp(1e-4, 1e4))
-
-    def scaled(self, advantage: Tensor, rollout: EncodedRollouts) -> Tensor:
-        return rollout.normalized(advantage) if self.config.normalize_advantage else advantage
-
-    def is_enough(self, epoch: list[dict[str, Tensor]]) -> bool:
-        if self.config.target_kl is None:
-            return False
-        self.context.group.mean_(kl := mean_of(epoch, "approx_kl"))
-        return bool(kl > self.config.target_kl)
+        return super().after_epochs(batch, epoch)

@@ -4,26 +4,26 @@ PQN has neither replay nor a target network: layer norm stabilises the Q network
 epsilon-greedy actions. An update computes Q(lambda) targets once, and makes several epochs of minibatches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import LearnerConfig, NetworkAlgorithm
+from drl_cli.algos.base import Batch
+from drl_cli.algos.on_policy.base import Metrics, OnPolicy, OnPolicyConfig
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.algos.stacks import unjoined
+from drl_cli.losses.critics import mean
 from drl_cli.losses.policy import permitted
-from drl_cli.losses.returns import lambda_returns_of_tensors
-from drl_cli.losses.value import half_square
+from drl_cli.losses.returns import lambda_returns
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
-from drl_cli.optim.optimizer import NotFinite
+from drl_cli.optim.gradients import Nets
 from drl_cli.optim.schedules import linear
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Count, Fraction
 
 ACTIONS = ("discrete",)
@@ -32,14 +32,10 @@ EXPLORATION = ("epsilon",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LearnerConfig):
+class Config(OnPolicyConfig):
     """Options of PQN."""
 
-    n_step: Literal[1]
     q_lambda: Fraction
-    epochs: Count
-    minibatch_size: Count | None
-    seq_len: Count
     epsilon_start: Fraction
     epsilon_end: Fraction
     epsilon_steps: Count
@@ -62,57 +58,29 @@ class Policy(NetworkPolicy):
         return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
 
-class Algorithm(NetworkAlgorithm):
+class Algorithm(OnPolicy):
     """Learns Q values in a trainer."""
 
-    is_one_step = False
+    config: Config
+    dropout_part = "q"
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.config = config
-        self.q = self.build({"q": self.head(spec.action.size)}, ("q",), config.lr)["q"]
-        self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
-        self.step_of = self.context.chained(self._step, self)
+        self.q = self.mlp(spec.action.size)
+        self.build(("q",), config.lr, q=self.q)
 
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        config = self.config
-        rollout = EncodedRollouts(batch, self.encoder, self.context.group, config.seq_len)
-        rollout.rows["target"] = self.targets(batch, rollout)
-        size = config.minibatch_size or rollout.num * self.context.group.size
-        epochs = (rows for _ in range(config.epochs) for rows in rollout.minibatches(self.shuffle, size))
-        steps = [self.step_of(minibatch) for minibatch in epochs]
-        done = [step for step in steps if step]
-        means = {name: torch.stack([step[name] for step in done]).mean() for name in done[0]} if done else {}
-        return Update(means, steps=len(done), skipped=len(steps) - len(done))
+    def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
+        """Add the column `target`: the Q(lambda) targets with V(next_obs) = max_a Q(next_obs, a)."""
+        next_q = permitted(self.q(rollout.features()[1]), action_mask(unjoined(batch)["next_obs"]))
+        steps = (batch["reward"], batch["discount"], next_q.amax(-1), batch["cut"])
+        rollout.rows["target"] = lambda_returns(*steps, self.config.q_lambda)
+        return {}
 
-    def targets(self, batch: Batch, rollout: EncodedRollouts) -> Tensor:
-        """Return the Q(lambda) targets of all rows, `[N]`: lambda-returns with V(next_obs) = max_a Q(next_obs, a)."""
-        next_q = self.q.forward(rollout.features()[1])[0][0]
-        next_value = permitted(next_q, action_mask(unjoined(batch)["next_obs"])).amax(-1)
-        steps = (batch["reward"], batch["discount"], next_value, batch["cut"])
-        return lambda_returns_of_tensors(*steps, self.config.q_lambda)
-
-    def _step(self, minibatch: Batch) -> dict[str, Tensor]:
-        """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""
-        view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, dict(minibatch))
-        rows["drop"] = self.masks(self.q, rows["target"], is_mine=rows.pop("is_mine", None))
-        metrics, d_obs = self.gradients(rows)
-        try:
-            self.step(view, d_obs, metrics["q_loss"])
-        except NotFinite:
-            return {}
-        return metrics
-
-    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Write the gradient of half the squared error; return metrics, and d loss/d features or None."""
-        learns, share, action = self.encoder.is_trainable, rows.get("valid_weight"), rows["action"].unsqueeze(-1)
-        out, trace = self.q.forward(rows["obs"], rows["drop"])
-        q = out[0].gather(-1, action).squeeze(-1)
-        loss, slope = half_square(q - rows["target"])
-        if share is not None:
-            loss, slope, q = share * loss, share * slope, share * q
-        d_out = torch.zeros_like(out[0]).scatter_(-1, action, slope.unsqueeze(-1) / len(q)).unsqueeze(0)
-        d_obs = self.q.backward(trace, d_out, to_inputs=learns)
-        return {"q_loss": loss.mean(), "q_mean": q.mean()}, d_obs if learns else None
+    def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
+        """Return half the squared error of the values of the chosen actions."""
+        weight, values = rows.get("weight"), nets.q(self.features(nets, rows), masks)
+        q = values.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
+        loss = mean(0.5 * (q - rows["target"]).square(), weight)
+        return loss, {"q_loss": loss, "q_mean": mean(q, weight)}
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config

@@ -5,13 +5,17 @@ within a trust region around the policy at the start of the update (M-step). The
 trust regions are dual variables. A Gaussian has separate trust regions for its mean and its standard deviation.
 """
 
+import math
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.learner import Head
 from drl_cli.algos.on_policy.actor import Policy as Policy
 from drl_cli.algos.on_policy.actor_critic import ActorCritic, ActorCriticConfig
+from drl_cli.algos.on_policy.base import Metrics
 from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.losses.critics import mean
+from drl_cli.losses.distributions import Distribution
+from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Positive
@@ -41,53 +45,59 @@ class Algorithm(ActorCritic):
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.lrs = dict.fromkeys(("temperature", "alpha"), config.dual_lr)
         super().setup(config, spec)
-        self.d_temperature = torch.zeros_like(self.params["temperature"].flat)
         starts = {"temperature": config.temperature_start, "alpha": config.alpha_start}
         for name, start in starts.items():  # the dual variables are the softplus of these values
             self.params[name].flat.copy_(torch.tensor(start).expm1().log())
+        self.temperature_gradients = Gradients(self.params, self.temperature_loss, self.context, "temperature")
+        self.slope = torch.zeros_like(self.params["temperature"].flat)
+        bounds = (config.epsilon_kl, config.epsilon_std)[: len(self.params["alpha"].flat)]
+        self.bounds = torch.tensor(bounds, device=self.context.device)
 
-    def extra_parts(self, config: Config) -> dict[str, Head | int]:
+    def extra_parts(self, config: Config) -> dict[str, int]:
         return {"temperature": 1, "alpha": 2 if self.action.kind == "box" else 1}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
         """Make the trainer's policy the centre of the trust region."""
-        rollout.rows.update(self.outputs(self.actor.forward(features)[0][0]))
+        self.keep_policy(rollout, features)
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Write the rows' weights psi into the column `psi`, and the temperature's gradient (E-step, eq. 3 and 4).
+        """Write the rows' weights into the column `psi` (E-step, eq. 3), and the slope of the temperature's loss.
 
         The better half of the rows of all trainers have weights, whose mean over all rows is 1.
         """
-        advantage, group = rollout.rows["advantage"], self.context.group
-        of_all = group.gather(advantage)
+        super().before_epoch(rollout)
+        advantage = rollout.rows["advantage"]
+        of_all = self.context.group.gather(advantage)
         best = of_all.topk(max(1, len(of_all) // 2)).values
-        value = self.params["temperature"].flat
-        temperature = torch.nn.functional.softplus(value)
-        scaled = best / temperature
-        log_sum = scaled.logsumexp(0)
-        psi = (advantage / temperature - log_sum).exp() * len(of_all)
+        temperature = softplus(self.params["temperature"].flat)
+        psi = (advantage / temperature - (best / temperature).logsumexp(0)).exp() * len(of_all)
         rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)
-        # d/dt of t (epsilon + log mean exp(A / t)), and of t's softplus
-        log_mean = log_sum - torch.tensor(float(len(best))).log()
-        slope = self.config.epsilon_temperature + log_mean - (scaled.softmax(0) * scaled).sum()
-        self.d_temperature.copy_(slope * value.sigmoid())  # in place, because a compiled step reads it
+        self.temperature_gradients(best)
+        self.slope.copy_(self.params["temperature"].grad)  # in place, because a compiled step reads it
 
-    def policy_gradients(self, out: Tensor, rows: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Return metrics, and d loss/d out of the weighted likelihood and trust regions. Write the duals' gradients."""
-        config, share = self.config, rows.get("valid_weight")
-        share = torch.ones_like(rows["psi"]) if share is None else share
-        log_prob, entropy = self.log_prob(out, rows)
-        psi = share * rows["psi"]
-        d_out = self.log_prob_backward(out, rows, -psi / len(out), torch.zeros_like(psi))
-        kl = self.kl(out, rows)
-        raw = self.params["alpha"].flat
-        alpha = torch.nn.functional.softplus(raw)
-        d_out = d_out + self.kl_backward(out, rows, alpha[:, None] * share / len(out))
-        mean_kl = (share * kl).mean(-1)
-        bounds = torch.tensor((config.epsilon_kl, config.epsilon_std), device=kl.device)[: len(kl)]
-        self.params["alpha"].grad.copy_((bounds - mean_kl) * raw.sigmoid())
-        self.params["temperature"].grad.copy_(self.d_temperature)
-        names = ("kl", "kl_std")[: len(kl)]
-        metrics = {"policy_loss": -(psi * log_prob).mean(), "entropy": (share * entropy).mean()}
-        metrics |= dict(zip(names, mean_kl.unbind(), strict=True)) | {"alpha": alpha.mean()}
-        return metrics | {"temperature": torch.nn.functional.softplus(self.params["temperature"].flat).mean()}, d_out
+    def temperature_loss(self, nets: Nets, best: Tensor, noise: None) -> tuple[Tensor, Metrics]:
+        """Return the loss of the temperature, given the better half of the advantages (eq. 4)."""
+        temperature = softplus(nets.temperature).sum()
+        log_mean = (best / temperature).logsumexp(0) - math.log(len(best))
+        return temperature * (self.config.epsilon_temperature + log_mean), {}
+
+    def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
+        """Return the weighted likelihood of the actions and the losses of the trust regions (M-step, eq. 2 and 5).
+
+        The loss of the temperature has the same slope in all minibatches of an epoch.
+        """
+        weight = rows.get("weight")
+        policy_loss = -mean(rows["psi"] * policy.log_prob(rows["action"]), weight)
+        kl = torch.stack([mean(part, weight) for part in self.kept_policy(rows).kl_parts(policy)])
+        alpha = softplus(nets.alpha)
+        trust_loss = (alpha * (self.bounds - kl.detach()) + alpha.detach() * kl).sum()
+        temperature_loss = (nets.temperature * self.slope).sum()
+        metrics = {"policy_loss": policy_loss, "entropy": mean(policy.entropy_at(rows["action"]), weight)}
+        metrics |= dict(zip(("kl", "kl_std"), kl.unbind(), strict=False)) | {"alpha": alpha.mean()}
+        metrics |= {"temperature": softplus(nets.temperature).mean()}
+        return policy_loss + trust_loss + temperature_loss, metrics
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + exp(x))."""
+    return torch.nn.functional.softplus(x)

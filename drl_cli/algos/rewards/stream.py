@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from drl_cli.algos.base import Batch
 from drl_cli.algos.rollout import Rollouts
 from drl_cli.algos.stacks import like, unjoined
-from drl_cli.losses.returns import gae_of_tensors
+from drl_cli.losses.returns import gae
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.optimizer import Optimizer
@@ -111,7 +111,7 @@ class RewardStream:
         critic, without a gradient. A piece of the rollout that ends bootstraps from V(next_obs).
         """
         discount = torch.full_like(rewards, self.module.gamma)
-        advantage = gae_of_tensors(rewards, discount, value, next_value, cut, lambda_)
+        advantage = gae(rewards, discount, value, next_value, cut, lambda_)
         return self.module.coef * advantage, advantage + value
 
     def keep(self) -> None:

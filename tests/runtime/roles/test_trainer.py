@@ -156,8 +156,7 @@ def test_several_trainers_compile_only_gradients(monkeypatch, env, algo, compile
     choice = f"trainer.compile={str(bool(compiles)).lower()}"
     config = make_config(f"env={env}", f"algo={algo}", *TINY, "mode=async", "trainer.num=2", choice)
     make_trainer(config, read_spec(config.env), "cpu", 0)
-    assert set(compiled) <= {"gradients", "_one_graph"}
-    assert bool(compiled) == compiles
+    assert {*compiled} == ({"_one_graph"} if compiles else set())
 
 
 @pytest.mark.parametrize(

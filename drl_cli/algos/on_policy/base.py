@@ -1,0 +1,139 @@
+"""OnPolicy: the base of algorithms that learn from rollouts, in several epochs of minibatches."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig, steps
+from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.optim.optimizer import NotFinite
+from drl_cli.optim.optimizer_config import Part
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import Count
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Metrics = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(LearnerConfig):
+    """Options that every algorithm on rollouts has."""
+
+    n_step: Literal[1]
+    epochs: Count
+    minibatch_size: Count | None
+    seq_len: Count
+
+
+class OnPolicy(Learner):
+    """Makes the epochs and minibatches of an update. A subclass defines `prepare` and `loss`.
+
+    The loss gets the columns of a minibatch: `action`, `log_prob`, perhaps `action_mask`, those that `prepare` and
+    `before_epoch` add, and perhaps `weight`, which scales each row's loss.
+    """
+
+    is_one_step = False
+    config: Any  # a Config derived from OnPolicyConfig
+    fixed: tuple[str, ...] = ()
+    """Parts that no minibatch changes."""
+    dropout_part = "critic"
+    """The part whose hidden layers have dropout."""
+
+    def build(
+        self,
+        policy: Sequence[str],
+        lr: float | Part,
+        lrs: Mapping[str, float | Part] | None = None,
+        targets: Sequence[str] = (),
+        **parts: "int | nn.Module",
+    ) -> None:
+        """Make parameters, target networks and optimizer, as `Learner.build`, and what the steps need."""
+        super().build(policy, lr, lrs, targets, **parts)
+        self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
+        if self.network.dropout:
+            self.drops = self.params.generator("dropout", self.seed + 2)
+        learned = [name for name in self.params.slices if name not in self.fixed]
+        self.gradients = Gradients(self.params, self.loss, self.context, *learned)
+        self.step_of = self.context.chained(self.step, self)
+
+    @abstractmethod
+    def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
+        """Add the columns to `rollout.rows` that all epochs need, such as value targets; return metrics."""
+
+    @abstractmethod
+    def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
+        """Return the loss of a minibatch, and metrics; `masks` are the dropout masks of `dropout_part`."""
+
+    def before_epoch(self, rollout: EncodedRollouts) -> None:
+        """Add the columns to `rollout.rows` that differ between epochs, such as random numbers."""
+        if self.network.dropout:
+            size: int = self.params.modules[self.dropout_part].dropout_size  # type: ignore[assignment]
+            rollout.rows["dropout"] = self.context.rand(rollout.num, size, self.drops)
+
+    def is_enough(self, epoch: Sequence[Metrics]) -> bool:
+        """Return whether to make no further epoch with this rollout, given the metrics of the epoch's steps."""
+        return False
+
+    def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
+        """Do something after the last epoch, given the metrics of its steps; return metrics."""
+        return {}
+
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        config, group = self.config, self.context.group
+        rollout = EncodedRollouts(batch, self.encoder, group, config.seq_len)
+        metrics = self.prepare(batch, rollout)
+        size = config.minibatch_size or rollout.num * group.size
+        done: list[Metrics] = []
+        last: list[Metrics] = []  # the steps of the last epoch that was not skipped as a whole
+        skipped = 0
+        for _ in range(config.epochs):
+            self.before_epoch(rollout)
+            made = [self.step_of(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
+            epoch = [step for step in made if step]
+            done, last, skipped = done + epoch, epoch or last, skipped + len(made) - len(epoch)
+            if epoch and self.is_enough(epoch):
+                break
+        if not done:
+            return Update({}, steps=0, skipped=skipped)
+        metrics = {name: mean_of(done, name) for name in done[0]} | metrics | self.after_epochs(batch, last)
+        return Update(metrics, steps=len(done), skipped=skipped)
+
+    def step(self, minibatch: Batch) -> Metrics:
+        """Make one gradient step from a minibatch `[M, ...]`; return metrics, or {} if the step was skipped."""
+        rows = self.rows(minibatch)
+        loss, metrics = self.gradients(rows, self.masks_of(rows))
+        try:
+            self.optimizer.step(loss, parts=self.gradients.parts)
+        except NotFinite:
+            return {}
+        return dict(metrics)
+
+    def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+        """Return the columns of a minibatch for `loss`, which gets the features of `obs` from `features`."""
+        if not self.encoder.is_trainable:
+            return dict(batch)  # `obs` has features
+        rows = steps(batch, self.context)
+        del rows["obs"], rows["next_obs"]
+        return {**rows, "batch": batch}
+
+    def features(self, nets: Nets, rows: Batch) -> Tensor:
+        """Return the features `[M, F]` of a minibatch's observations, through which a loss trains the encoder."""
+        features: Tensor = self.see(nets, rows).learned if self.encoder.is_trainable else rows["obs"]
+        return features
+
+    def masks_of(self, rows: Batch) -> Sequence[Tensor]:
+        """Return the dropout masks of `dropout_part` for these rows; an empty tuple without dropout."""
+        if not self.network.dropout:
+            return ()
+        masks: Sequence[Tensor] = self.params.modules[self.dropout_part].masks(rows["dropout"], self.network.dropout)  # type: ignore[operator]
+        return masks
+
+
+def mean_of(metrics: Sequence[Metrics], name: str) -> Tensor:
+    """Return the mean of the metric `name` over several steps."""
+    return torch.stack([one[name] for one in metrics]).mean()
