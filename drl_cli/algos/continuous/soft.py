@@ -101,15 +101,17 @@ class SoftAlgorithm(Learner):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        num = len(rows["reward"])
-        loss, found = self.critic_gradients(rows, self.draw(num))
+        num, trains_actor = len(rows["reward"]), counts.opt_steps % self.config.actor_period == 0
+        # All draws come before the first step: a skipped update, compiled or not, has used the same random numbers.
+        random, actor_random = self.draw(num), self.draw(num) if trains_actor else {}
+        loss, found = self.critic_gradients(rows, random)
         self.optimizer.step(loss, parts=self.critic_parts)
         if self.has_targets:
             self.params.follow(self.config.tau)
         metrics = dict(found)
         td_error, rows["features"] = metrics.pop("td_error"), metrics.pop("features")
-        if counts.opt_steps % self.config.actor_period == 0:
-            loss, found = self.actor_gradients(rows, self.draw(num))
+        if trains_actor:
+            loss, found = self.actor_gradients(rows, actor_random)
             self.optimizer.step(loss, parts=("actor", "log_alpha"))
             metrics |= found
         return Update(metrics, by_step(td_error, batch))
