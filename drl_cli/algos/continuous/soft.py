@@ -101,16 +101,17 @@ class SoftAlgorithm(Learner):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        num, with_actor = len(rows["reward"]), counts.opt_steps % self.config.actor_period == 0
-        random = [self.draw(num) for _ in range(1 + with_actor)]  # first of all: a skipped update draws as much
-        loss, found = self.critic_gradients(rows, random[0])
+        num, trains_actor = len(rows["reward"]), counts.opt_steps % self.config.actor_period == 0
+        # All draws come before the first step: a skipped update, compiled or not, has used the same random numbers.
+        random, actor_random = self.draw(num), self.draw(num) if trains_actor else {}
+        loss, found = self.critic_gradients(rows, random)
         self.optimizer.step(loss, parts=self.critic_parts)
         if self.has_targets:
             self.params.follow(self.config.tau)
         metrics = dict(found)
         td_error, rows["features"] = metrics.pop("td_error"), metrics.pop("features")
-        if with_actor:
-            loss, found = self.actor_gradients(rows, random[1])
+        if trains_actor:
+            loss, found = self.actor_gradients(rows, actor_random)
             self.optimizer.step(loss, parts=("actor", "log_alpha"))
             metrics |= found
         return Update(metrics, by_step(td_error, batch))
