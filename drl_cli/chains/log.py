@@ -232,8 +232,8 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return f"[{', '.join(map(source, value))}]"
             if value is None or type(value) in (bool, int, str):
                 return repr(value)
-            if type(value) is float and abs(value) < float("inf"):
-                return repr(value)
+            if type(value) is float:
+                return repr(value) if abs(value) < float("inf") else f'float("{value}")'
             return self._value(value)
 
         texts = [source(value) for value in args] + [f"{name}={source(value)}" for name, value in kwargs.items()]

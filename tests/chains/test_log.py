@@ -134,6 +134,16 @@ def test_logs_of_other_updates_or_with_other_constants_are_not_equal(other):
     assert not log.equals(recorded(other, Agent(), inputs(0))[0])
 
 
+def test_logs_with_infinite_constants_are_equal():
+    def update(agent, x):
+        return x.clamp(max=float("inf")), x.masked_fill(x > 0, float("nan")), x.masked_fill(x > 0, -float("inf"))
+
+    logs = [recorded(update, Agent(), inputs(0))[0] for _ in range(2)]
+    assert logs[0].equals(logs[1])
+    results = logs[0].function()(inputs(1))
+    torch.testing.assert_close(results, update(None, inputs(1)), equal_nan=True)
+
+
 def test_logs_that_differ_only_in_a_type_are_not_equal():
     logs = [recorded(lambda agent, x: (x.to(agent),), kind, inputs(0))[0] for kind in (torch.float64, torch.float16)]
     assert logs[0].source() == logs[1].source()
