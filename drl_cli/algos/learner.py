@@ -47,6 +47,8 @@ class Learner(Algorithm):
     """
 
     optimizer_class = Optimizer
+    has_own_weights = True
+    """False: initial weights come from torch's default generator, so that equal seeds give the runs they always gave."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         if network.memory != "none":
@@ -67,17 +69,17 @@ class Learner(Algorithm):
 
     def mlp(self, outputs: int, ensemble: int = 1, last: float = 1.0) -> MLP:
         """Return new MLPs whose inputs are the encoder's features."""
-        from drl_cli.networks import mlp_module, modules  # they import torch
+        from drl_cli.networks.mlp_module import MLP  # imports torch
 
-        with modules.seeded(self.init):
-            return mlp_module.MLP(self.encoder.size, outputs, self.network, ensemble, last)
+        generator = self.init if self.has_own_weights else None
+        return MLP(self.encoder.size, outputs, self.network, ensemble, last, generator=generator)
 
     def critics(self, outputs: int, actions: int, ensemble: int = 1) -> Critics:
         """Return new critics: MLPs whose inputs are the encoder's features and an action of this size."""
-        from drl_cli.networks import mlp_module, modules  # they import torch
+        from drl_cli.networks.mlp_module import Critics  # imports torch
 
-        with modules.seeded(self.init):
-            return mlp_module.Critics(self.encoder.size + actions, outputs, self.network, ensemble)
+        generator = self.init if self.has_own_weights else None
+        return Critics(self.encoder.size + actions, outputs, self.network, ensemble, generator=generator)
 
     def build(
         self,

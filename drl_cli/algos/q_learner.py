@@ -48,12 +48,11 @@ class QLearner(Learner):
     """Number of inputs of the part `online` for each row."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
-        from drl_cli.networks import modules, q_module  # these import torch
+        from drl_cli.networks import q_module  # imports torch
 
         self.num_actions, self.shapes = spec.action.size, self.network_shapes(spec)
         self.sigmas = {name: self.sigma_name.format(name) for name, shape in self.shapes.items() if shape.noisy}
-        with modules.seeded(self.init):
-            self.networks = {name: q_module.QNetwork(shape) for name, shape in self.shapes.items()}
+        self.networks = {name: q_module.QNetwork(shape, self.init) for name, shape in self.shapes.items()}
         sigmas = {sigma: self.networks[name].flat.numel() for name, sigma in self.sigmas.items()}
         parts: dict[str, Any] = {**self.networks, **sigmas}  # Any: modules and sizes
         self.build(tuple(parts), config.lr, targets=tuple(parts), **parts)

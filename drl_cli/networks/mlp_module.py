@@ -23,7 +23,8 @@ class MLP(nn.Module):
 
     With `ensemble=1`, the result is `[B, outputs]`. All weights are one parameter, `flat`. The options of `network` set
     hidden layers, activation, initial weights and layer norm; other options are the algorithm's choice. The last
-    layer's initial weights are multiplied by `last`.
+    layer's initial weights are multiplied by `last`. They are drawn from `generator`, or as those of other modules from
+    torch's default generator.
 
     `norm` divides the weights of hidden layers in every forward pass: with "weight" by the norm of each unit's incoming
     weights (Salimans and Kingma 2016, arXiv 1602.07868, without a learned length), with "spectral" by their largest
@@ -45,15 +46,17 @@ class MLP(nn.Module):
         ensemble: int = 1,
         last: float = 1.0,
         norm: Literal["none", "weight", "spectral"] = "none",
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.shapes = mlp_shapes(inputs, network.hidden, outputs, network.layer_norm)
         self.activation, self.ensemble = network.activation, ensemble
         self.flat = nn.Parameter(torch.empty(num_params(self.shapes, ensemble)))
-        seed = int(torch.randint(2**63 - 1, ()))  # follows torch's generator, as in other modules
+        if generator is None:
+            generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
         self._network: FlatMLP | None = None
         with torch.no_grad():
-            self.on(self.flat.data).init(network.init, torch.Generator().manual_seed(seed), last)
+            self.on(self.flat.data).init(network.init, generator, last)
         self.norm = norm
         if norm == "spectral":
             for i in self._hidden():

@@ -19,10 +19,10 @@ class QNetwork(MLP):
     The weights between dueling streams start at 0. They stay 0 if `zero_between_streams_` zeroes their gradients.
     """
 
-    def __init__(self, shape: QShape) -> None:
+    def __init__(self, shape: QShape, generator: torch.Generator | None = None) -> None:
         # In a dueling network, half of the last layer's weights are 0, so the other weights start sqrt(2) times larger.
         network, last = dataclasses.replace(shape.network, hidden=shape.hidden), 2**0.5 if shape.dueling else 1.0
-        super().__init__(shape.features, shape.outputs, network, last=last)
+        super().__init__(shape.features, shape.outputs, network, last=last, generator=generator)
         self.shape = shape
         self.zero_between_streams_(self.flat.data)
 

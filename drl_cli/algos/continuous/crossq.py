@@ -46,11 +46,10 @@ class Algorithm(SoftAlgorithm):
         super().setup(config, spec)
 
     def make_critics(self) -> Any:
-        from drl_cli.networks import batch_renorm, modules  # they import torch
+        from drl_cli.networks import batch_renorm  # imports torch
 
         inputs = self.encoder.size + self.size
-        with modules.seeded(self.init):
-            return batch_renorm.RenormCritics(self.network, inputs, 2, self.config.momentum, self.config.warm_up)
+        return batch_renorm.RenormCritics(self.network, inputs, 2, self.config.momentum, self.config.warm_up)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics, from one forward pass of the joined batch (figure 1)."""

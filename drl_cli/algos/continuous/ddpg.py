@@ -35,6 +35,8 @@ class Policy(DeterministicPolicy):
 class Algorithm(Learner):
     """Learns actor and critic in a trainer."""
 
+    has_own_weights = False
+
     outputs = 1
     """Number of the critic's outputs."""
 

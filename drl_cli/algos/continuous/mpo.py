@@ -42,6 +42,8 @@ class Policy(SquashedPolicy):
 class Algorithm(Learner):
     """Learns actor, critic and the three dual variables in a trainer."""
 
+    has_own_weights = False
+
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
         actor, self.critic = self.mlp(2 * self.size), self.critics(1, self.size)

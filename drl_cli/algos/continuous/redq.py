@@ -46,10 +46,10 @@ class Algorithm(SoftAlgorithm):
         return self.critics(1, self.size, ensemble=self.config.critics)
 
     def draw(self, rows: int) -> Random:
-        """Return also a random order of the critics, `subset`."""
-        random = super().draw(rows)
+        """Return noise for actions, a random order of the critics, `subset`, and dropout masks."""
+        action = self.context.randn(rows, self.size, self.noise)
         order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
-        return {**random, "subset": order}
+        return {"action": action, "subset": order, **self.critic_masks(self.critic, rows, self.noise)}
 
     def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
         """Return the values `[N, B]` of N critics."""

@@ -36,6 +36,7 @@ class SoftAlgorithm(Learner):
     The critics' loss trains the encoder. The actor gets the same features, and no gradient of its loss reaches them.
     """
 
+    has_own_weights = False
     has_targets = True
     actor_outputs = 2
     """Number of the actor's outputs for each dimension of a box action."""

@@ -37,6 +37,8 @@ class Policy(DeterministicPolicy):
 class Algorithm(Learner):
     """Learns actor and critics in a trainer."""
 
+    has_own_weights = False
+
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
         actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)

@@ -66,11 +66,10 @@ class Algorithm(SoftAlgorithm):
             self.target_entropy = -0.5 * spec.action.size
 
     def make_critics(self) -> Any:
-        from drl_cli.networks import categorical, modules  # they import torch
+        from drl_cli.networks import categorical  # imports torch
 
         inputs = self.encoder.size + self.size
-        with modules.seeded(self.init):
-            return categorical.CategoricalCritics(self.network, inputs, 2, self.config.momentum, self.config.atoms)
+        return categorical.CategoricalCritics(self.network, inputs, 2, self.config.momentum, self.config.atoms)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy of both critics and the target, from forward passes of the joined batch."""

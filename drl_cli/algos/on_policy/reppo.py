@@ -52,24 +52,24 @@ class Policy(SquashedPolicy):
 class Algorithm(OnPolicy):
     """Learns actor, critic and both dual variables in a trainer. The encoder learns from the critic's loss."""
 
+    has_own_weights = False
     config: Config
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        from drl_cli.networks.modules import seeded  # these modules import torch
-        from drl_cli.networks.predictive import PredictiveCritic
+        from drl_cli.networks.predictive import PredictiveCritic  # imports torch
 
         self.size = spec.action.size
         self.target_entropy = -0.5 * self.size if config.target_entropy is None else config.target_entropy
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         self.actor = self.mlp(2 * self.size, last=0.01)
-        with seeded(self.init):
-            self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
+        self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
         part = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips each part's gradient apart
         duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
         self.build(("actor",), part, duals, actor=self.actor, critic=self.critic, log_alpha=1, log_beta=1)
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
         self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
-        self.noise = self.params.generator("noise", self.seed + 3)
+        self.noise = self.params.generator("noise", self.seed + 1)
+        self.shuffle = self.params.generator("shuffle", self.seed + 2, on_cpu=True)
 
     def draw(self, rollout: EncodedRollouts) -> Tensor:
         """Return normal noise for one action in every row, `[N, A]`."""
