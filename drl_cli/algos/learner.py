@@ -48,7 +48,7 @@ class Learner(Algorithm):
 
     optimizer_class = Optimizer
     has_own_weights = True
-    """False: initial weights come from torch's default generator, so that equal seeds give the runs they always gave."""
+    """False: initial weights come from torch's default generator. Both ways stay, so that a seed gives the same run."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         if network.memory != "none":

@@ -32,8 +32,16 @@ class Policy(SquashedPolicy):
 class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
+    has_own_weights = True
+    steps_at_once = True
+
     def make_critics(self) -> Any:
         return self.critics(1, self.size, ensemble=2)
+
+    def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
+        noise = self.context.randn(rows, 2 * self.size, self.noise).chunk(2, -1)
+        masks = [self.critic_masks(self.critic, rows, self.noise) for _ in noise]
+        return {"action": noise[1], **masks[1]}, {"action": noise[0], **masks[0]}
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared soft Bellman error of both critics (eq. 5 and 6)."""

@@ -46,6 +46,8 @@ class Algorithm(SoftAlgorithm):
     """Learns actor, critics and temperature in a trainer."""
 
     actor_outputs = 1
+    has_own_weights = True
+    steps_at_once = True
     samples_actions = False
 
     def make_critics(self) -> Any:
@@ -66,15 +68,13 @@ class Algorithm(SoftAlgorithm):
         q = values.gather(-1, rows["action"].view(1, -1, 1).expand(2, -1, 1)).squeeze(-1)
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
+        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs, "least": values.amin(0)}
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the expected loss of the actor (eq. 12) and the loss of the temperature (eq. 11)."""
         features, weight, alpha = rows["features"], rows.get("valid_weight"), nets.log_alpha.detach().exp()
         policy = Categorical(nets.actor(features), rows["mask_now"])
-        with torch.no_grad():
-            q = nets.critic(features, random["masks"]).amin(0)
-        cost = (policy.log_probs.exp() * (alpha * policy.log_probs - q)).sum(-1)
+        cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least"])).sum(-1)
         actor_loss, entropy = mean(cost, weight), policy.entropy()
         wanted = self.entropy_target(rows["mask_now"])
         alpha_loss = -(nets.log_alpha * mean(wanted - entropy.detach(), weight)).sum()

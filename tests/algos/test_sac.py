@@ -40,7 +40,7 @@ def make_batch(seed, rows=32):
 
 
 class Reference:
-    """SAC on float64 torch.nn modules: the critics' step, then those of actor and temperature with the new critics."""
+    """SAC's three losses, all before any step, on float64 torch.nn modules; starts as an algorithm does."""
 
     def __init__(self, algorithm, activation):
         params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_alpha")}
@@ -72,17 +72,12 @@ class Reference:
     def q(self, critics, obs, action):
         return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
 
-    def step(self, i, loss):
-        self.optimizers[i].zero_grad()
-        loss.backward()
-        self.optimizers[i].step()
-
     def update(self, batch):
         obs, action, reward, next_obs, discount = (
             batch[name].double() for name in ("obs", "action", "reward", "next_obs", "discount")
         )
         alpha = self.log_alpha.exp().detach()
-        next_noise, noise = (torch.randn(len(obs), 3, generator=self.noise).double() for _ in range(2))
+        noise, next_noise = torch.randn(len(obs), 6, generator=self.noise).double().chunk(2, -1)
         with torch.no_grad():
             next_action, next_log_prob = self.sample(next_obs, next_noise)
             next_value = self.q(self.targets, next_obs, next_action).amin(0) - alpha * next_log_prob
@@ -90,11 +85,15 @@ class Reference:
         q = self.q(self.critics, obs, action)
         weight = batch.get("weight", torch.ones(len(target))).double()
         critic_loss = sum((weight * functional.mse_loss(one, target, reduction="none")).mean() for one in q)
-        self.step(0, critic_loss)
         new_action, log_prob = self.sample(obs, noise)
         actor_loss = (alpha * log_prob - self.q(self.critics, obs, new_action).amin(0)).mean()
-        self.step(1, actor_loss)
-        self.step(2, (-self.log_alpha * (log_prob.detach() - 3.0)).mean())
+        alpha_loss = (-self.log_alpha * (log_prob.detach() - 3.0)).mean()
+        for optimizer, loss in zip(self.optimizers, (critic_loss, actor_loss, alpha_loss), strict=True):
+            params = optimizer.param_groups[0]["params"]
+            for param, grad in zip(params, torch.autograd.grad(loss, params, retain_graph=True), strict=True):
+                param.grad = grad
+        for optimizer in self.optimizers:
+            optimizer.step()
         for critic, slow in zip(self.critics, self.targets, strict=True):
             for new, old in zip(critic.parameters(), slow.parameters(), strict=True):
                 old.data = (1 - CONFIG.tau) * old.data + CONFIG.tau * new.data

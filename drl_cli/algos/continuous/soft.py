@@ -38,6 +38,8 @@ class SoftAlgorithm(Learner):
 
     has_own_weights = False
     has_targets = True
+    steps_at_once = False
+    """Whether all gradients are computed before any step. Several trainers then average them once for each update."""
     actor_outputs = 2
     """Number of the actor's outputs for each dimension of a box action."""
     samples_actions = True
@@ -48,13 +50,14 @@ class SoftAlgorithm(Learner):
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
+        actor = self.mlp(self.actor_outputs * self.size) if self.has_own_weights else None
         self.critic: Any = self.make_critics()
         self.build(
             ("actor",),
             Part(config.lr, betas=self.betas),
             {"log_alpha": config.alpha_lr},
             targets=("critic",) if self.has_targets else (),
-            actor=self.mlp(self.actor_outputs * self.size),
+            actor=actor or self.mlp(self.actor_outputs * self.size),
             critic=self.critic,
             log_alpha=1,
         )
@@ -71,9 +74,9 @@ class SoftAlgorithm(Learner):
 
     @abstractmethod
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the critics, the metrics `critic_loss` and `q_mean`, and two columns of the rows.
+        """Return the loss of the critics, the metrics `critic_loss` and `q_mean`, and columns for the actor's loss.
 
-        The columns are `td_error` `[B]` and `features` `[B, F]` of `obs`, from which the actor learns.
+        The columns are `td_error` `[B]`, `features` `[B, F]` of `obs`, and what else the actor's loss reads.
         """
 
     @abstractmethod
@@ -84,6 +87,10 @@ class SoftAlgorithm(Learner):
         """Return the random numbers that a loss of `rows` rows uses."""
         action = self.context.randn(rows, self.size, self.noise)
         return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
+
+    def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
+        """Return the random numbers of the critics' loss and, if there is one, of the actor's loss."""
+        return self.draw(rows), self.draw(rows) if trains_actor else {}
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:
         """Return actions in the next states, and alpha times their log-probabilities `[B]`."""
@@ -104,15 +111,18 @@ class SoftAlgorithm(Learner):
         rows = self.rows(batch)
         num, trains_actor = len(rows["reward"]), counts.opt_steps % self.config.actor_period == 0
         # All draws come before the first step: a skipped update, compiled or not, has used the same random numbers.
-        random, actor_random = self.draw(num), self.draw(num) if trains_actor else {}
+        random, actor_random = self.draws(num, trains_actor)
         loss, found = self.critic_gradients(rows, random)
-        self.optimizer.step(loss, parts=self.critic_parts)
+        rows |= (columns := {name: value for name, value in found.items() if value.ndim})
+        metrics = {name: value for name, value in found.items() if not value.ndim}
+        if trains_actor and self.steps_at_once:
+            actor_loss, found = self.actor_gradients(rows, actor_random)
+            self.optimizer.step(loss, actor_loss)
+        else:
+            self.optimizer.step(loss, parts=self.critic_parts)
         if self.has_targets:
             self.params.follow(self.config.tau)
-        metrics = dict(found)
-        td_error, rows["features"] = metrics.pop("td_error"), metrics.pop("features")
-        if trains_actor:
-            loss, found = self.actor_gradients(rows, actor_random)
-            self.optimizer.step(loss, parts=("actor", "log_alpha"))
-            metrics |= found
-        return Update(metrics, by_step(td_error, batch))
+        if trains_actor and not self.steps_at_once:
+            actor_loss, found = self.actor_gradients(rows, actor_random)
+            self.optimizer.step(actor_loss, parts=("actor", "log_alpha"))
+        return Update(metrics | (dict(found) if trains_actor else {}), by_step(columns["td_error"], batch))
