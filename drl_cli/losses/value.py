@@ -45,11 +45,6 @@ def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: floa
     return (temperature * log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)).clamp(floor, 0.0)
 
 
-def half_square(error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return half the squared error and its derivative, both in the shape of `error`."""
-    return 0.5 * error.square(), error
-
-
 def huber(error: Tensor) -> tuple[Tensor, Tensor]:
     """Return the Huber loss and its derivative, both in the shape of `error`.
 

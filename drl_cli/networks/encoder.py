@@ -1,8 +1,7 @@
 """Encoder: turns observations into features, which are the inputs of the heads, for trainers and for policies.
 
 Plain vectors are only flattened. Images, Dict and Tuple observations go through a torso. If the config asks for a
-memory, the features also go through this memory. Torso and memory are torch modules. Autograd computes their gradients,
-starting from d loss/d features, which the hand-written backward pass of the heads returns.
+memory, the features also go through this memory. Torso and memory are torch modules. Autograd computes their gradients.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Encoder:
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
         """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.
 
-        If `learns`, `View.backward` can compute the gradients of the encoder.
+        If `learns`, gradients flow through `View.learned` to the encoder.
         """
         if "valid" in batch:
             if self.memory is not None:
@@ -85,7 +84,7 @@ class Encoder:
             batch = flat_steps(batch, burn_in)
         if not self.is_trainable:
             obs, next_obs = self.features(batch["obs"]), self.features(batch["next_obs"])
-            return View(self, lambda: obs, lambda: next_obs)
+            return View(lambda: obs, lambda: next_obs)
         out = None
         if learns:
             with torch.enable_grad():
@@ -95,7 +94,7 @@ class Encoder:
             with torch.no_grad():
                 return self.features(batch[name])
 
-        return View(self, lambda: features("obs") if out is None else out.detach(), lambda: features("next_obs"), out)
+        return View(lambda: features("obs") if out is None else out.detach(), lambda: features("next_obs"), out)
 
     def features(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
         """Return the float32 features `[N, F]` of observations `[N, ...]`, without the memory."""
@@ -110,10 +109,8 @@ class View:
     `out` has the features of `obs` with their autograd graph; it is None if the encoder does not learn from the batch.
     """
 
-    def __init__(
-        self, encoder: Encoder, obs: Callable[[], Tensor], next_obs: Callable[[], Tensor], out: Tensor | None = None
-    ) -> None:
-        self._encoder, self._obs, self._next_obs, self._out = encoder, obs, next_obs, out
+    def __init__(self, obs: Callable[[], Tensor], next_obs: Callable[[], Tensor], out: Tensor | None = None) -> None:
+        self._obs, self._next_obs, self._out = obs, next_obs, out
 
     @property
     def obs(self) -> Tensor:
@@ -127,16 +124,6 @@ class View:
     @property
     def next_obs(self) -> Tensor:
         return self._next_obs()
-
-    def backward(self, d_obs: Tensor | None) -> None:
-        """Write the gradients of the encoder's parts, given d loss/d features of `obs`; do nothing if `out` is None."""
-        if self._out is None:
-            return
-        for module in self._encoder.parts.values():
-            for parameter in module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.zero_()
-        torch.autograd.backward(self._out, d_obs)
 
 
 def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
@@ -164,7 +151,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
         next_obs = after[torch.arange(size, device=valid.device).unsqueeze(1), last + 1].flatten(0, 1)
     else:
         next_obs = after[:, 1:].flatten(0, 1)
-    return View(encoder, lambda: obs, lambda: next_obs, learned if learns else None)
+    return View(lambda: obs, lambda: next_obs, learned if learns else None)
 
 
 def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:

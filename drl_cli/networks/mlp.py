@@ -177,40 +177,32 @@ class FlatMLP:
             outputs.append(h)
         return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), trace
 
-    def backward(
-        self, trace: ForwardPass, d_out: Tensor, to_weights: int | None = None, first: int = 0, to_inputs: bool = False
-    ) -> Tensor:
-        """Write d loss/d weights to `grad`, given d loss/d output `[N, M, out]` of the batch's first M rows.
+    def backward(self, trace: ForwardPass, d_out: Tensor, to_weights: bool = True, to_inputs: bool = False) -> Tensor:
+        """Write d loss/d weights to `grad`, given d loss/d output `[N, B, out]`.
 
-        Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
-        other rows, `[M - to_weights, in - first]`, or with `to_inputs`, of all rows, `[M, in - first]`. Inputs with an
-        index below `first` are left out. If no rows remain, the result is empty. For example, SAC's actor loss needs
-        only the gradients of the action inputs in the second half of the rows.
+        Without `to_weights`, write nothing. With `to_inputs`, return d loss/d input `[B, in]`, else an empty tensor.
         """
-        rows, step = d_out.shape[1], self.step
-        split = rows if to_weights is None else to_weights
-        begin = 0 if to_inputs else split
+        step = self.step
         d_input: Tensor | None = None
         parts = zip(self.networks, self.grads, trace.inputs, d_out.unbind(), strict=True)
         for network, (params, grads, inputs, d) in enumerate(parts):
             for i in range(len(params) - 2, -1, -step):
                 layer = i // step
-                h = _first(inputs[layer], rows)
-                if split:
-                    d_weights = _first(d, split)
-                    self.products.weight_gradient(_first(h, split), d_weights, grads[i])
-                    torch.sum(d_weights, 0, out=grads[i + 1])
+                h = inputs[layer]
+                if to_weights:
+                    self.products.weight_gradient(h, d, grads[i])
+                    torch.sum(d, 0, out=grads[i + 1])
                 if i > 0:
                     d = self.products.input_gradient(d, params[i])
                     if trace.masks:
-                        h = _first(trace.outputs[network][layer - 1], rows)
-                        d = d * _first(trace.masks[layer - 1][network], rows)
+                        h = trace.outputs[network][layer - 1]
+                        d = d * trace.masks[layer - 1][network]
                     d = activate_backward_(d, h, self.activation)
                     if step == 4:
-                        norm = [_first(tensor, rows) for tensor in trace.norms[network][layer - 1]]
-                        d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i], split)
-            if begin < rows:
-                d_in = self.products.input_gradient(d[begin:], params[0][first:])
+                        norm = trace.norms[network][layer - 1]
+                        d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i] if to_weights else ())
+            if to_inputs:
+                d_in = self.products.input_gradient(d, params[0])
                 d_input = d_in if d_input is None else d_input.add_(d_in)
         return self.nothing if d_input is None else d_input
 
@@ -221,11 +213,6 @@ class FlatMLP:
 def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
     views = iter(torch.split_with_sizes(flat, [math.prod(shape) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
-
-
-def _first(x: Tensor, rows: int) -> Tensor:
-    """Return the first `rows` rows; if these are all rows, return `x` itself, because making a view takes time."""
-    return x if x.shape[0] == rows else x[:rows]
 
 
 def activate_(x: Tensor, activation: str) -> Tensor:
@@ -243,18 +230,12 @@ def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
     return d.mul_(1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))
 
 
-def _norm_backward(
-    d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], split: int
-) -> Tensor:
-    """Return d loss/d input of layer norm; write the gradients of gain and bias, summed over the first `split` rows."""
-    backward, shape = torch.ops.aten.native_layer_norm_backward, d.shape[1:]
-    is_all = split == d.shape[0]
-    d_input, *d_params = backward(d, norm[0], shape, norm[1], norm[2], *params, [True, is_all, is_all])
-    if 0 < split < d.shape[0]:
-        counting = [tensor[:split] for tensor in norm]
-        _, *d_params = backward(d[:split], counting[0], shape, counting[1], counting[2], *params, [False, True, True])
-    if split:
-        for grad, d_param in zip(grads, d_params, strict=True):
-            grad.copy_(d_param)
+def _norm_backward(d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
+    """Return d loss/d input of layer norm; write the gradients of gain and bias to `grads`, if there are any."""
+    needed = [True, bool(grads), bool(grads)]
+    backward = torch.ops.aten.native_layer_norm_backward
+    d_input, *d_params = backward(d, norm[0], d.shape[1:], norm[1], norm[2], *params, needed)
+    for grad, d_param in zip(grads, d_params, strict=False):
+        grad.copy_(d_param)
     gradient: Tensor = d_input
     return gradient

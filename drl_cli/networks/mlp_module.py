@@ -192,5 +192,5 @@ class _HandWritten(torch.autograd.Function):
             size = len(network.flat)
             grad = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
             network = network.writing(grad[:size])
-        d_x = network.backward(ctx.trace, d_out, to_weights=None if needs_flat else 0, to_inputs=needs_x)
+        d_x = network.backward(ctx.trace, d_out, to_weights=needs_flat, to_inputs=needs_x)
         return None, None, d_x if needs_x else None, grad if needs_flat else None, *[None] * len(masks)

@@ -1,7 +1,7 @@
 """Gradient updates per second, including the sampling of batches from a full replay table, against other libraries.
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
-    python scripts/bench/updates.py --before CHECKOUT      # against another commit, checked out there
+    python scripts/bench/updates.py --before CHECKOUT --set trainer.compile=replay --set-before trainer.compile=false
     python scripts/bench/updates.py --outside --case sac   # against the algorithm as a loss, with drl_cli.api
 
 One update of drl-cli is `TrajectoryManager.sample` and `Trainer.train`. stable-baselines3 and SBX run their own
@@ -25,6 +25,9 @@ SIDES = ("ours", "outside", "sb3", "sbx")
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = ROOT / "tests/support"  # the folder of outside/my_sac.py, my_dqn.py and my_ppo.py
 ROWS = 100_000  # in the replay table
+DISCRETE = ("dqn", "c51", "qr_dqn", "iqn", "sac_discrete", "pqn")
+MINIBATCHES = ("ppo", "pqn", "reppo")
+ON_POLICY = (*MINIBATCHES, "impala", "vmpo")
 PER_CALL = 16  # updates in one train call: ours, and what the peers are told to make in one `train()`
 
 
@@ -64,6 +67,14 @@ CASES = {
     "tqc": Case("tqc", 256, (256, 256), ours=("algo.critics=2",)),
     "crossq": Case("crossq", 256, (256, 256)),
     "mrq": Case("mrq", 128, (128, 128), sides=()),
+    "c51": Case("c51", 128, (128, 128), sides=()),
+    "qr_dqn": Case("qr_dqn", 128, (128, 128), sides=()),
+    "iqn": Case("iqn", 128, (128, 128), sides=()),
+    "sac_discrete": Case("sac_discrete", 64, (64, 64), sides=()),
+    "impala": Case("impala", 512, (64, 64), sides=()),
+    "vmpo": Case("vmpo", 512, (64, 64), sides=()),
+    "pqn": Case("pqn", 128, (128, 128), sides=()),
+    "reppo": Case("reppo", 128, (128, 128), sides=()),
     "droq": Case("droq", 256, (256, 256), peer=(("policy_delay", 20),), sides=("sbx",)),
 }
 """PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes, and
@@ -92,10 +103,12 @@ def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[
     from drl_cli.envs.make import read_spec
     from drl_cli.settings.compose import compose
 
-    env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
+    env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo in DISCRETE else "LunarLanderContinuous"
     values = [f"env={env}", f"algo={algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
     values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
-    values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
+    values += (
+        [f"algo.minibatch_size={case.batch}"] if case.algo in MINIBATCHES else [f"trainer.batch_size={case.batch}"]
+    )
     values += ["algo.double=false"] if algo == "dqn" else []  # the peers' DQN is not double
     if algo.endswith("my_ppo"):
         values += [
@@ -104,7 +117,7 @@ def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[
             "optimizer.max_norm=0.5",
             "trainer.batch_size=2048",
         ]
-    values += [] if case.algo == "ppo" else [f"trainer.updates_per_call={PER_CALL}"]
+    values += [] if case.algo in ON_POLICY else [f"trainer.updates_per_call={PER_CALL}"]
     values += case.ours
     config = compose(values + overrides)
     spec = read_spec(config.env)
@@ -211,6 +224,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each round")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="config of ours")
+    parser.add_argument("--set-before", action="append", metavar="KEY=VALUE", help="config of the other commit; --set")
     parser.add_argument("--only", choices=SIDES, action="append", help="sides to run, beside ours")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -227,15 +241,17 @@ def main() -> None:
     sides = ["ours", *(args.only or SIDES[2:])] if args.peers else ["ours"]
     sides += ["outside"] if args.outside else []
     for name in args.case or CASES:
-        own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
-        own += [part for value in args.set for part in ("--set", value)]
+        bare = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
+        own = bare + [part for value in args.set for part in ("--set", value)]
         taken = [side for side in sides if side in ("ours", "outside", *CASES[name].sides)]
         mine = ("ours", "outside")
         pythons = {side: sys.executable if side in mine else peer_python(args.peers) for side in taken}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
         if args.before:
             for side, tree in (("ours", ROOT), ("before", args.before.resolve())):
-                script = [tree / "scripts/bench/updates.py", *own[1:], "--side", "ours"]
+                words = args.set if side == "ours" or args.set_before is None else args.set_before
+                given = [part for value in words for part in ("--set", value)]
+                script = [Path(__file__), *bare[1:], *given, "--side", "ours"]
                 commands[side] = ["env", f"PYTHONPATH={tree}", sys.executable, *script]
         print(f"\n{CASES[name].name}, {args.threads} thread{'s' if args.threads > 1 else ''}\n", flush=True)
         print(table(alternate(commands, args.rounds, args.threads)), flush=True)
