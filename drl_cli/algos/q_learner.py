@@ -92,7 +92,8 @@ class QLearner(Learner):
 
     def of_action(self, values: Tensor, action: Tensor) -> Tensor:
         """Select the values `[N, ...]` of the actions, int64 `[N]`, from the values `[N, A, ...]` of all actions."""
-        return values.take_along_dim(like(action.unsqueeze(1), values), 1).squeeze(1)
+        index = like(action.unsqueeze(1), values).expand(-1, -1, *values.shape[2:])
+        return values.gather(1, index).squeeze(1)
 
     def part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
         """Return the outputs of a part of a Q network for inputs `x`."""

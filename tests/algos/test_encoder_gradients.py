@@ -76,17 +76,17 @@ def rated(networks, x, action):
     return networks.head("critic", torch.cat([x, action], -1)).squeeze(-1)
 
 
-def noise_of(algorithm, real, times):
+def noise_of(algorithm, real, size):
     """Return the normal noise that the algorithm will draw in its next update, for the rows that are no padding."""
     generator = torch.Generator()
     generator.set_state(algorithm.state()["generator.noise"])
-    return [torch.randn(len(real), 2, generator=generator)[real] for _ in range(times)]
+    return torch.randn(len(real), size, generator=generator)[real]
 
 
 @SEEN
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sac(obs, memory, weighted):
-    """The encoder learns from the critics alone; the actor learns with the critics after their step."""
+    """The encoder learns from the critics alone; the actor learns with the critics before their step."""
     learner = Learner("sac", "box", obs, memory, initial_alpha=0.5, lr=1e-2)
     algorithm = learner.algorithm()
     differ(algorithm)
@@ -95,7 +95,7 @@ def test_sac(obs, memory, weighted):
     plain = Plain(algorithm.encoder, actor=params.modules["actor"], critic=params.modules["critic"])
     target = Plain(target_encoder(algorithm), critic=params.targets["critic"].module)
     features, next_features, rows, real = seen(plain, batch, learner.context.burn_in)
-    next_noise, now_noise = noise_of(algorithm, real, 2)
+    now_noise, next_noise = noise_of(algorithm, real, 4).chunk(2, -1)
 
     def sample(x, noise):
         mean, log_std = plain.head("actor", x)[0].chunk(2, -1)
@@ -109,13 +109,12 @@ def test_sac(obs, memory, weighted):
         y = rows["reward"] + rows["discount"] * (next_q - 0.5 * next_log_prob)
     error = rated(plain, features, rows["action"]) - y
     (rows.get("weight", torch.ones(len(y))) * error.square()).mean(-1).sum().backward()
+    before = Plain(algorithm.encoder, critic=params.modules["critic"])
     priorities = algorithm.learn(batch, Counts()).priorities.flatten()[real]
     torch.testing.assert_close(priorities, error.detach().abs().mean(0), rtol=1e-3, atol=1e-5)
-    check(algorithm, plain, ("critic", *algorithm.encoder.parts))
-    after = Plain(algorithm.encoder, critic=params.modules["critic"])
     action, log_prob = sample(features.detach(), now_noise)
-    (0.5 * log_prob - rated(after, features.detach(), action).amin(0)).mean().backward()
-    check(algorithm, plain, ("actor",))
+    (0.5 * log_prob - rated(before, features.detach(), action).amin(0)).mean().backward()
+    check(algorithm, plain, ("actor", "critic", *algorithm.encoder.parts))
     alpha = -(log_prob.detach().mean() + algorithm.target_entropy)
     torch.testing.assert_close(params["log_alpha"].grad, alpha.reshape(1), rtol=1e-4, atol=1e-5)
 
@@ -132,7 +131,7 @@ def test_td3(obs, memory, weighted):
     plain = Plain(algorithm.encoder, actor=modules["actor"], critic=modules["critic"])
     target = Plain(target_encoder(algorithm), actor=slow["actor"], critic=slow["critic"])
     features, _, rows, real = seen(plain, batch, learner.context.burn_in)
-    (noise,) = noise_of(algorithm, real, 1)
+    noise = noise_of(algorithm, real, 2)
     with torch.no_grad():
         next_features = seen(target, batch, learner.context.burn_in)[1]
         next_action = target.head("actor", next_features)[0].tanh() + (0.6 * noise).clamp(-0.5, 0.5)

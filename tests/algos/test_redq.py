@@ -46,9 +46,10 @@ def an_update_equals_an_independent_implementation(module, rate=0.3):
     draws = []
     for _ in range(2):  # one for the critics, one for the actor
         noise, masks = torch.randn(32, 3, generator=generator).double(), [[torch.ones(4, 1, 1)] * 2] * 2
+        subset = torch.rand(4, generator=generator).argsort()[:2]
         if rate:
             masks = [masks_of(torch.rand(32, 4 * 28, generator=generator), rate) for _ in range(2)]
-        draws.append((noise, torch.rand(4, generator=generator).argsort()[:2], *masks))
+        draws.append((noise, subset, *masks))
     actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
     critics, slow = (
         [sequential(flat, (8, 16, 12, 1), "tanh") for flat in part.flat.chunk(4)]

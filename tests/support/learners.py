@@ -51,6 +51,7 @@ class Learner:
         self.context = dataclasses.replace(CPU, burn_in=0 if self.is_rollout or not self.has_memory else BURN_IN)
 
     def algorithm(self, seed=0):
+        torch.manual_seed(seed)  # as a trainer does
         return self.module.Algorithm(self.config, self.network, self.spec, seed, self.context)
 
     def policy(self, algorithm, seed=0):
