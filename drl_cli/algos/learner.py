@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """Options that every NetworkAlgorithm has."""
+    """Options of algorithms with one learning rate."""
 
     lr: Positive
 

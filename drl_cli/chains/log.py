@@ -107,10 +107,11 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.reason = self.reason or f"{operations.line()}: {reason}"
 
     def finish(self, results: Sequence[Tensor]) -> None:
-        """Name the tensors that the function returns."""
+        """Name the tensors that the function returns, and free those of the recorded update."""
         if self.reason is None:
             with self._guarded("its results"):
                 self._results = [self._name(tensor) for tensor in results]
+        self._kept, self._storages, self._names = [], {}, {}
 
     def source(self) -> str:
         """Return the source of the function. Every tensor is deleted after its last use."""
@@ -136,10 +137,6 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 used |= line.uses
                 needed.append(line)
         return needed[::-1]
-
-    def forget(self) -> None:
-        """Free the tensors of the recorded update, which no replay needs."""
-        self._kept, self._storages, self._names = [], {}, {}
 
     def function(self) -> Callable[..., tuple[Tensor, ...]]:
         """Return the function. Its arguments are the inputs, with the scalars in the order of their calls."""

@@ -1,6 +1,8 @@
 """Log: an update that is recorded while it runs is the same list of tensor operations, bit for bit."""
 
+import gc
 import re
+import weakref
 
 import pytest
 import torch
@@ -114,6 +116,20 @@ def test_what_nothing_needs_is_left_out_and_every_tensor_is_freed_after_its_last
     assert [line.strip()[:3] for line in lines[1::2]] == [lines[1].strip()[:3], lines[3].strip()[:3], "ret"]
     assert "del x0" in lines[2]
     assert lines[4].strip().startswith("del t")
+
+
+def test_the_tensors_of_the_recorded_update_are_freed():
+    kept = []
+
+    def update(agent, x):
+        large = x * agent.flat[0]
+        kept.append(weakref.ref(large))
+        return (large.sum() + agent.flat.sum(),)
+
+    log, _ = recorded(update, agent := Agent(), inputs(0))
+    gc.collect()
+    assert kept[0]() is None
+    torch.testing.assert_close(log.function()(inputs(1))[0], update(agent, inputs(1))[0])
 
 
 def other_operation(agent, x):
