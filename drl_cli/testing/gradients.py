@@ -1,4 +1,4 @@
-"""check_gradients: compare hand-written gradients with numerical slopes of the loss."""
+"""check_gradients: compare gradients with numerical slopes of the loss."""
 
 from collections.abc import Callable
 
