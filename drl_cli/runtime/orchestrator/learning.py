@@ -85,7 +85,9 @@ class Learning:
         self.progress.trainer_idle.stop(now())
         if self.progress.train_started is None:
             self.progress.train_started = now()
-        version = self.params_header.version + self.publishing  # a publish call in flight ends before this call
+        version = self.params_header.version
+        if self.publishing:
+            version += 1  # the publish call in flight ends before this call
         size, num = self.config.trainer.batch_size, self.config.trainer.num
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)
