@@ -146,9 +146,10 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
     monkeypatch.chdir(user_folder)
     rows = explained("env=Pendulum-v1", "algo=user_algo")
     assert rows["algo.lr"] == ("0.0003", "your yaml", "user_algo.yaml")
-    (user_folder / "plain_algo.py").write_text((user_folder / "user_algo.py").read_text())
+    code = "from drl_cli.algos.dqn import ACTIONS, Algorithm, Config, Policy\n"  # its Config has no default values
+    (user_folder / "plain_algo.py").write_text(code)
     with pytest.raises(UsageError, match=r"algo\.lr: is missing"):
-        explained("env=Pendulum-v1", "algo=plain_algo")
+        explained("env=CartPole-v1", "algo=plain_algo")
 
 
 def test_columns_are_aligned_and_groups_apart():

@@ -144,9 +144,11 @@ def test_fetch_is_a_word_or_a_number(plain, value):
 
 def test_a_key_of_several_types_names_them_once(plain):
     plain["trainer"]["compile"] = "maybe"
-    assert problems_of(plain) == ["trainer.compile: must be auto, true or false, got 'maybe'"]
+    assert problems_of(plain) == ["trainer.compile: must be auto, replay, true or false, got 'maybe'"]
     plain["trainer"]["compile"] = "ture"
-    assert problems_of(plain) == ["trainer.compile: must be auto, true or false, got 'ture'. Did you mean true?"]
+    assert problems_of(plain) == [
+        "trainer.compile: must be auto, replay, true or false, got 'ture'. Did you mean true?"
+    ]
 
 
 def test_per_worker_exploration(plain):
