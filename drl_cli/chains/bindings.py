@@ -7,7 +7,7 @@ arguments. So a function takes the operator's place if it computes the same from
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,66 +16,67 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from drl_cli.chains import operations
 
-Binding = Callable[[Any], Any]
-"""Given an operator's result, returns the function to call."""
+_known: dict[Any, Any] = {}
+"""The function to call in place of an operator, by operator and kinds of arguments."""
 
 
-class Bindings:
-    """The functions found so far, by operator and kinds of arguments."""
+def binding(func: Any, args: Any, kwargs: Any) -> Callable[[Any], Any]:
+    """Return what finds the function for an operator, given its result. Call this before the operator runs."""
+    leaves, form = tree_flatten((args, kwargs))
+    key = func, str(form), tuple(map(type, leaves))
+    candidate = None if key in _known else _candidate(func)
+    if candidate is None:
+        function = _known.setdefault(key, func)
+        return lambda out: function
+    with _disable_current_modes():  # copies, because an operator may change its arguments
+        copies = tree_map_only(Tensor, Tensor.clone, (args, kwargs))
 
-    _known: ClassVar[dict[Any, Any]] = {}
+    def found(out: Any) -> Any:
+        _known[key] = candidate if _computes(candidate, copies, (args, kwargs), out) else func
+        return _known[key]
 
-    @classmethod
-    def of(cls, func: Any, args: Any, kwargs: Any) -> Binding:
-        """Return what finds the function for an operator. Call this before the operator, and the result after it."""
-        leaves, form = tree_flatten((args, kwargs))
-        key = func, str(form), tuple(map(type, leaves))
-        if key in cls._known:
-            return lambda out: cls._known[key]
-        candidate = _candidate(func)
-        if candidate is None or torch.Tag.nondeterministic_seeded in func.tags:
-            cls._known[key] = func
-            return lambda out: func
-        with _disable_current_modes():
-            copies = tree_map_only(Tensor, Tensor.clone, (args, kwargs))
-
-        def find(out: Any) -> Any:
-            cls._known[key] = candidate if _computes(candidate, copies, (args, kwargs), out) else func
-            return cls._known[key]
-
-        return find
+    return found
 
 
 def _candidate(func: Any) -> Any:
     """Return torch's function or method with the operator's name, or None."""
-    name = func._schema.name.split("::")[1]
-    if func.namespace != "aten" or any(argument.is_out for argument in func._schema.arguments):
+    has_out = any(argument.is_out for argument in func._schema.arguments)
+    if func.namespace != "aten" or has_out or torch.Tag.nondeterministic_seeded in func.tags:
         return None
+    name = func._schema.name.split("::")[1]
     places = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
-    found = [getattr(place, name) for place in places if hasattr(place, name)]
-    return found[0] if found else None
+    return next((getattr(place, name) for place in places if hasattr(place, name)), None)
 
 
 def _computes(candidate: Any, copies: Any, originals: Any, out: Any) -> bool:
-    """Return whether a function computes from copies of the arguments what an operator computed from the originals."""
+    """Return whether a function computes from copies of the arguments what an operator computed from the originals.
+
+    The arguments afterwards are compared, too, and which results are views of an argument.
+    """
     try:
         again = candidate(*copies[0], **copies[1])
     except (TypeError, RuntimeError, ValueError):
         return False
-    mine, theirs = (tree_flatten(values)[0] for values in ((again, copies), (out, originals)))
-    if len(mine) != len(theirs):
+    ours, theirs = (tree_flatten(values)[0] for values in ((again, copies), (out, originals)))
+    if len(ours) != len(theirs) or _views(again, copies) != _views(out, originals):
         return False
-    is_view = {operations.address(x) for x in operations.tensors(originals)}
-    return all(
-        isinstance(one, Tensor) == isinstance(two, Tensor) and (not isinstance(one, Tensor) or _are_equal(one, two))
-        for one, two in zip(mine, theirs, strict=True)
-    ) and [operations.address(x) in is_view for x in operations.tensors(out)] == [
-        operations.address(x) in {operations.address(y) for y in operations.tensors(copies)}
-        for x in operations.tensors(again)
-    ]
+    return all(_are_equal(one, two) for one, two in zip(ours, theirs, strict=True))
 
 
-def _are_equal(one: Tensor, two: Tensor) -> bool:
+def _views(results: Any, arguments: Any) -> list[bool]:
+    """Return, for each tensor among the results, whether it shares the memory of an argument."""
+    addresses = {operations.address(tensor) for tensor in operations.tensors(arguments)}
+    return [operations.address(tensor) in addresses for tensor in operations.tensors(results)]
+
+
+def _are_equal(one: Any, two: Any) -> bool:
+    """Return whether two tensors have equal values, NaN at the same places; other objects need not be compared."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return not isinstance(one, Tensor) and not isinstance(two, Tensor)
     if (one.shape, one.dtype) != (two.shape, two.dtype):
         return False
-    return bool(torch.equal(one.nan_to_num(), two.nan_to_num())) if one.is_floating_point() else torch.equal(one, two)
+    return (
+        torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)
+        if one.dtype.is_floating_point
+        else torch.equal(one, two)
+    )

@@ -12,21 +12,19 @@ such as the period of a delayed actor. Rare programs are not compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from drl_cli.chains.compiling import Compilation, NotCompiled
 from drl_cli.chains.program import Program
 from drl_cli.chains.record import Record
-from drl_cli.chains.results import attributes, builder, own_tensors, tensors_of
 from drl_cli.chains.tape import Tape, Untraceable
+from drl_cli.chains.variants import Columns, Variant, attributes, changed, find, sizes_of, tensors_of
 from drl_cli.chains.when import When
 
-Columns = Mapping[str, Tensor]
 MOST_VARIANTS = 8
 MOST_NODES = 8_000
 MOST_RECORDS = 4
@@ -34,20 +32,14 @@ RARE = 0.02
 """Programs for a smaller share of the updates, such as those with a periodic copy, are not worth a compilation."""
 
 
-class _Variant:
-    """One program of an update: for one size of the batch, and one path of conditions."""
+class _Variant(Variant):
+    """One program of an update."""
 
     def __init__(self, sizes: Any, record: Record, result: Any, owner: Any) -> None:
-        self.sizes, self.record, self._build = sizes, record, builder(result)
-        self.records, self.is_rare = 1, record.path.share() < RARE
+        super().__init__(sizes, record.path, record.storages, result, owner)
+        self.record, self.is_rare = record, record.path.share() < RARE
         self.compilation: Compilation | None = None
         self.program: Program | None = None
-        memory = {tensor.untyped_storage().data_ptr() for tensor in record.storages}
-        self.read = {name: x for name, x in own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
-
-    def result(self, outputs: Sequence[Tensor]) -> Any:
-        """Return what the update returned, with the program's outputs in place of its tensors."""
-        return self._build(iter(outputs))
 
 
 class Chain:
@@ -76,8 +68,8 @@ class Chain:
     def __call__(self, columns: Columns, counts: Any = ()) -> Any:
         if self._is_off:
             return self._plain(columns, counts)
-        sizes = [(x.shape, x.stride()) for x in columns.values()]
-        variant = self._find(sizes, counts)
+        sizes = sizes_of(columns)
+        variant = find(self._variants, sizes, counts)
         if variant is not None and variant.program is not None:
             return self._run(variant, columns, counts)
         if (variant is not None and variant.is_rare) or not self._when.may_start():
@@ -100,18 +92,11 @@ class Chain:
                 variant.compilation.close()
         self._variants = []
 
-    def _find(self, sizes: Any, counts: Any) -> _Variant | None:
-        for variant in self._variants:
-            if variant.sizes == sizes and variant.record.path.allows(counts):
-                return variant
-        return None
-
     def _run(self, variant: _Variant, columns: Columns, counts: Any) -> Any:
         assert variant.program is not None
-        for name, tensor in variant.read.items():
-            if getattr(self._owner, name) is not tensor:
-                self._give_up(f"the attribute '{name}' was replaced; change tensors in place")
-                return self._plain(columns, counts)
+        if (name := variant.replaced(self._owner)) is not None:
+            self._give_up(f"the attribute '{name}' was replaced; change tensors in place")
+            return self._plain(columns, counts)
         if not variant.record.demands:
             return variant.result(variant.program([*columns.values()], counts))
         contents = variant.program.contents()
@@ -129,7 +114,7 @@ class Chain:
             result = self._skipped()
         if variant is None:
             return result
-        old = self._find(sizes, counts)
+        old = find(self._variants, sizes, counts)
         if old is None:
             if len(self._variants) >= MOST_VARIANTS:
                 self._give_up(f"its updates differ in more than {MOST_VARIANTS} ways")
@@ -190,10 +175,10 @@ class Chain:
         if (num := len(record.graph.nodes)) > MOST_NODES:
             self._give_up(f"an update has {num} operations, which would take minutes to compile")
             return tape, result, None
-        changed = [name for name, value in attributes(self._owner).items() if name in before and before[name] != value]
+        name = changed(self._owner, before)
         variant = _Variant(sizes, record, result, self._owner)
-        if changed and self._variants:
-            self._give_up(f"an update changes the attribute '{changed[0]}'; change tensors in place, and use `counts`")
+        if name is not None and self._variants:
+            self._give_up(f"an update changes the attribute '{name}'; change tensors in place, and use `counts`")
             return tape, result, None
         return tape, result, variant
 

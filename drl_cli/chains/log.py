@@ -16,18 +16,17 @@ which has to know what an operation does. A log only calls it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from drl_cli.chains import _present, operations
-from drl_cli.chains.bindings import Bindings
-from drl_cli.chains.counts import Path, Probe
-from drl_cli.chains.watch import Watch
+from drl_cli.chains import operations
+from drl_cli.chains.bindings import binding
+from drl_cli.chains.memory import Unreadable
+from drl_cli.chains.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -42,18 +41,13 @@ class _Line(NamedTuple):
     has_effect: bool = False
 
 
-class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Log(Recorder):  # type: ignore[no-untyped-call]
     """Records an update; see the module."""
 
     wants_plain = False
-    """Whether an optimizer has to make its step with plain operations."""
 
     def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.path, self._counts = Path(), counts
-        self.counts = counts and type(counts)._make(Probe.of(self.path, i, n) for i, n in enumerate(counts))
-        self.reason: str | None = None
-        """Why the update can't be replayed; None: it can."""
+        super().__init__(counts)
         self.inputs: list[str] = []
         self.scalars: list[Callable[[Any], float]] = []
         self.statics: dict[str, Tensor] = {}
@@ -65,18 +59,6 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: dict[int, tuple[str, Any, torch.dtype]] = {}  # name, offset and type of a tensor in each
         self._written: set[int] = set()
         self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
-        self._watch = Watch(self)
-
-    def __enter__(self) -> Log:
-        _present.append(self)
-        self._watch.__enter__()  # type: ignore[no-untyped-call]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
-        _present.pop()
 
     def input(self, tensor: Tensor) -> None:
         """Make a tensor, such as a column of the batch, an argument of the function."""
@@ -102,14 +84,10 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Demand that a condition holds: not here, because an update that fails would have to be undone."""
         self.fail("the update has to be undone if it is not finite")
 
-    def fail(self, reason: str) -> None:
-        """Note why the update can't be replayed. It goes on without a record."""
-        self.reason = self.reason or f"{operations.line()}: {reason}"
-
     def finish(self, results: Sequence[Tensor]) -> None:
         """Name the tensors that the function returns, and free those of the recorded update."""
         if self.reason is None:
-            with self._guarded("its results"):
+            with self.guarded("its results"):
                 self._results = [self._name(tensor) for tensor in results]
         self._kept, self._storages, self._names = [], {}, {}
 
@@ -161,39 +139,28 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        text, uses, binding = "", frozenset[str](), None
+        text, uses, find = "", frozenset[str](), None
         if self.reason is None:
-            with self._guarded(func):
+            with self.guarded(func):
                 self._check(func, args)
                 text, uses = self._call(args, kwargs)
                 self._write(operations.written(func, args, kwargs))
-                binding = Bindings.of(func, args, kwargs)
+                find = binding(func, args, kwargs)
         out = func(*args, **kwargs)
-        if self.reason is None and binding is not None:
-            with self._guarded(func):
+        if self.reason is None and find is not None:
+            with self.guarded(func):
                 with _disable_current_modes():
-                    function = binding(out)
+                    function = find(out)
                 self._add(f"{self._value(function)}({text})", uses, func, args, kwargs, out)
         return out
 
     def _check(self, func: Any, args: Any) -> None:
-        if func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
-            self.fail("the update needs the value of a tensor in Python")
-        elif func.namespace == "c10d":
+        if self.refuse_values(func, args):
+            return
+        if "c10d" in func.namespace:
             self.fail("a call to other trainers")
         elif func is aten.as_strided.default and self._name(args[0]) in self.inputs:
             self.fail("a place in memory that Python computes")
-        is_dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
-        if is_dynamic and (func is not aten.index.Tensor or operations.has_mask(args[1])):
-            self.fail(f"{func}: the result's size depends on values")
-
-    @contextmanager
-    def _guarded(self, what: Any) -> Iterator[None]:
-        """Turn an error of the record into the reason why there is none: the update itself goes on."""
-        try:
-            yield
-        except Exception as error:
-            self.fail(f"{what} cannot be recorded: {error!r}")
 
     def _add(self, text: str, uses: frozenset[str], func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Add a line, unless it only makes views of tensors that exist before the update."""
@@ -257,7 +224,7 @@ class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return name
         known, begin, dtype = source
         if tensor.dtype != dtype:
-            raise ValueError("a view of another type")
+            raise Unreadable("a view of another type")
         offset = f"{known}.storage_offset() + {tensor.storage_offset() - begin}"
         name = self._new("t", tensor)
         text = f"as_strided({known}, {[*tensor.shape]}, {[*tensor.stride()]}, {offset})"

@@ -7,7 +7,7 @@ the update itself runs again, to notice if it has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,27 +15,20 @@ from torch import Tensor
 
 from drl_cli.chains import recording
 from drl_cli.chains.log import Log
-from drl_cli.chains.results import attributes, builder, own_tensors, tensors_of
+from drl_cli.chains.variants import Columns, Variant, attributes, changed, find, sizes_of, tensors_of
 
-Columns = Mapping[str, Tensor]
 MOST_VARIANTS = 8
 MOST_RECORDS = 4
 FIRST_CHECK = 10
 
 
-class _Variant:
-    """One list of operations: for one size of the batch, and one path of conditions."""
+class _Variant(Variant):
+    """One list of operations. `calls` counts its replays; after `check` of them, the update itself runs again."""
 
     def __init__(self, sizes: Any, log: Log, result: Any, owner: Any) -> None:
-        self.sizes, self.log, self.records, self.calls, self.check = sizes, log, 1, 0, FIRST_CHECK
+        super().__init__(sizes, log.path, log.statics.values(), result, owner)
+        self.log, self.calls, self.check = log, 0, FIRST_CHECK
         self.replay: Callable[..., tuple[Tensor, ...]] | None = None
-        self.build = builder(result)
-        memory = {tensor.untyped_storage().data_ptr() for tensor in log.statics.values()}
-        self.read = {name: x for name, x in own_tensors(owner) if x.untyped_storage().data_ptr() in memory}
-
-    def is_present(self, owner: Any) -> bool:
-        """Return whether the owner still has the tensors that the list reads."""
-        return all(getattr(owner, name) is tensor for name, tensor in self.read.items())
 
 
 class Replays:
@@ -53,30 +46,24 @@ class Replays:
     def __call__(self, columns: Columns, counts: Any = ()) -> Any:
         if self.why is not None or recording():
             return self._update(columns, counts)
-        sizes = [(x.shape, x.stride()) for x in columns.values()]
-        variant = self._find(sizes, counts)
+        sizes = sizes_of(columns)
+        variant = find(self._variants, sizes, counts)
         if variant is None and len(self._variants) >= MOST_VARIANTS:
             return self._update(columns, counts)
         if variant is None or variant.replay is None or variant.calls == variant.check:
             return self._record(sizes, columns, counts, variant)
-        if not variant.is_present(self._owner):
+        if variant.replaced(self._owner) is not None:
             self.reset()
             return self._update(columns, counts)
         variant.calls += 1
         scalars = [torch.tensor(compute(counts), dtype=torch.float64) for compute in variant.log.scalars]
-        with torch._C._AutoDispatchBelowAutograd():
+        with torch._C._AutoDispatchBelowAutograd():  # as the operations were recorded; saves a tenth of the time
             outputs = variant.replay(*columns.values(), *scalars)
-        return variant.build(iter(outputs))
+        return variant.result(outputs)
 
     def reset(self) -> None:
         """Forget all lists, because tensors were replaced."""
         self._variants = []
-
-    def _find(self, sizes: Any, counts: Any) -> _Variant | None:
-        for variant in self._variants:
-            if variant.sizes == sizes and variant.log.path.allows(counts):
-                return variant
-        return None
 
     def _record(self, sizes: Any, columns: Columns, counts: Any, old: _Variant | None) -> Any:
         """Make the update and record it. If `old` has the same operations, it can be replayed from now on."""
@@ -87,13 +74,13 @@ class Replays:
                 log.input(column)
             result = self._update(columns, log.counts)
         log.finish([*tensors_of(result)])
-        changed = [name for name, value in attributes(self._owner).items() if name in before and before[name] != value]
+        name = changed(self._owner, before)
         if log.reason is not None:
             self._failures += 1
             if self._failures > 1:  # the first update may differ: it may make what the others use
                 self._give_up(log.reason)
-        elif changed and self._variants:
-            self._give_up(f"an update changes the attribute '{changed[0]}'")
+        elif name is not None and self._variants:
+            self._give_up(f"an update changes the attribute '{name}'")
         elif old is None:
             self._variants.append(_Variant(sizes, log, result, self._owner))
         elif log.equals(old.log):

@@ -16,20 +16,18 @@ on counts, such as a period, are noted: `Record.path` tells for which counts the
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from drl_cli.chains import _present, operations
-from drl_cli.chains.counts import Path, Probe
+from drl_cli.chains import operations
 from drl_cli.chains.memory import Geometry, Memory, Recipe, Unreadable
 from drl_cli.chains.record import Draw, Record, Storage, in_parts
-from drl_cli.chains.watch import Watch
+from drl_cli.chains.recorder import Recorder
 
 aten = torch.ops.aten
 _item = operator.getitem
@@ -40,18 +38,14 @@ class Untraceable(Exception):
     """An update cannot become a graph; the message names the line."""
 
 
-class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Tape(Recorder):  # type: ignore[no-untyped-call]
     """Records an update; see the module."""
 
     wants_plain = True
-    """Whether an optimizer has to make its step with plain operations."""
 
     def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.graph, self.path, self._counts = fx.Graph(), Path(), counts
-        self.counts = counts and type(counts)._make(Probe.of(self.path, i, n) for i, n in enumerate(counts))
-        self.reason: str | None = None
-        """Why the update is not traceable; None: it is."""
+        super().__init__(counts)
+        self.graph = fx.Graph()
         self._memories: dict[int, Memory] = {}
         self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
         self._captured: list[tuple[Tensor, fx.Node]] = []
@@ -62,18 +56,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sound: list[Tensor] = []
         self._draws: list[tuple[Draw, fx.Node]] = []
         self._drawn: list[Tensor] = []
-        self._watch = Watch(self)
-
-    def __enter__(self) -> Tape:
-        _present.append(self)
-        self._watch.__enter__()  # type: ignore[no-untyped-call]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
-        _present.pop()
 
     def input(self, tensor: Tensor) -> None:
         """Make a tensor, such as a column of the batch, an input of the graph."""
@@ -112,10 +94,6 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for generator, state in self._generators.items() if generators else ():
             generator.set_state(state)
 
-    def fail(self, reason: str) -> None:
-        """Note why the update cannot become a graph. It goes on without a record."""
-        self.reason = self.reason or f"{operations.line()}: {reason}"
-
     def record(self, outputs: Sequence[Tensor]) -> Record:
         """Return the graph with these outputs. Raise Untraceable."""
         storages = list[Storage]()
@@ -146,43 +124,27 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.reason is not None:
-            with self._guarded(func):
+            with self.guarded(func):
                 for tensor in operations.written(func, args, kwargs):
                     self._memory(tensor)  # for `rewind`
             return func(*args, **kwargs)
         step: Callable[[Any], None] | None = None
-        with self._guarded(func):
+        with self.guarded(func):
             step = self._before(func, args, kwargs)
         out = func(*args, **kwargs)
         if step is not None:
-            with self._guarded(func):
+            with self.guarded(func):
                 step(out)
         return out
 
-    @contextmanager
-    def _guarded(self, func: Any) -> Iterator[None]:
-        """Turn an error of the record into the reason why the update is not traceable: the update itself goes on."""
-        try:
-            yield
-        except Unreadable as error:
-            self.fail(f"{func}: {error}")
-        except Exception as error:
-            self.fail(f"{func} cannot be recorded: {error!r}")
-
     def _before(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
         """Read the operation's arguments; return a function that adds the operation, given its results."""
-        tags = func.tags
         if func.namespace not in ("aten", "mkldnn", "prims"):
             self.fail(f"the operator {func} is not one of torch")
             return None
-        if func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
-            self.fail("the update needs the value of a tensor in Python")
+        if self.refuse_values(func, args):
             return None
-        is_dynamic = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
-        if is_dynamic and (func is not aten.index.Tensor or operations.has_mask(args[1])):
-            self.fail(f"{func}: the result's size depends on values")
-            return None
-        if torch.Tag.nondeterministic_seeded in tags:
+        if torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawing(func, args, kwargs)
         written = operations.written(func, args, kwargs)
         for tensor in written:

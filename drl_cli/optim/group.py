@@ -196,7 +196,9 @@ class Context:
         from drl_cli.chains.replays import Replays
 
         plain: Callable[[Any, Any], Any] = update
-        if self.replays and not self.skips:
+        if self.replays and not (
+            self.skips or self.compiles
+        ):  # a record does not see the kernels of a compiled function
             self.recorded.append(replays := Replays(update, owner))
             plain = replays
         return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain)

@@ -18,10 +18,9 @@ def single_trainer(config: Config, threads: int) -> Config:
 
     Its updates are compiled only with `trainer.compile=true`, because a trial must not wait for a compilation.
     """
-    share, compiles = max(1, config.trainer.batch_size // config.trainer.num), config.trainer.compile
-    trainer = replace(
-        config.trainer, num=1, batch_size=share, threads=threads, compile="replay" if compiles == "auto" else compiles
-    )
+    share, choice = max(1, config.trainer.batch_size // config.trainer.num), config.trainer.compile
+    runs = "replay" if choice == "auto" else choice
+    trainer = replace(config.trainer, num=1, batch_size=share, threads=threads, compile=runs)
     return replace(config, trainer=trainer)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from interpreted import chained_learn, without_compiler
-from learning_cases import NAMES, case_of
+from learning_cases import NAMES, Alternating, case_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains import chain as chain_module
@@ -22,19 +22,6 @@ UNTRACEABLE = {"r2d2": "the result's size depends on values"}
 """R2D2's memory starts again where an episode begins, which depends on the batch."""
 
 
-class Learner:
-    """w <- w + x at even updates, and w <- w - 2 x at odd ones; keeps how often Python ran it."""
-
-    def __init__(self):
-        self.w, self.num = torch.zeros(3), [0]
-
-    def update(self, columns, counts):
-        self.num[0] += 1
-        step = columns["x"] if counts.opt_steps % 2 == 0 else -2 * columns["x"]
-        self.w.add_(step)
-        return {"w": self.w.sum()}, 7, None
-
-
 def learn(chain, learner, num, first=0):
     return [chain({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0)) for i in range(first, first + num)]
 
@@ -45,12 +32,12 @@ def instant(monkeypatch):
 
 
 def eager(num):
-    learner = Learner()
+    learner = Alternating()
     return [learner.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0))[0]["w"] for i in range(num)], learner.w
 
 
 def test_before_each_program_is_compiled_before_its_first_update(instant):
-    learner, when = Learner(), When("before")
+    learner, when = Alternating(), When("before")
     chain = Chain(learner.update, learner, when)
     results = learn(chain, learner, 6)
     expected, w = eager(6)
@@ -58,20 +45,20 @@ def test_before_each_program_is_compiled_before_its_first_update(instant):
     assert all(result[1:] == (7, None) for result in results)
     assert torch.equal(learner.w, w)
     assert instant.made == 2
-    assert learner.num == [4]  # two records of each program, which were undone
+    assert learner.calls == [4]  # two records of each program, which were undone
     assert [level for level, _ in when.take_notes()] == [logging.INFO]
     assert when.take_notes() == ()
 
 
 def test_beside_plain_updates_go_on_until_the_program_is_ready(instant):
     instant.delay = 2
-    learner, when = Learner(), When("beside")
+    learner, when = Alternating(), When("beside")
     chain = Chain(learner.update, learner, when)
     learn(chain, learner, 6)  # three of each program: two records, and one while the compiler works
-    assert (learner.num, instant.made) == ([6], 2)
+    assert (learner.calls, instant.made) == ([6], 2)
     assert when.notes == []
     learn(chain, learner, 14, 6)
-    assert learner.num[0] < 12
+    assert learner.calls[0] < 12
     assert torch.equal(learner.w, eager(20)[1])
     (note,) = when.take_notes()
     assert note[0] == logging.INFO
@@ -79,15 +66,15 @@ def test_beside_plain_updates_go_on_until_the_program_is_ready(instant):
 
 
 def test_nothing_is_recorded_before_it_may_start(instant):
-    learner = Learner()
+    learner = Alternating()
     learn(Chain(learner.update, learner, When("beside", lambda: False)), learner, 10)
-    assert (learner.num, instant.made) == ([10], 0)
+    assert (learner.calls, instant.made) == ([10], 0)
 
 
 def test_a_rare_program_is_not_compiled(instant):
-    class Periodic(Learner):
+    class Periodic(Alternating):
         def update(self, columns, counts):
-            self.num[0] += 1
+            self.calls[0] += 1
             self.w.add_(columns["x"])
             if (counts.opt_steps + 1) % 100 == 0:
                 self.w.zero_()
@@ -101,7 +88,7 @@ def test_a_rare_program_is_not_compiled(instant):
             plain.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0))
         assert torch.equal(learner.w, plain.w)
         assert instant.made == made + 1
-        assert learner.num[0] <= 6
+        assert learner.calls[0] <= 6
 
 
 def test_other_sizes_and_strides_of_the_batch_have_programs_of_their_own(instant):
@@ -119,16 +106,16 @@ def test_other_sizes_and_strides_of_the_batch_have_programs_of_their_own(instant
 
 
 def test_an_update_that_needs_values_runs_as_before_with_one_warning(instant):
-    class Deciding(Learner):
+    class Deciding(Alternating):
         def update(self, columns, counts):
-            self.num[0] += 1
+            self.calls[0] += 1
             self.w.add_(columns["x"] if columns["x"].sum() > 0 else 0.0)
             return (self.w.sum(),)
 
     for time in ("before", "beside"):
         learner, when = Deciding(), When(time)
         learn(Chain(learner.update, learner, when), learner, 5)
-        assert learner.num == [5]
+        assert learner.calls == [5]
         assert learner.w.tolist() == [15.0] * 3
         ((level, text),) = when.take_notes()
         assert level == logging.WARNING
@@ -138,7 +125,7 @@ def test_an_update_that_needs_values_runs_as_before_with_one_warning(instant):
 def test_a_failed_compilation_is_one_warning_and_changes_nothing(instant):
     instant.problem = "there is no compiler"
     for time in ("before", "beside"):
-        learner, when = Learner(), When(time)
+        learner, when = Alternating(), When(time)
         learn(Chain(learner.update, learner, when), learner, 12)
         assert torch.equal(learner.w, eager(12)[1])
         ((level, text),) = when.take_notes()
@@ -155,7 +142,7 @@ def test_a_library_that_cannot_be_loaded_is_one_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(instant, "library", library)
     monkeypatch.setattr(chain_module, "Program", Program)
     for time in ("before", "beside"):
-        learner, when = Learner(), When(time)
+        learner, when = Alternating(), When(time)
         learn(Chain(learner.update, learner, when), learner, 12)
         assert torch.equal(learner.w, eager(12)[1])
         ((level, text),) = when.take_notes()
@@ -167,22 +154,22 @@ def test_a_library_that_cannot_be_loaded_is_one_warning(monkeypatch, tmp_path):
 def test_a_cache_of_another_user_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    learner, when = Learner(), When("before")
+    learner, when = Alternating(), When("before")
     learn(Chain(learner.update, learner, when), learner, 4)
     assert torch.equal(learner.w, eager(4)[1])
     assert "belongs to another user" in when.take_notes()[0][1]
 
 
 def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(instant):
-    class Counting(Learner):
-        calls = 0
+    class Counting(Alternating):
+        count = 0
 
         def update(self, columns, counts):
-            self.calls += 1
-            self.w.add_(columns["x"] * self.calls)
+            self.count += 1
+            self.w.add_(columns["x"] * self.count)
             return (self.w.sum(),)
 
-    class Replacing(Learner):
+    class Replacing(Alternating):
         def update(self, columns, counts):
             self.w = self.w + columns["x"]
             return (self.w.sum(),)
@@ -195,28 +182,26 @@ def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(
 
 
 def test_an_update_that_counts_its_calls_is_not_compiled_even_if_nothing_differs_yet(instant):
-    class Late(Learner):
-        calls = 0
-
+    class Late(Alternating):
         def __init__(self):
             super().__init__()
-            self.calls = 0
+            self.count = 0
 
         def update(self, columns, counts):
-            self.calls += 1
-            self.w.add_(columns["x"] if self.calls < 8 else -columns["x"])
+            self.count += 1
+            self.w.add_(columns["x"] if self.count < 8 else -columns["x"])
             return (self.w.sum(),)
 
     learner, when = Late(), When("beside")
     learn(Chain(learner.update, learner, when), learner, 10)
     assert learner.w.tolist() == [sum(range(1, 8)) - sum(range(8, 11))] * 3
-    assert "changes the attribute 'calls'" in when.take_notes()[0][1]
+    assert "changes the attribute 'count'" in when.take_notes()[0][1]
 
 
 def test_updates_that_always_differ_are_given_up(instant):
-    class Numeric(Learner):
+    class Numeric(Alternating):
         def update(self, columns, counts):
-            self.num[0] += 1
+            self.calls[0] += 1
             self.w.add_(columns["x"] * (1.0 / (1 + counts.opt_steps)))
             return (self.w.sum(),)
 
@@ -230,7 +215,7 @@ def test_updates_that_always_differ_are_given_up(instant):
 
 
 def test_an_update_whose_condition_fails_is_undone(instant):
-    class Careful(Learner):
+    class Careful(Alternating):
         def update(self, columns, counts):
             if tape := recording():
                 tape.require(columns["x"].isfinite().all())
@@ -250,7 +235,7 @@ def test_an_update_whose_condition_fails_is_undone(instant):
 @pytest.mark.parametrize("is_traceable", [True, False])
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_an_update_is_undone_while_it_is_recorded_too(instant, time, is_traceable, bad):
-    class Careful(Learner):
+    class Careful(Alternating):
         def update(self, columns, counts):
             if not is_traceable:
                 float(columns["x"].sum())
@@ -270,7 +255,7 @@ def test_an_update_is_undone_while_it_is_recorded_too(instant, time, is_traceabl
 
 
 def test_a_tensor_that_is_replaced_between_updates_ends_the_program(instant):
-    class Reading(Learner):
+    class Reading(Alternating):
         factor = None
 
         def update(self, columns, counts):
@@ -289,7 +274,7 @@ def test_a_tensor_that_is_replaced_between_updates_ends_the_program(instant):
 
 
 def test_reset_forgets_programs_because_tensors_were_replaced(instant):
-    learner, when = Learner(), When("before")
+    learner, when = Alternating(), When("before")
     chain = Chain(learner.update, learner, when)
     learn(chain, learner, 2)
     learner.w = torch.zeros(3)
@@ -364,9 +349,9 @@ def test_every_algorithm_makes_the_same_updates_compiled(name):
 def test_a_small_update_is_compiled_for_real_and_taken_from_the_cache_the_next_time(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     for _ in range(2):
-        learner, when = Learner(), When("before")
+        learner, when = Alternating(), When("before")
         learn(Chain(learner.update, learner, when), learner, 3)
         assert torch.equal(learner.w, eager(3)[1])
         assert when.take_notes()[0][0] == logging.INFO
     assert len([*(tmp_path / "drl_cli").iterdir()]) == 2
-    np.testing.assert_array_equal(learner.num, [4])
+    np.testing.assert_array_equal(learner.calls, [4])

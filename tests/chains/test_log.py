@@ -6,12 +6,11 @@ import weakref
 
 import pytest
 import torch
-from tensor_updates import UPDATES, Agent, in_place_chain, inputs
+from tensor_updates import UPDATES, Agent, decides, in_place_chain, inputs, reads_item, reads_numpy, selects
 from torch import nn
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains import bindings, recording, untaped
-from drl_cli.chains.bindings import Bindings
 from drl_cli.chains.log import Log
 
 
@@ -63,7 +62,7 @@ def test_a_replay_computes_the_same_bits_as_the_update(update):
 
 @pytest.mark.parametrize("update", UPDATES)
 def test_the_operators_themselves_compute_the_same(update, monkeypatch):
-    monkeypatch.setattr(Bindings, "_known", {})
+    monkeypatch.setattr(bindings, "_known", {})
     monkeypatch.setattr(bindings, "_candidate", lambda func: None)
     test_a_replay_computes_the_same_bits_as_the_update(update)
 
@@ -76,10 +75,10 @@ def test_most_operators_are_called_by_torchs_functions():
 
 
 def test_a_function_that_computes_something_else_is_not_taken(monkeypatch):
-    monkeypatch.setattr(Bindings, "_known", {})
+    monkeypatch.setattr(bindings, "_known", {})
     for wrong in (lambda *args, **kw: args[0], lambda *args, **kw: torch.ones(7), lambda: None):
         monkeypatch.setattr(bindings, "_candidate", lambda func, wrong=wrong: wrong)
-        Bindings._known.clear()
+        bindings._known.clear()
         test_a_replay_computes_the_same_bits_as_the_update(in_place_chain)
 
 
@@ -179,22 +178,6 @@ def test_a_log_on_other_memory_is_not_equal_if_the_update_changes_it():
     assert recorded(update, agent, inputs(1))[0].equals(first)
 
 
-def reads_item(agent, x):
-    return (x * x.sum().item(),)  # here
-
-
-def reads_numpy(agent, x):
-    return (x * float(x.numpy().sum()),)  # here
-
-
-def decides(agent, x):
-    return (x if x.sum() > 0 else -x,)  # here
-
-
-def selects(agent, x):
-    return (x[x > 0],)  # here
-
-
 @pytest.mark.parametrize(
     ("update", "says"),
     [
@@ -207,8 +190,8 @@ def selects(agent, x):
 def test_an_update_that_reads_values_runs_all_the_same_and_its_line_is_named(update, says):
     log, outputs = recorded(update, Agent(), inputs(0))
     assert torch.equal(outputs[0], update(Agent(), inputs(0))[0])
-    line = update.__code__.co_firstlineno + 1
-    assert re.match(rf"^{re.escape(__file__)}:{line}: .*{re.escape(says)}", log.reason), log.reason
+    place = f"{re.escape(update.__code__.co_filename)}:{update.__code__.co_firstlineno + 1}"
+    assert re.match(rf"^{place}: .*{re.escape(says)}", log.reason), log.reason
     assert recording() is None
 
 

@@ -1,40 +1,29 @@
 """Replays: which updates are replayed, and when the update itself runs again."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
-from learning_cases import NAMES, case_of
+from learning_cases import NAMES, Alternating, case_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains.replays import FIRST_CHECK, MOST_RECORDS, MOST_VARIANTS, Replays
+from drl_cli.optim.group import Context
 from drl_cli.testing.contract import check_replays
-
-
-class Learner:
-    """w <- w + x at even updates, and w <- w - 2 x at odd ones; keeps how often Python ran it."""
-
-    def __init__(self):
-        self.w, self.calls = torch.zeros(3), [0]
-
-    def update(self, columns, counts):
-        self.calls[0] += 1
-        step = columns["x"] if counts.opt_steps % 2 == 0 else -2 * columns["x"]
-        self.w.add_(step)
-        return {"w": self.w.sum()}, 7, None
 
 
 def learn(replays, num, first=0, size=3):
     return [replays({"x": torch.full((size,), 1.0 + i)}, Counts(i, 0)) for i in range(first, first + num)]
 
 
-def plain(num, kind=Learner):
+def plain(num, kind=Alternating):
     learner = kind()
     return [learner.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0)) for i in range(num)], learner
 
 
 def test_both_paths_are_replayed_after_two_updates_each():
-    replays = Replays((learner := Learner()).update, learner)
+    replays = Replays((learner := Alternating()).update, learner)
     assert learn(replays, 20) == plain(20)[0]
     assert learner.calls == [4]
     assert replays.why is None
@@ -42,7 +31,7 @@ def test_both_paths_are_replayed_after_two_updates_each():
 
 
 def test_another_size_or_stride_has_its_own_list():
-    class Sum(Learner):
+    class Sum(Alternating):
         def update(self, columns, counts):
             self.calls[0] += 1
             return {"x": columns["x"].sum() + 1}
@@ -57,7 +46,7 @@ def test_another_size_or_stride_has_its_own_list():
 
 
 def test_the_update_itself_runs_again_from_time_to_time_and_a_change_ends_the_replays():
-    class Gambler(Learner):
+    class Gambler(Alternating):
         def update(self, columns, counts):
             self.calls[0] += 1
             self.w.add_(columns["x"] * (2.0 if self.calls[0] > 3 else 1.0))  # calls: in a container, unnoticed
@@ -76,7 +65,7 @@ def test_the_update_itself_runs_again_from_time_to_time_and_a_change_ends_the_re
 
 
 def test_checks_become_rare():
-    class Still(Learner):
+    class Still(Alternating):
         def update(self, columns, counts):
             self.calls[0] += 1
             return {"x": columns["x"] * 2}
@@ -88,7 +77,7 @@ def test_checks_become_rare():
 
 @pytest.mark.parametrize("what", ["number", "tensor", "list"])
 def test_an_update_that_changes_an_attribute_runs_as_it_is(what):
-    class Counter(Learner):
+    class Counter(Alternating):
         def __init__(self):
             super().__init__()
             self.number, self.tensor, self.list = 0, torch.zeros(1), []
@@ -106,7 +95,7 @@ def test_an_update_that_changes_an_attribute_runs_as_it_is(what):
 
 
 def test_random_numbers_of_python_are_noticed():
-    class Random(Learner):
+    class Random(Alternating):
         def update(self, columns, counts):
             self.calls[0] += 1
             self.w.add_(columns["x"] * random.random())
@@ -119,7 +108,7 @@ def test_random_numbers_of_python_are_noticed():
 
 
 def test_a_tensor_that_is_replaced_between_updates_is_read_anew():
-    replays = Replays((learner := Learner()).update, learner)
+    replays = Replays((learner := Alternating()).update, learner)
     learn(replays, 6)
     learner.w = torch.full((3,), 100.0)
     learn(replays, 6, first=6)
@@ -132,7 +121,7 @@ def test_a_tensor_that_is_replaced_between_updates_is_read_anew():
 
 
 def test_reset_forgets_the_lists():
-    replays = Replays((learner := Learner()).update, learner)
+    replays = Replays((learner := Alternating()).update, learner)
     learn(replays, 6)
     replays.reset()
     learn(replays, 6, first=6)
@@ -140,7 +129,7 @@ def test_reset_forgets_the_lists():
 
 
 def test_an_update_that_needs_a_value_runs_as_it_is_and_the_line_is_named():
-    class Reader(Learner):
+    class Reader(Alternating):
         def update(self, columns, counts):
             self.calls[0] += 1
             return {"x": columns["x"] * columns["x"].sum().item()}
@@ -151,8 +140,16 @@ def test_an_update_that_needs_a_value_runs_as_it_is_and_the_line_is_named():
     assert replays.why.startswith(__file__)
 
 
+def test_compiled_gradients_are_not_replayed():
+    """A record does not see the kernels of a compiled function."""
+    learner = Alternating()
+    context = Context(torch.device("cpu"), replays=True, compiles=True)
+    assert context.chain_of(learner.update, learner, dict) == learner.update
+    assert isinstance(replace(context, compiles=False).chain_of(learner.update, learner, dict), Replays)
+
+
 def test_updates_with_too_many_forms_are_not_recorded_for_ever():
-    replays = Replays((learner := Learner()).update, learner)
+    replays = Replays((learner := Alternating()).update, learner)
     for size in range(1, 40):
         replays({"x": torch.ones(3 * size)[:3] if size == 1 else torch.ones(3, size)[:, 0]}, Counts(0, 0))
     assert len(replays._variants) == MOST_VARIANTS

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from tensor_updates import UPDATES, Agent, in_place_chain, inputs
+from tensor_updates import UPDATES, Agent, decides, in_place_chain, inputs, reads_item, reads_numpy, selects
 
 from drl_cli.algos.base import Counts
 from drl_cli.chains import recording, untaped
@@ -90,22 +90,6 @@ def test_records_of_other_updates_or_with_other_constants_are_not_equal(other):
     assert not record.equals(recorded(other, agent, inputs(0))[1])
 
 
-def reads_item(agent, x):
-    return (x * x.sum().item(),)  # here
-
-
-def reads_numpy(agent, x):
-    return (x * float(x.numpy().sum()),)  # here
-
-
-def decides(agent, x):
-    return (x if x.sum() > 0 else -x,)  # here
-
-
-def selects(agent, x):
-    return (x[x > 0],)  # here
-
-
 def lists_values(agent, x):
     return (x * x[0].tolist()[0],)  # here
 
@@ -136,14 +120,14 @@ def test_an_update_that_cannot_be_a_graph_runs_all_the_same_and_its_line_is_name
     library.impl("twice", lambda x: 2 * x, "CPU")
     torch.manual_seed(0)
     expected = update(Agent(), inputs(0))
-    line = update.__code__.co_firstlineno + 1
+    place = f"{re.escape(update.__code__.co_filename)}:{update.__code__.co_firstlineno + 1}"
     torch.manual_seed(0)
     tape = Tape()
     with tape:
         tape.input(x := inputs(0))
         outputs = update(Agent(), x)
     torch.testing.assert_close(list(outputs), list(expected))
-    with pytest.raises(Untraceable, match=rf"^{re.escape(__file__)}:{line}: .*{re.escape(says)}"):
+    with pytest.raises(Untraceable, match=rf"^{place}: .*{re.escape(says)}"):
         tape.record(outputs)
     library._destroy()
 

@@ -113,3 +113,19 @@ UPDATES = [
 
 def inputs(seed):
     return torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def reads_item(agent, x):
+    return (x * x.sum().item(),)  # here
+
+
+def reads_numpy(agent, x):
+    return (x * float(x.numpy().sum()),)  # here
+
+
+def decides(agent, x):
+    return (x if x.sum() > 0 else -x,)  # here
+
+
+def selects(agent, x):
+    return (x[x > 0],)  # here

@@ -50,6 +50,7 @@ class SoftAlgorithm(Learner):
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
+        # The order in which weights are drawn stays, so that a seed gives the same run.
         actor = self.mlp(self.actor_outputs * self.size) if self.has_own_weights else None
         self.critic: Any = self.make_critics()
         self.build(

@@ -1,21 +1,20 @@
 """OnPolicy: the base of algorithms that learn from rollouts, in several epochs of minibatches."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Learner, LearnerConfig, steps
 from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite
-from drl_cli.optim.optimizer_config import Part
+from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Metrics = dict[str, Tensor]
 
@@ -44,19 +43,14 @@ class OnPolicy(Learner):
     dropout_part = "critic"
     """The part whose hidden layers have dropout."""
 
-    def build(
-        self,
-        policy: Sequence[str],
-        lr: float | Part,
-        lrs: Mapping[str, float | Part] | None = None,
-        targets: Sequence[str] = (),
-        **parts: "int | nn.Module",
-    ) -> None:
-        """Make parameters, target networks and optimizer, as `Learner.build`, and what the steps need."""
-        super().build(policy, lr, lrs, targets, **parts)
-        self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
-        if self.network.dropout:
-            self.drops = self.params.generator("dropout", self.seed + 2)
+    shuffle_stream = 1
+    """Added to the run's seed for the order of the rows."""
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        super().__init__(config, network, spec, seed, context)
+        self.shuffle = self.params.generator("shuffle", seed + self.shuffle_stream, on_cpu=True)
+        if network.dropout:
+            self.drops = self.params.generator("dropout", seed + 2)
         learned = [name for name in self.params.slices if name not in self.fixed]
         self.gradients = Gradients(self.params, self.loss, self.context, *learned)
         self.step_of = self.context.chained(self.step, self)

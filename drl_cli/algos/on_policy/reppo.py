@@ -53,6 +53,7 @@ class Algorithm(OnPolicy):
     """Learns actor, critic and both dual variables in a trainer. The encoder learns from the critic's loss."""
 
     has_own_weights = False
+    shuffle_stream = 2
     config: Config
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
@@ -69,7 +70,6 @@ class Algorithm(OnPolicy):
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
         self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
         self.noise = self.params.generator("noise", self.seed + 1)
-        self.shuffle = self.params.generator("shuffle", self.seed + 2, on_cpu=True)
 
     def draw(self, rollout: EncodedRollouts) -> Tensor:
         """Return normal noise for one action in every row, `[N, A]`."""

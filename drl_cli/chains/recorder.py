@@ -1,0 +1,87 @@
+"""Recorder: runs an update and notes the tensor operations that it calls. `Tape` and `Log` note them in two ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from drl_cli.chains import _present, operations
+from drl_cli.chains.counts import Path, Probe
+from drl_cli.chains.memory import Unreadable
+
+aten = torch.ops.aten
+HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
+"""Methods that read values without an operation that a dispatch mode sees."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The base of `Tape` and `Log`. `counts` are the update's counts, which note on `path` what Python asks of them."""
+
+    wants_plain: bool
+    """Whether an optimizer has to make its step with plain operations."""
+
+    def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.path, self._counts = Path(), counts
+        self.counts = counts and type(counts)._make(Probe.of(self.path, i, n) for i, n in enumerate(counts))
+        self.reason: str | None = None
+        """Why there is no record of the update; None: there is one."""
+        self._watch = _Watch(self)
+
+    def __enter__(self) -> Self:
+        _present.append(self)  # type: ignore[arg-type]
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
+        _present.pop()
+
+    def fail(self, reason: str) -> None:
+        """Note why the update cannot be recorded, with the line. The update goes on without a record."""
+        self.reason = self.reason or f"{operations.line()}: {reason}"
+
+    @contextmanager
+    def guarded(self, what: Any) -> Iterator[None]:
+        """Turn an error of the record into the reason why there is none: the update itself goes on."""
+        try:
+            yield
+        except Unreadable as error:
+            self.fail(f"{what}: {error}")
+        except Exception as error:
+            self.fail(f"{what} cannot be recorded: {error!r}")
+
+    def refuse_values(self, func: Any, args: Any) -> bool:
+        """Return whether Python needs the values of tensors for an operation, and note it in `reason`."""
+        if func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
+            self.fail("the update needs the value of a tensor in Python")
+            return True
+        is_dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+        if is_dynamic and (func is not aten.index.Tensor or operations.has_mask(args[1])):
+            self.fail(f"{func}: the result's size depends on values")
+            return True
+        return False
+
+
+class _Watch(TorchFunctionMode):
+    """Tells a recorder that an update reads the values of a tensor into numpy or a list, or the value of a count."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in HOST:
+            self.recorder.fail(f"Tensor.{func.__name__}: the update needs the value of a tensor in Python")
+        values: list[Any] = [args, kwargs]
+        tree_map_only(slice, lambda part: values.append((part.start, part.stop, part.step)), (args, kwargs))
+        tree_map_only(Probe, Probe.note_value, values)  # torch would read the number without a trace
+        return func(*args, **(kwargs or {}))
