@@ -161,9 +161,9 @@ def column_name(name: str, path: str) -> str:
     return f"{name}.{path}" if path else name
 
 
-def flat_columns(name: str, obs: Obs) -> Columns:
+def flat_columns(name: str, obs: Any) -> dict[str, Any]:  # Any: numpy or torch
     """Return observations as columns: the column `obs`, or a column `obs.<path>` for each part."""
-    if isinstance(obs, np.ndarray):
+    if not isinstance(obs, Mapping):
         return {name: obs}
     return {column_name(name, path): part for path, part in obs.items()}
 

@@ -196,9 +196,8 @@ class Context:
         from drl_cli.chains.replays import Replays
 
         plain: Callable[[Any, Any], Any] = update
-        if self.replays and not (
-            self.skips or self.compiles
-        ):  # a record does not see the kernels of a compiled function
+        has_kernels = self.compiles  # those of a compiled function, which a record would not see
+        if self.replays and not self.skips and not has_kernels:
             self.recorded.append(replays := Replays(update, owner))
             plain = replays
         return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain)

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.base import Batch, Counts
+from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.optim.group import Refused
 from drl_cli.settings.algorithm import refusal
 from drl_cli.testing.case import ROWS, Case, close, equal, like, tensors
 from drl_cli.testing.together import Together
-from drl_cli.types import Array, Column, Columns, PreviousStep, gathered, map_parts
+from drl_cli.types import Array, Column, Columns, PreviousStep, flat_columns, gathered, map_parts
 from drl_cli.utils.lazy import Tensor, torch
 
 UPDATES = 10
@@ -187,9 +187,8 @@ def check_replays(case: Case, updates: int = 14) -> list[str]:
     state = torch.get_rng_state()
     replayed = case.algorithm(3, context)
 
-    def update(columns: Columns, counts: Counts) -> Any:  # Any: tensors
-        made = replayed.learn(gathered(dict(columns)), counts)
-        return dict(made.metrics), made.priorities, dict(made.columns)
+    def update(columns: Columns, counts: Counts) -> dict[str, Tensor]:
+        return _results(replayed.learn(gathered(dict(columns)), counts))
 
     run = context.chain_of(update, replayed, dict) if replayed.is_one_step else update
     for i in range(updates):
@@ -197,14 +196,13 @@ def check_replays(case: Case, updates: int = 14) -> list[str]:
             algorithm.optimizer.schedule(10 * i)
         batch, counts = case.batch(i), Counts(i, 10 * i)
         torch.set_rng_state(state)
-        one = plain.learn(batch, counts)
+        ours = _results(plain.learn(batch, counts))
         torch.set_rng_state(state)
-        metrics, priorities, columns = run(_flat(batch), counts)
+        flat = {key: part for name, column in batch.items() for key, part in flat_columns(name, column).items()}
+        theirs = run(flat, counts)
         state = torch.get_rng_state()
-        mine = {**one.metrics, **one.columns, **({} if one.priorities is None else {"priorities": one.priorities})}
-        theirs = {**metrics, **columns, **({} if priorities is None else {"priorities": priorities})}
-        differ = [name for name, value in mine.items() if not torch.equal(value, theirs.get(name, value[..., None]))]
-        differ += [name for name, value in plain.state().items() if not torch.equal(value, replayed.state()[name])]
+        ours, theirs = ours | plain.state(), theirs | replayed.state()
+        differ = [name for name, value in ours.items() if name not in theirs or not torch.equal(value, theirs[name])]
         assert not differ, (
             f"a replayed update gives another {differ[0]} than `update` itself: it depends on something in Python that "
             "changes from call to call, such as an own count or random number; use `counts` and torch's generators"
@@ -212,14 +210,10 @@ def check_replays(case: Case, updates: int = 14) -> list[str]:
     return [one.why for one in context.recorded if one.why is not None]
 
 
-def _flat(batch: Batch) -> dict[str, Any]:
-    """Return the columns of a batch with the parts of observations as columns of their own, as a trainer gets them."""
-    flat: dict[str, Any] = {}
-    for name, column in batch.items():
-        flat |= (
-            {f"{name}.{path}": part for path, part in column.items()} if isinstance(column, dict) else {name: column}
-        )
-    return flat
+def _results(update: Update) -> dict[str, Tensor]:
+    """Return all tensors of an update by name."""
+    priorities = {} if update.priorities is None else {"priorities": update.priorities}
+    return {**update.metrics, **update.columns, **priorities}
 
 
 def check_padding(case: Case) -> None:

@@ -4,11 +4,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.base import Algorithm, Batch, Counts, Update
+from drl_cli.algos.base import Algorithm, Batch, Counts
 from drl_cli.algos.stacks import FrameBatch, Stacks
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
 from drl_cli.optim.group import Context, PeerLost, Refused
@@ -18,6 +18,7 @@ from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
+from drl_cli.runtime.roles.made import Made, new_values
 from drl_cli.types import Array, Columns, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
@@ -46,7 +47,7 @@ class Trainer:
         self.context = context
         self.chain: Callable[..., Any] | None = None  # Any: see Context.chain_of
         if (context.replays or context.chain) and self.algorithm.is_one_step and not stackings:
-            self.chain = context.chain_of(self._for_chain, self.algorithm, lambda: (_Made(skipped=1, steps=0), None))
+            self.chain = context.chain_of(self._for_chain, self.algorithm, lambda: (Made(skipped=1, steps=0), None))
         self.opt_steps = self.calls = 0
         self.use = OwnUse()
 
@@ -80,7 +81,7 @@ class Trainer:
             batches = self.normalizer(batches)
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
         batch_s = time.perf_counter() - started
-        updates, opt_steps = list[_Made](), self.opt_steps
+        updates, opt_steps = list[Made](), self.opt_steps
         self.algorithm.optimizer.schedule(header.env_steps)
         for batch in rows:
             counts = Counts(opt_steps, header.env_steps)
@@ -94,7 +95,7 @@ class Trainer:
         self._check_drift()
         priorities = None
         if header.row_ids is not None:
-            priorities = _new_values(header.trainer, header.row_ids, updates, header.needs_priorities)
+            priorities = new_values(header.trainer, header.row_ids, updates, header.needs_priorities)
         elif written := sorted({name for update in updates for name in update.columns}):
             raise AlgorithmRefused(f"algo: Update.columns has {', '.join(written)}; list these columns in WRITES")
         report = TrainReport(
@@ -174,12 +175,12 @@ class Trainer:
         batch = gathered(columns)
         return FrameBatch(batch) if self.stackings else batch
 
-    def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "_Made":
+    def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "Made":
         try:
             if self.chain is None:
-                return _Made.of(self.algorithm.learn(self._with_stacks(columns, frames), counts))
+                return Made.of(self.algorithm.learn(self._with_stacks(columns, frames), counts))
             fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
-            return _Made(*fields)
+            return Made(*fields)
         except Refused as error:
             raise AlgorithmRefused(f"algo: {error}") from error
         except Exception as error:
@@ -188,9 +189,9 @@ class Trainer:
                 raise
             raise AlgorithmFailed(f"algo={module}: update {raised(error)}") from error
 
-    def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[_Made, torch.Tensor | None]":
+    def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[Made, torch.Tensor | None]":
         """Make an update. Return everything that it computes: the norm of the gradient, too."""
-        made = _Made.of(self.algorithm.learn(gathered(dict(columns)), counts))
+        made = Made.of(self.algorithm.learn(gathered(dict(columns)), counts))
         values = torch.stack([*made.values]) if made.names else torch.zeros(0)
         return made._replace(values=values), self.algorithm.optimizer.norm
 
@@ -212,7 +213,7 @@ class Trainer:
                 "A buffer must not depend on the rows of one trainer"
             )
 
-    def _means(self, updates: "Sequence[_Made]", columns: Columns) -> dict[str, float]:
+    def _means(self, updates: "Sequence[Made]", columns: Columns) -> dict[str, float]:
         """Return means of metrics over updates and trainers. Raise Diverged if a metric is not finite."""
         names = list(dict.fromkeys(name for update in updates for name in update.names))
         if not names:
@@ -234,27 +235,6 @@ class Trainer:
         return dict(zip(names, (values.sum(0) / torch.tensor(counts)).tolist(), strict=True))
 
 
-class _Made(NamedTuple):
-    """A result of `Algorithm.update`; `values` are its metrics, scalar tensors or one tensor `[len(names)]`."""
-
-    names: tuple[str, ...] = ()
-    values: "Sequence[torch.Tensor] | torch.Tensor" = ()
-    priorities: "torch.Tensor | None" = None
-    steps: int = 1
-    skipped: int = 0
-    columns: "Mapping[str, torch.Tensor]" = MappingProxyType({})
-
-    @property
-    def rows(self) -> "Sequence[torch.Tensor]":
-        """The values as few tensors."""
-        return [self.values] if isinstance(self.values, torch.Tensor) else self.values
-
-    @classmethod
-    def of(cls, update: Update) -> "_Made":
-        metrics, columns = update.metrics, dict(update.columns)
-        return cls((*metrics,), (*metrics.values(),), update.priorities, update.steps, update.skipped, columns)
-
-
 def _name_at(tensors: "Mapping[str, torch.Tensor]", index: int) -> str:
     """Return the name of the tensor that contains element `index` of the concatenated tensors."""
     for name, tensor in tensors.items():
@@ -270,23 +250,6 @@ def _use_cpp_wrapper() -> None:
         from torch._inductor import config
 
         config.cpp_wrapper = True
-
-
-def _new_values(trainer: int, row_ids: Array, updates: Sequence[_Made], has_priorities: bool) -> UpdatePriority | None:
-    """Return new priorities and columns for the rows of all updates that were made, or None if all were skipped."""
-    if has_priorities and any(update.steps and update.priorities is None for update in updates):
-        raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
-    made = [i for i, update in enumerate(updates) if update.steps]
-    if not made:
-        return None
-
-    def stacked(values: "list[torch.Tensor]") -> Array:
-        array: Array = torch.stack([value.detach() for value in values]).cpu().numpy()
-        return array
-
-    priorities = [update.priorities for update in updates if update.steps and update.priorities is not None]
-    columns = {name: stacked([updates[i].columns[name] for i in made]) for name in updates[made[0]].columns}
-    return UpdatePriority(trainer, row_ids[made], stacked(priorities) if has_priorities else None, columns)
 
 
 def _misfits(own: State, saved: State) -> list[str]:
