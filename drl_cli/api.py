@@ -16,11 +16,12 @@ from drl_cli.algos.base import Batch as Batch
 from drl_cli.algos.base import Counts as Counts
 from drl_cli.algos.base import Policy as Policy
 from drl_cli.algos.base import Update as Update
+from drl_cli.algos.on_policy.rewards.stream import Reward as Reward
+from drl_cli.algos.on_policy.rewards.stream import RewardStream as RewardStream
 from drl_cli.algos.policy import RandomActions as RandomActions
 from drl_cli.algos.policy import TorchPolicy as TorchPolicy
-from drl_cli.algos.rewards.stream import Reward as Reward
-from drl_cli.algos.rewards.stream import RewardStream as RewardStream
 from drl_cli.algos.rollout import Rollouts as Rollouts
+from drl_cli.errors import Refused as Refused
 from drl_cli.losses import public
 from drl_cli.losses.distributions import Categorical as Categorical
 from drl_cli.losses.distributions import Distribution as Distribution
@@ -29,10 +30,9 @@ from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.torsos import torso as torso
+from drl_cli.optim.context import Context as Context
 from drl_cli.optim.gradients import Gradients as Gradients
 from drl_cli.optim.gradients import Nets as Nets
-from drl_cli.optim.group import Context as Context
-from drl_cli.optim.group import Refused as Refused
 from drl_cli.optim.optimizer import Optimizer as Optimizer
 from drl_cli.optim.optimizer_config import Part as Part
 from drl_cli.optim.params import Params as Params

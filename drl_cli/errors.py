@@ -51,6 +51,10 @@ class ReportedError(Exception):
         super().__init__(problems if is_text else "; ".join(problems))
 
 
+class Refused(ValueError):
+    """An algorithm can't run as configured; the message is shown to the user."""
+
+
 class UsageError(ReportedError):
     """The command can't do what the user asked for."""
 

@@ -19,7 +19,7 @@ import numpy as np
 from drl_cli.chains import recording
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.head import Head
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.params import Params

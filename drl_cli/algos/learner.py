@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
-from drl_cli.algos.stacks import unjoined
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
+from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
+from drl_cli.replay.stacks import unjoined
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Positive

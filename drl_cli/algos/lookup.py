@@ -8,31 +8,12 @@ from types import ModuleType
 from typing import Protocol, cast
 
 import drl_cli.algos
-import drl_cli.algos.continuous
-import drl_cli.algos.on_policy
 from drl_cli.algos.base import AlgoConfig, Algorithm, Policy
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.utils.outside import NotFound, import_module
 
 ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
-
-HELPERS = (
-    *(
-        "actor",
-        "actor_critic",
-        "actors",
-        "base",
-        "distributional",
-        "learner",
-        "lookup",
-        "policy",
-        "q_learner",
-        "q_policy",
-    ),
-    *("rollout", "soft", "stacks"),
-)
-"""Modules in this folder and in its rooms that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
@@ -86,16 +67,19 @@ def algorithms() -> list[str]:
 
 
 def _paths() -> dict[str, str]:
-    """Return the import paths of the built-in algorithms, by name."""
-    rooms = (drl_cli.algos, drl_cli.algos.continuous, drl_cli.algos.on_policy)
-    return _modules(*((room.__name__, *room.__path__) for room in rooms))
+    """Return the import paths of the built-in algorithms, by name.
+
+    An algorithm is a file in a room of this folder (value, off_policy, ...) whose name has no leading underscore.
+    """
+    rooms = [f"{drl_cli.algos.__name__}.{m.name}" for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.ispkg]
+    return _modules(*((room, *importlib.import_module(room).__path__) for room in rooms))
 
 
 @cache
 def _modules(*rooms: tuple[str, ...]) -> dict[str, str]:
     """Return the import paths of the modules of packages, by name. A room is a package's name and its folders."""
     found = [(package, m) for package, *folders in rooms for m in pkgutil.iter_modules(folders)]
-    return {m.name: f"{package}.{m.name}" for package, m in found if not m.ispkg and m.name not in HELPERS}
+    return {m.name: f"{package}.{m.name}" for package, m in found if not (m.ispkg or m.name.startswith("_"))}
 
 
 def installed() -> list[str]:

@@ -13,7 +13,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
 from drl_cli.networks.head import Head
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.params import Params
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, map_parts, num_rows
 from drl_cli.utils.lazy import Tensor, torch

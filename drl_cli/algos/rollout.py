@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.stacks import like, take, unjoined
 from drl_cli.networks.encoder import Encoder, action_mask
 from drl_cli.optim.group import ProcessGroup
+from drl_cli.replay.stacks import like, take, unjoined
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 

@@ -15,7 +15,7 @@ import numpy as np
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
 from drl_cli.networks.torsos import make_torso, torso_name
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.params import Params
 from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema, map_parts
 from drl_cli.utils.lazy import torch

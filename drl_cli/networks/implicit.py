@@ -3,7 +3,7 @@
 The trunk consists of all hidden layers except the last. Its output is multiplied by an embedding of the quantile
 fraction, which is the relu of a linear layer applied to cosines of the fraction. The product is the input of the last
 hidden layer, which the output layer follows. Policies evaluate these networks in numpy, see below. The trainer's
-network is `drl_cli.algos.iqn.Algorithm.read`.
+network is `drl_cli.algos.value.iqn.Algorithm.read`.
 """
 
 import dataclasses

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import Shapes, mlp_numpy, mlp_shapes
-from drl_cli.optim.group import Refused
 from drl_cli.types import Array
 
 

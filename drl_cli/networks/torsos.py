@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from drl_cli.errors import Refused
 from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, image, is_large, num_features
 from drl_cli.networks.inputs import Inputs, visible
-from drl_cli.optim.group import Refused
 from drl_cli.types import Column, EnvSpec, leaves
 from drl_cli.utils.outside import NotFound, import_object
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from drl_cli.chains import untaped
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.modules import trained, views
 from drl_cli.optim.params import Params
 from drl_cli.utils.lazy import Tensor, torch

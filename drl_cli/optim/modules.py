@@ -6,7 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from drl_cli.optim.group import Context, Refused
+from drl_cli.errors import Refused
+from drl_cli.optim.context import Context
 from drl_cli.optim.products import Products
 from drl_cli.utils.lazy import Tensor, torch
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from drl_cli.chains import recording
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
 from drl_cli.optim.rules import FusedAdam, OwnRule, Rule, TorchOptim, filled

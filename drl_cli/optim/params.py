@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from drl_cli.optim.group import Context, Refused
+from drl_cli.errors import Refused
+from drl_cli.optim.context import Context
 from drl_cli.optim.modules import check_module, copied, frozen, kept, load_tensors, prepare, share, trained, views
 from drl_cli.utils.lazy import Tensor, torch
 

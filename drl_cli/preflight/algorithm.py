@@ -7,9 +7,10 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.learner import Learner
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError, as_usage_error
+from drl_cli.errors import RESOURCES, USER_CODE, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.torsos import describe, torso_name
-from drl_cli.optim.group import Context, ProcessGroup, Refused
+from drl_cli.optim.context import Context
+from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config

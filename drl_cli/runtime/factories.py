@@ -3,7 +3,8 @@
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.envs.goals import GoalOutcome
-from drl_cli.optim.group import Context, ProcessGroup
+from drl_cli.optim.context import Context
+from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec

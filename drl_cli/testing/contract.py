@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.optim.group import Refused
+from drl_cli.errors import Refused
 from drl_cli.settings.algorithm import refusal
 from drl_cli.testing.case import ROWS, Case, close, equal, like, tensors
 from drl_cli.testing.together import Together

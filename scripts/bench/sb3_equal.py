@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from drl_cli.algos.base import Counts
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim import params
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 Rows = dict[str, np.ndarray]

@@ -10,8 +10,8 @@ from gymnasium.spaces import Box
 from learners import IMAGE, TREE, VECTOR, Learner, mapped, stacked, values
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import actors
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.off_policy import _actors
 from drl_cli.envs import actions
 from drl_cli.envs.probes.answers import Reach
 from drl_cli.networks.config import NetworkConfig
@@ -20,7 +20,7 @@ from drl_cli.types import ActionSpec, EnvSpec, PreviousStep
 
 FAMILY = [n for n in algorithms() if load_algorithm(n).ACTIONS == ("box",) and n != "reppo"]  # it has its own file
 NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
-DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, actors.DeterministicPolicy)]
+DETERMINISTIC = [n for n in FAMILY if issubclass(load_algorithm(n).Policy, _actors.DeterministicPolicy)]
 ALL = pytest.mark.parametrize("name", FAMILY)
 
 

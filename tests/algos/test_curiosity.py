@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drl_cli.algos.rewards.stream import RewardStream
+from drl_cli.algos.on_policy.rewards.stream import RewardStream
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
 from drl_cli.optim.reward_config import RewardConfig

@@ -6,8 +6,8 @@ from continuous import changed, doubled, gradient, make, make_batch
 from references import sequential
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import d4pg
-from drl_cli.optim.group import Refused
+from drl_cli.algos.off_policy import d4pg
+from drl_cli.errors import Refused
 from drl_cli.testing import check_learning
 
 ATOMS, V_MIN, V_MAX = 7, -2.0, 3.0

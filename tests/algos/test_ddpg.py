@@ -7,7 +7,7 @@ from learners import IMAGE
 from references import sequential
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import ddpg
+from drl_cli.algos.off_policy import ddpg
 from drl_cli.testing import check_learning
 from drl_cli.types import EnvSpec
 

@@ -9,7 +9,7 @@ from torch.distributions import Categorical
 
 from drl_cli import api as drl
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import actor_critic, impala
+from drl_cli.algos.on_policy import _actor_critic, impala
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm, check_learning
@@ -247,8 +247,8 @@ def test_other_returns_are_found(option):
 
 
 def test_a_return_that_goes_on_over_the_end_of_an_episode_is_found(monkeypatch):
-    own = actor_critic.gae
+    own = _actor_critic.gae
     endless = lambda *args: own(*args[:4], torch.zeros_like(args[4]), args[5])  # noqa: E731
-    monkeypatch.setattr(actor_critic, "gae", endless)
+    monkeypatch.setattr(_actor_critic, "gae", endless)
     with pytest.raises(AssertionError):
         reinforce_equals_an_independent_implementation()

@@ -152,5 +152,5 @@ def test_installed_packages_offer_algorithms_by_entry_points(write, tmp_path):
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     assert lookup.installed() == ["their-dqn"]
     assert lookup.load_algorithm("their-dqn").__name__ == name
-    assert lookup.module_path("sac") == "drl_cli.algos.sac"
+    assert lookup.module_path("sac") == "drl_cli.algos.off_policy.sac"
     assert lookup.module_path("my_pkg.my_algo") == "my_pkg.my_algo"

@@ -9,7 +9,7 @@ from references import sequential
 from torch.distributions import Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import mpo
+from drl_cli.algos.off_policy import mpo
 from drl_cli.testing import check_learning
 
 SAMPLES, EPSILONS = 4, (0.1, 0.02, 0.01)
@@ -88,7 +88,7 @@ BROKEN = {
 @pytest.fixture(autouse=True)
 def known_noise(monkeypatch):
     noise = torch.randn(32, SAMPLES * 3, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr("drl_cli.optim.group.Context.randn", lambda self, rows, size, _: noise[:rows, :size])
+    monkeypatch.setattr("drl_cli.optim.context.Context.randn", lambda self, rows, size, _: noise[:rows, :size])
 
 
 def test_the_algorithm_passes():

@@ -8,9 +8,9 @@ import torch
 from continuous import NETWORK, SPEC, changed, gradient, make, policy_of
 from references import sequential
 
-from drl_cli.algos import mrq
 from drl_cli.algos.base import Counts
-from drl_cli.optim.group import Refused
+from drl_cli.algos.off_policy import mrq
+from drl_cli.errors import Refused
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -224,8 +224,8 @@ BROKEN_TARGETS = {
 
 @pytest.fixture
 def known_noise(monkeypatch):
-    monkeypatch.setattr("drl_cli.optim.group.Context.randn", lambda self, rows, size, _: NORMAL[:rows, :size])
-    monkeypatch.setattr("drl_cli.optim.group.Context.rand", lambda self, rows, size, _: UNIFORM[:rows, :size])
+    monkeypatch.setattr("drl_cli.optim.context.Context.randn", lambda self, rows, size, _: NORMAL[:rows, :size])
+    monkeypatch.setattr("drl_cli.optim.context.Context.rand", lambda self, rows, size, _: UNIFORM[:rows, :size])
 
 
 @pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])

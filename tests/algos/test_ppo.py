@@ -8,7 +8,7 @@ from references import flattened
 from torch.distributions import Categorical
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy.actor import distribution
+from drl_cli.algos.on_policy._actor import distribution
 from drl_cli.algos.on_policy.ppo import Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, EnvSpec

@@ -11,10 +11,10 @@ from torch.distributions import Categorical, Normal, kl_divergence
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy import ppo
 from drl_cli.algos.on_policy.ppo import Algorithm
+from drl_cli.errors import Refused
 from drl_cli.losses import distributions
 from drl_cli.losses.distributions import Gaussian, TanhGaussian
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Refused
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

@@ -12,9 +12,9 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.learner import n_step_sequences
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.errors import Refused
 from drl_cli.losses import value
 from drl_cli.networks.modules import Memory
-from drl_cli.optim.group import Refused
 from drl_cli.replay import tables
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.sequences import SequenceBuilder

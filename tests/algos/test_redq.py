@@ -9,8 +9,8 @@ from references import sequential
 from test_tqc import sample
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import redq
-from drl_cli.optim.group import Refused
+from drl_cli.algos.off_policy import redq
+from drl_cli.errors import Refused
 from drl_cli.settings.compose import compose
 from drl_cli.testing import check_algorithm, check_learning
 
@@ -124,7 +124,7 @@ def test_a_broken_copy_does_not(fault):
 
 
 def test_the_delayed_actor_updated_every_time():
-    base = changed("drl_cli.algos.continuous.soft", ("self.config.actor_period == 0", "1 == 0"))
+    base = changed("drl_cli.algos.off_policy._soft", ("self.config.actor_period == 0", "1 == 0"))
     copy = changed("redq", ("class Algorithm(SoftAlgorithm)", "class Algorithm(BASE)"), BASE=base.SoftAlgorithm)
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(copy)

@@ -11,9 +11,9 @@ from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.sac import Algorithm, Config, Policy
+from drl_cli.algos.off_policy.sac import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))

@@ -11,9 +11,9 @@ from q_batches import q_batch
 from torch.distributions import Categorical
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.sac_discrete import Algorithm, Config, Policy
+from drl_cli.algos.off_policy.sac_discrete import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

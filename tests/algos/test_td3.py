@@ -6,7 +6,7 @@ from continuous import changed, doubled, gradient, make, make_batch
 from references import flattened, sequential
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import td3
+from drl_cli.algos.off_policy import td3
 from drl_cli.testing import check_learning
 
 

@@ -9,8 +9,8 @@ from references import sequential
 from torch.distributions import Normal
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.continuous import tqc
-from drl_cli.optim.group import Refused
+from drl_cli.algos.off_policy import tqc
+from drl_cli.errors import Refused
 from drl_cli.testing import check_learning
 
 OPTIONS = {"critics": 3, "quantiles": 4, "dropped": 2, "initial_alpha": 0.3, "tau": 0.1, "lr": 1e-2}
@@ -107,7 +107,7 @@ SOFT = {
 @pytest.mark.parametrize("fault", SOFT)
 def test_a_broken_copy_of_the_base_does_not(fault):
     """The faults are in soft.py, the base of several algorithms."""
-    base = changed("drl_cli.algos.continuous.soft", SOFT[fault])
+    base = changed("drl_cli.algos.off_policy._soft", SOFT[fault])
     copy = changed("tqc", ("class Algorithm(SoftAlgorithm)", "class Algorithm(BASE)"), BASE=base.SoftAlgorithm)
     with pytest.raises(AssertionError):
         an_update_equals_an_independent_implementation(copy)

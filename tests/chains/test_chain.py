@@ -16,7 +16,7 @@ from drl_cli.chains import recording
 from drl_cli.chains.chain import MOST_VARIANTS, Chain
 from drl_cli.chains.program import Program
 from drl_cli.chains.when import PaysOff, When
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 
 UNTRACEABLE = {"r2d2": "the result's size depends on values"}
 """R2D2's memory starts again where an episode begins, which depends on the batch."""

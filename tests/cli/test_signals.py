@@ -222,8 +222,8 @@ SLOW_ALGORITHM = """
 import time
 from pathlib import Path
 
-from drl_cli.algos import sac
-from drl_cli.algos.sac import ACTIONS, Config, Policy
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.off_policy.sac import ACTIONS, Config, Policy
 
 
 class Algorithm(sac.Algorithm):

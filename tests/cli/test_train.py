@@ -14,7 +14,7 @@ import safetensors.numpy
 import yaml
 
 from drl_cli.algos.lookup import algorithms
-from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.algos.off_policy.sac import Config as SacConfig
 from drl_cli.cli.train import console_kind
 from drl_cli.errors import UsageError
 from drl_cli.metrics.status import Status

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from drl_cli.algos import c51, dqn, iqn, qr_dqn, sac
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.value import c51, dqn, iqn, qr_dqn
 from drl_cli.deploy.check import Parity, difference
 from drl_cli.deploy.head import find_head
 from drl_cli.envs.units import ArraySpec

@@ -9,13 +9,13 @@ from graphs import make_config
 from policies import make_policy, observations
 from test_same_policy import assert_same
 
-from drl_cli.algos import dqn, mrq
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.off_policy import mrq
+from drl_cli.algos.value import dqn
 from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy
 from drl_cli.deploy.formats import KINDS, check, kind_of
 from drl_cli.deploy.standalone import Policy
-from drl_cli.errors import UsageError
-from drl_cli.optim.group import Refused
+from drl_cli.errors import Refused, UsageError
 from drl_cli.runtime.files.checkpoint import write_json
 
 ROOT = Path(__file__).parents[2]

@@ -84,7 +84,7 @@ def users(tmp_path_factory):
     package = tmp_path / "my_pkg"
     package.mkdir()
     (package / "my_mod.py").write_text("import my_mod, gymnasium\ngymnasium.register('MyEnv-v0', my_mod.My)\n")
-    (package / "my_algo.py").write_text("from drl_cli.algos.sac import ACTIONS, Algorithm, Config, Policy\n")
+    (package / "my_algo.py").write_text("from drl_cli.algos.off_policy.sac import ACTIONS, Algorithm, Config, Policy\n")
     shutil.copy(ROOT / "conf" / "algo" / "sac.yaml", package / "my_algo.yaml")
     page = (ROOT / "docs" / "add-an-algorithm.md").read_text()
     off_policy, on_policy, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from drl_cli.networks.mlp import FlatMLP, mlp_numpy, mlp_shapes, num_params, split
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.params import Params
 
 CPU = Context(torch.device("cpu"))

@@ -9,8 +9,8 @@ import torch
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp_module import MLP
+from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients
-from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from drl_cli.errors import Refused
 from drl_cli.networks.mlp_module import MLP
+from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients
-from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16, OneDNN

@@ -10,7 +10,8 @@ import pytest
 import torch
 from peers import on_group, peers, pid
 
-from drl_cli.optim.group import Context, PeerLost, ProcessGroup
+from drl_cli.optim.context import Context
+from drl_cli.optim.group import PeerLost, ProcessGroup
 
 
 def mean(group, values):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig, Part, option_problems
 from drl_cli.optim.params import Params

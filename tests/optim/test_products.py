@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drl_cli.optim import products
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.optim.products import BFloat16, OneDNN, Products, make_products
 
 CPU = torch.device("cpu")

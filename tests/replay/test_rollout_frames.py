@@ -5,13 +5,13 @@ import pytest
 import torch
 from images import ImageSteps, image_spec
 
-from drl_cli.algos.stacks import FrameBatch, Stacks, take, unjoined
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import UNIQUE, batch_part, make_codec, make_stackings
 from drl_cli.replay.snapshot import Snapshot
+from drl_cli.replay.stacks import FrameBatch, Stacks, take, unjoined
 from drl_cli.types import Column, transition_schema
 
 FRAME = 84 * 84

@@ -10,7 +10,7 @@ from counting import check_counter_sequences
 from graphs import COUNTER, at, workers
 from walks import check_states
 
-import drl_cli.algos
+import drl_cli.algos.value
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.replay.sequences import mix
 from drl_cli.runtime.place.handles import get
@@ -29,8 +29,8 @@ OVERRIDES = (
 def run_recall(run_graph, monkeypatch):
     """Run a graph with the algorithm of tests/support/algos."""
     folder = Path(__file__).parents[1] / "support" / "algos"
-    monkeypatch.setattr(drl_cli.algos, "__path__", [*drl_cli.algos.__path__, str(folder)])
-    monkeypatch.delitem(sys.modules, "drl_cli.algos.recall", raising=False)
+    monkeypatch.setattr(drl_cli.algos.value, "__path__", [*drl_cli.algos.value.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "drl_cli.algos.value.recall", raising=False)
 
     def change(config):
         return dataclasses.replace(config, algo=load_algorithm("recall").Config(name="recall"))

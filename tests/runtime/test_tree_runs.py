@@ -9,7 +9,7 @@ import pytest
 from counting import check_counter_rows, check_counter_sequences, check_tree
 from graphs import TINY, make_config
 
-import drl_cli.algos
+import drl_cli.algos.value
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.frame_table import FrameTable
@@ -32,8 +32,8 @@ REPLAYS = {
 def parts(monkeypatch):
     """The algorithm of tests/support/algos."""
     folder = Path(__file__).parents[1] / "support" / "algos"
-    monkeypatch.setattr(drl_cli.algos, "__path__", [*drl_cli.algos.__path__, str(folder)])
-    monkeypatch.delitem(sys.modules, "drl_cli.algos.parts", raising=False)
+    monkeypatch.setattr(drl_cli.algos.value, "__path__", [*drl_cli.algos.value.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "drl_cli.algos.value.parts", raising=False)
 
 
 def change(config):

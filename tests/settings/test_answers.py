@@ -69,7 +69,7 @@ FILES = {
     "answers_aborts.py": ABORTS,
     "answers_mod.py": MY_MOD,
     "answers_broken.py": "import no_such_package_at_all\n",
-    "answers_algo.py": "from drl_cli.algos.sac import ACTIONS, Algorithm, Config\n",
+    "answers_algo.py": "from drl_cli.algos.off_policy.sac import ACTIONS, Algorithm, Config\n",
     "conf/env/hard.yaml": "defaults: [LunarLander]\nname: hard\nid: Pendulum-v1\nkwargs: {g: 12.0}\n",
     "conf/algo/mysac.yaml": "defaults: [sac]\nlr: 1e-3\n",
     "conf/tuned/fast.yaml": "# @package _global_\nalgo:\n  lr: 1e-3\n  tau: 0.01\n",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.algos.off_policy.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command

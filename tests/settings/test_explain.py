@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.algos.off_policy.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
@@ -146,7 +146,9 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
     monkeypatch.chdir(user_folder)
     rows = explained("env=Pendulum-v1", "algo=user_algo")
     assert rows["algo.lr"] == ("0.0003", "your yaml", "user_algo.yaml")
-    code = "from drl_cli.algos.dqn import ACTIONS, Algorithm, Config, Policy\n"  # its Config has no default values
+    code = (
+        "from drl_cli.algos.value.dqn import ACTIONS, Algorithm, Config, Policy\n"  # its Config has no default values
+    )
     (user_folder / "plain_algo.py").write_text(code)
     with pytest.raises(UsageError, match=r"algo\.lr: is missing"):
         explained("env=CartPole-v1", "algo=plain_algo")

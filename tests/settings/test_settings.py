@@ -7,7 +7,7 @@ import math
 import pytest
 import yaml
 
-from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.algos.off_policy.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
 from drl_cli.runtime.config import Config

@@ -35,7 +35,7 @@ ALGO = Path(__file__).parents[1] / "support" / "outside" / "my_algo.py"
 HEAD = """from dataclasses import dataclass
 
 from drl_cli.api import Count
-from drl_cli.algos import dqn
+from drl_cli.algos.value import dqn
 from my_pkg.my_algo import *
 """
 QUEUE = HEAD + "TABLES = ('fifo-once',)\n"

@@ -186,7 +186,9 @@ def user_folder(tmp_path_factory):
     """The folder of a user: `user_envs.py` has an environment, `user_algo.py` an algorithm."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "user_envs.py").write_text(USER_ENVS)
-    (folder / "user_algo.py").write_text("from drl_cli.algos.sac import ACTIONS, Algorithm, Config, Policy\n")
+    (folder / "user_algo.py").write_text(
+        "from drl_cli.algos.off_policy.sac import ACTIONS, Algorithm, Config, Policy\n"
+    )
     shutil.copy(conf_dir() / "algo" / "sac.yaml", folder / "user_algo.yaml")
     return folder
 

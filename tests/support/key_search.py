@@ -46,8 +46,7 @@ def checked(words, typed=()):
     """Return the config and spec of these words. Raise UsageError as a run does, without starting a process."""
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.envs.make import read_spec
-    from drl_cli.errors import UsageError, as_usage_error
-    from drl_cli.optim.group import Refused
+    from drl_cli.errors import Refused, UsageError, as_usage_error
     from drl_cli.preflight.algorithm import check_network, check_priorities, no_memory
     from drl_cli.preflight.environment import check_goals, check_normalization
     from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems

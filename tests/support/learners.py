@@ -11,7 +11,7 @@ from confs import algo_config
 from drl_cli.algos import learner
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context
+from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
 
 CPU = Context(torch.device("cpu"))

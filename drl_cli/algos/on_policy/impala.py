@@ -18,10 +18,10 @@ from drl_cli.algos.on_policy import ppo
 from drl_cli.algos.on_policy.ppo import ACTIONS as ACTIONS
 from drl_cli.algos.on_policy.ppo import REWARDS as REWARDS
 from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.errors import Refused
 from drl_cli.losses.returns import vtrace
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.torsos import torso_name
-from drl_cli.optim.group import Refused
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Count, Positive

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.on_policy.actor import Policy as Policy
-from drl_cli.algos.on_policy.actor_critic import ActorCritic, ActorCriticConfig
-from drl_cli.algos.on_policy.base import Metrics, mean_of
+from drl_cli.algos.on_policy._actor import Policy as Policy
+from drl_cli.algos.on_policy._actor_critic import ActorCritic, ActorCriticConfig
+from drl_cli.algos.on_policy._base import Metrics, mean_of
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.critics import clipped_surrogate, mean
 from drl_cli.losses.distributions import Distribution

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.on_policy.base import Metrics, OnPolicy, OnPolicyConfig
+from drl_cli.algos.on_policy._base import Metrics, OnPolicy, OnPolicyConfig
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.algos.stacks import unjoined
 from drl_cli.losses.critics import mean
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.returns import lambda_returns
@@ -22,6 +21,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.schedules import linear
+from drl_cli.replay.stacks import unjoined
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Count, Fraction

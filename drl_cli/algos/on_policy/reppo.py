@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import SquashedPolicy, check_support, squashed
-from drl_cli.algos.on_policy.base import Metrics, OnPolicy, OnPolicyConfig
+from drl_cli.algos.off_policy._actors import SquashedPolicy, check_support, squashed
+from drl_cli.algos.on_policy._base import Metrics, OnPolicy, OnPolicyConfig
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.critics import mean
 from drl_cli.losses.distributional import hl_gauss

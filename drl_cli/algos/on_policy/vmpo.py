@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.on_policy.actor import Policy as Policy
-from drl_cli.algos.on_policy.actor_critic import ActorCritic, ActorCriticConfig
-from drl_cli.algos.on_policy.base import Metrics
+from drl_cli.algos.on_policy._actor import Policy as Policy
+from drl_cli.algos.on_policy._actor_critic import ActorCritic, ActorCriticConfig
+from drl_cli.algos.on_policy._base import Metrics
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.critics import mean
 from drl_cli.losses.distributions import Distribution

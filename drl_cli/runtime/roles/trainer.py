@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts
-from drl_cli.algos.stacks import FrameBatch, Stacks
-from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
-from drl_cli.optim.group import Context, PeerLost, Refused
+from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused
+from drl_cli.optim.context import Context
+from drl_cli.optim.group import PeerLost
 from drl_cli.replay.frames import UNIQUE, Stacking
+from drl_cli.replay.stacks import FrameBatch, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse

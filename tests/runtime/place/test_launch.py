@@ -279,7 +279,7 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
 
 def test_each_node_is_asked_for_versions_and_the_environment(ray):
     nodes = [*NODES, Node("e123456789", "10.0.0.4", 1.0)]
-    answered = launch._ask(nodes, ENV, ["drl_cli.algos.sac"])
+    answered = launch._ask(nodes, ENV, ["drl_cli.algos.off_policy.sac"])
     assert answered == dict.fromkeys(nodes, OURS)
     for (_, options, (pickled,)), node in zip(ray.asked, nodes, strict=True):
         assert (options["num_cpus"], options["max_retries"]) == (0, 0)

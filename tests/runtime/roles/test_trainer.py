@@ -11,9 +11,10 @@ from graphs import TINY, make_config
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
-from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged
+from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
 from drl_cli.optim import products
-from drl_cli.optim.group import Context, PeerLost, ProcessGroup, Refused
+from drl_cli.optim.context import Context
+from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
@@ -287,7 +288,7 @@ def test_a_run_records_how_its_trainer_computes(run_graph, monkeypatch, mode, ro
     assert facts["products"]["from_rows"] == rows
 
 
-@pytest.mark.parametrize("name", ["drl_cli.algos.sac", "their.algo"])
+@pytest.mark.parametrize("name", ["drl_cli.algos.off_policy.sac", "their.algo"])
 @pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), KeyError("x")])
 def test_errors_of_an_update_name_the_users_algorithm(monkeypatch, error, name):
     """Refused goes to the user, an error of a user's algorithm names the algorithm, other errors pass unchanged."""

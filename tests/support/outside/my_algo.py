@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from drl_cli.algos import dqn
-from drl_cli.algos.dqn import Algorithm, Policy
+from drl_cli.algos.value import dqn
+from drl_cli.algos.value.dqn import Algorithm, Policy
 from drl_cli.api import Count, Fraction, Positive, Range
 
 __all__ = ["ACTIONS", "EXPLORATION", "Algorithm", "Config", "Policy"]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drl_cli.algos import dqn
+from drl_cli.algos.value import dqn
 from drl_cli.api import Categorical, Policy, RandomActions, TorchPolicy, torso
 
 

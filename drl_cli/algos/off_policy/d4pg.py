@@ -6,8 +6,8 @@ D4PG is DDPG whose critic predicts a categorical distribution of the return, wit
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous import ddpg
-from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, Random, check_support
+from drl_cli.algos.off_policy import ddpg
+from drl_cli.algos.off_policy._actors import DeterministicPolicy, NoiseConfig, Random, check_support
 from drl_cli.losses.critics import categorical_critic, mean
 from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.optim.gradients import Nets

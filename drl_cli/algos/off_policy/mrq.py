@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.policy import TorchPolicy
+from drl_cli.errors import Refused
 from drl_cli.losses.policy import FORBIDDEN, permitted
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.networks.head import Head
 from drl_cli.networks.mlp import split
+from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context, Refused
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.continuous.actors import Random, SquashedPolicy, squashed
 from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.off_policy._actors import Random, SquashedPolicy, squashed
 from drl_cli.losses.critics import mean, mse
 from drl_cli.losses.distributions import Gaussian
 from drl_cli.optim.gradients import Gradients, Nets

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import Random, SquashedPolicy
-from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
+from drl_cli.algos.off_policy._actors import Random, SquashedPolicy
+from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
+from drl_cli.errors import Refused
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Refused
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction
 

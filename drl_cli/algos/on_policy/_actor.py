@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.errors import Refused
 from drl_cli.losses.distributions import Categorical, Distribution, Gaussian, MultiCategorical, TanhGaussian
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
-from drl_cli.optim.group import Refused
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 
 

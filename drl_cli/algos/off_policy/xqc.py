@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import BatchNormPolicy, Random, check_rows, check_support
-from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
+from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_rows, check_support
+from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import categorical_critic
 from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.optim.gradients import Nets

@@ -21,14 +21,14 @@ from typing import Annotated, Literal
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.learner import LearnerConfig
-from drl_cli.algos.q_learner import Draws, QLearner, Random, like
-from drl_cli.algos.q_policy import QPolicy
+from drl_cli.algos.value._q_learner import Draws, QLearner, Random, like
+from drl_cli.algos.value._q_policy import QPolicy
+from drl_cli.errors import Refused
 from drl_cli.losses import critics
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import backed_up, scaled_log_policy, softmax_policy
 from drl_cli.networks.encoder import View
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Refused
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
 

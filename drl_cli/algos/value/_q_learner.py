@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Learner, by_step
-from drl_cli.algos.q_policy import q_shape
+from drl_cli.algos.value._q_policy import q_shape
 from drl_cli.networks.q_network import QShape
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.schedules import linear

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.continuous.actors import Random, squashed
 from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.off_policy._actors import Random, squashed
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.optimizer_config import Part

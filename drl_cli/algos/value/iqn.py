@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from drl_cli.algos import dqn, qr_dqn
-from drl_cli.algos.q_learner import STILL, Draws, Random
+from drl_cli.algos.value import dqn, qr_dqn
+from drl_cli.algos.value._q_learner import STILL, Draws, Random
 from drl_cli.losses.distributional import midpoints, risky_fraction
 from drl_cli.networks import implicit
 from drl_cli.networks.config import NetworkConfig

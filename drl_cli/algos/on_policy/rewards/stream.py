@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.rollout import Rollouts
-from drl_cli.algos.stacks import like, unjoined
+from drl_cli.errors import Refused
 from drl_cli.losses.returns import gae
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context, ProcessGroup, Refused
+from drl_cli.optim.context import Context
+from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
+from drl_cli.replay.stacks import like, unjoined
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.outside import import_object
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 PART = "reward"
 """The name of the module's part in the algorithm's Params."""
-BUILT_IN = {name: f"drl_cli.algos.rewards.{name}:Module" for name in ("rnd", "icm")}
+BUILT_IN = {name: f"drl_cli.algos.on_policy.rewards.{name}:Module" for name in ("rnd", "icm")}
 """The import paths of the reward modules of this package, by name."""
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.on_policy.actor import check_squash, distribution, log_std_size
-from drl_cli.algos.on_policy.base import Metrics, OnPolicy, OnPolicyConfig
-from drl_cli.algos.rewards.stream import PART, RewardStream
+from drl_cli.algos.on_policy._actor import check_squash, distribution, log_std_size
+from drl_cli.algos.on_policy._base import Metrics, OnPolicy, OnPolicyConfig
+from drl_cli.algos.on_policy.rewards.stream import PART, RewardStream
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses.critics import mean
 from drl_cli.losses.distributions import Distribution

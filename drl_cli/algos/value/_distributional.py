@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from drl_cli.algos import dqn
-from drl_cli.algos.q_learner import Random
+from drl_cli.algos.value import dqn
+from drl_cli.algos.value._q_learner import Random
+from drl_cli.errors import Refused
 from drl_cli.optim.gradients import Nets
-from drl_cli.optim.group import Refused
 from drl_cli.utils.lazy import Tensor
 
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.errors import Refused
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.context import Context
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, num_rows
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import NonNegative, Positive

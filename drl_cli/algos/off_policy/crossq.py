@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.continuous.actors import BatchNormPolicy, Random, check_rows
-from drl_cli.algos.continuous.soft import SoftAlgorithm, SoftConfig
+from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_rows
+from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import twin_critics
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import EnvSpec

@@ -7,8 +7,8 @@ of both target critics, noise on the target's action, and an actor that is updat
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.continuous.actors import DeterministicPolicy, NoiseConfig, Random
 from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.off_policy._actors import DeterministicPolicy, NoiseConfig, Random
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.types import EnvSpec

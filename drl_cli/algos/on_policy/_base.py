@@ -9,8 +9,8 @@ from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Learner, LearnerConfig, steps
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch

@@ -3,15 +3,15 @@
 The network predicts K = `quantiles` quantiles of the return, at the fractions (i + 1/2) / K. The loss is quantile
 regression on the target's quantiles. The policy chooses the action with the largest mean of its quantiles. Priorities
 are |TD errors| of these means. All options of DQN apply, except that `kappa` replaces `loss`. Only the loss differs
-from drl_cli/algos/dqn.py.
+from drl_cli/algos/value/dqn.py.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from drl_cli.algos import distributional, dqn
-from drl_cli.algos.q_learner import Random
+from drl_cli.algos.value import _distributional, dqn
+from drl_cli.algos.value._q_learner import Random
 from drl_cli.losses.critics import quantile_critic
 from drl_cli.losses.distributional import midpoints, risky_share
 from drl_cli.networks.config import NetworkConfig
@@ -23,7 +23,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
 @dataclass(frozen=True)
-class Config(distributional.Config):
+class Config(_distributional.Config):
     """Options of QR-DQN, in addition to those of DQN."""
 
     quantiles: Count = 32
@@ -54,7 +54,7 @@ class Policy(dqn.Policy):
         return mean
 
 
-class Algorithm(distributional.Algorithm):
+class Algorithm(_distributional.Algorithm):
     """Learns the quantiles of QR-DQN in a trainer."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:

@@ -2,7 +2,7 @@
 
 The network predicts the probabilities of `atoms` returns from v_min to v_max. The loss is the cross-entropy with the
 projected target. The policy chooses the action with the largest mean return. All options of DQN apply. Priorities are
-KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/dqn.py.
+KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/value/dqn.py.
 """
 
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from typing import Annotated
 
 import numpy as np
 
-from drl_cli.algos import distributional, dqn
-from drl_cli.algos.q_learner import Random
+from drl_cli.algos.value import _distributional, dqn
+from drl_cli.algos.value._q_learner import Random
+from drl_cli.errors import Refused
 from drl_cli.losses.critics import mean
 from drl_cli.losses.distributional import project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.head import Head
-from drl_cli.optim.group import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Range
@@ -25,7 +25,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
 @dataclass(frozen=True)
-class Config(distributional.Config):
+class Config(_distributional.Config):
     """Options of C51, in addition to those of DQN."""
 
     atoms: Annotated[int, Range(least=2)] = 51
@@ -84,7 +84,7 @@ class Policy(dqn.Policy):
         return np.maximum(divergence, 0.0)
 
 
-class Algorithm(distributional.Algorithm):
+class Algorithm(_distributional.Algorithm):
     """Learns the distributions of C51 in a trainer."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:

@@ -1,0 +1,1 @@
+"""DQN and its descendants: they learn action values and act by the best of them."""
