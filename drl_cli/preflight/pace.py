@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm, title
-from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import NO_UPDATE
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
@@ -19,7 +18,7 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.envs={envs}: one step of all environments is a block of {envs} transitions, which does not fit "
             f"in replay.capacity={replay.num_transitions}; lower worker.envs"
         ]
-    own = list(replay.problems(load_of(config)))
+    own = list(replay.filled(config.load).problems(config.load))
     if own and replay.steps:  # the number of rows can't be computed
         return own
     problems, capacity = [], replay.num_transitions
@@ -45,7 +44,7 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.num_proxies}"
         )
         return problems
-    rows, share = rows_per_block(config), replay.num_rows // config.num_shards
+    rows, share = config.load.block_rows, replay.num_rows // config.num_shards
     if share < (needed := rows + config.algo.n_step * config.worker.envs):
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
         of += f" = {share} sequences" if replay.num_rows < capacity else ""
@@ -87,30 +86,12 @@ def rollout_text(config: Config) -> list[str]:
     batch = f"a batch has {config.trainer.batch_size:,} transitions"
     text = f"rollouts: blocks of {steps} steps in each of {envs} environments; {batch} (worker.unroll sets the steps)"
     is_limited = config.orchestrator.limiter != "none" and not config.num_proxies
-    return [text, *(config.replay.notes(load_of(config)) if is_limited else ())]
-
-
-def load_of(config: Config) -> Load:
-    """Return what the config asks of its replay table."""
-    size, collected = config.trainer.batch_size, config.num_workers * config.rows_per_collect
-    return Load(
-        config.total_env_steps,
-        size,
-        rows_per_block(config),
-        collected,
-        config.mode == "async",
-        config.versions_per_batch,
-    )
-
-
-def rows_per_block(config: Config) -> int:
-    """Return the number of transitions in a block, which a worker, or a proxy for its workers, sends to replay."""
-    return config.rows_per_collect * config.num_workers // (config.num_proxies or config.num_workers)
+    return [text, *(config.replay.filled(config.load).notes(config.load) if is_limited else ())]
 
 
 def band_problems(config: Config) -> list[str]:
     """Return a line if `orchestrator.band` is so narrow that workers and trainers would deadlock."""
-    pace, rows, batches = config.orchestrator, rows_per_block(config), config.updates_per_call
+    pace, rows, batches = config.orchestrator, config.load.block_rows, config.updates_per_call
     needed = required_band(pace.sample_insert_ratio, rows, batches)
     if config.mode != "async" or pace.band is None or pace.band >= needed:
         return []

@@ -76,6 +76,10 @@ class ReplayConfig:
         """How often a queue serves each row."""
         return 1
 
+    def filled(self, load: Load) -> Self:
+        """Return the options with numbers in place of `auto`."""
+        return self
+
     def batches_ahead(self, versions_per_batch: int) -> int:
         """Return how many batches may wait in a queue, so that no row gets too old."""
         raise NotImplementedError

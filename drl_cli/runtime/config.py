@@ -12,6 +12,7 @@ from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.reward_config import RewardConfig
+from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
@@ -165,6 +166,14 @@ class Config:
         """The number of random steps before parameters arrive in mode=async. 0 if every row needs the policy."""
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
+
+    @property
+    def load(self) -> Load:
+        """What this config asks of its replay table. A block comes from a worker, or from a proxy for its workers."""
+        collected = self.num_workers * self.rows_per_collect
+        block_rows, is_async = collected // (self.num_proxies or self.num_workers), self.mode == "async"
+        size, versions = self.trainer.batch_size, self.versions_per_batch
+        return Load(self.total_env_steps, size, block_rows, collected, is_async, versions)
 
     @property
     def is_on_policy(self) -> bool:

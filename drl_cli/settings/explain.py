@@ -217,6 +217,7 @@ def _derived(config: Config) -> dict[str, Any]:
         "orchestrator.sample_load_ratio": here.sample_load_ratio,
         "trainer.updates_per_call": here.updates_per_call,
         "replay.shards": here.num_shards,
+        "replay.max_staleness": getattr(here.replay, "max_staleness", None),
     }
     values = _values(config)
-    return {key: value for key, value in found.items() if values[key] in (None, "auto")}
+    return {key: value for key, value in found.items() if values.get(key, 0) in (None, "auto")}

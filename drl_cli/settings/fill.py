@@ -17,7 +17,10 @@ INSERTS, RANDOM = "orchestrator.min_inserts", "worker.random_steps"
 
 
 def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
-    """Return the config with the numbers of workers, proxies and threads for this machine, or for a cluster's nodes."""
+    """Return the config with numbers in place of null and auto, for this machine or for a cluster's nodes.
+
+    These are the numbers of workers, proxies and threads, and the bound on the age of a queue's rows.
+    """
     single, proxies, num = config.mode == "single", config.worker.proxies, config.worker.num
     if proxies == "auto":
         proxies = 0 if single else len(nodes)
@@ -26,6 +29,7 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
         share = max(1, proxies)
         num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # equal for all proxies
     config = dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num, proxies=proxies))
+    config = dataclasses.replace(config, replay=config.replay.filled(config.load))
     if config.trainer.threads != "auto":
         return config
     return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, threads=num_threads(config)))

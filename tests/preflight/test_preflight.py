@@ -145,19 +145,23 @@ def test_an_unroll_is_the_steps_of_each_environment_in_a_block(config):
 @pytest.mark.parametrize(
     ("overrides", "allowed", "enough"),
     [
-        (("worker.unroll=32",), 4, 8),
+        (("worker.unroll=32",), 16, None),  # auto: 8
+        (("worker.unroll=32", "replay.max_staleness=2"), 4, 8),
+        (("worker.unroll=32", "replay.capacity=12288"), 8, 8),  # room for four batches beside those being collected
         (("worker.unroll=32", "replay.max_staleness=8"), 16, None),
         (("worker.unroll=32", "replay.max_staleness=7"), 14, 8),
         (("worker.unroll=32", "worker.num=4"), 4, None),
         ((), 32, None),
         (("worker.unroll=8",), 16, None),
-        (("worker.unroll=10",), 12, 3),
-        (("worker.unroll=32", "mode=sync"), 4, None),  # in mode=sync, all workers collect with one version
+        (("worker.unroll=10",), 19, None),
+        (("worker.unroll=10", "replay.max_staleness=2"), 12, 3),
+        # In mode=sync, all workers collect with one version.
+        (("worker.unroll=32", "mode=sync", "replay.max_staleness=2"), 4, None),
     ],
 )
 def test_a_line_tells_that_the_bound_on_the_age_lets_workers_wait(config, overrides, allowed, enough):
     sizes = ("algo=appo", "mode=async", "worker.num=16", "worker.envs=16", "trainer.batch_size=1024")
-    made = config(*sizes, *overrides)
+    made = fill(config(*sizes, *overrides))
     limiter, collecting = make_limiter(made), 0
     while collecting < 40 and limiter.may_collect(made.rows_per_collect):
         limiter.issue_collect(made.rows_per_collect)

@@ -49,7 +49,7 @@ def test_one_option_with_the_types_that_it_has(word):
     (section,) = find(word)
     assert section.about.startswith("A queue for on-policy learning")
     assert by_name([section])["replay.shards"].type.text == "1"
-    assert by_name([section])["replay.max_staleness"].type.text == "int >= 0"
+    assert by_name([section])["replay.max_staleness"].type.text == "int >= 0 or auto"
 
 
 def test_an_algorithm_with_what_it_sets_elsewhere():

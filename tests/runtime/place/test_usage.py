@@ -12,11 +12,12 @@ from drl_cli.runtime.messages import ProcessUse
 from drl_cli.runtime.place import usage as module
 from drl_cli.runtime.place.usage import OwnUse, Usage
 
-BURN = "import time; until = time.process_time() + 0.05\nwhile time.process_time() < until: pass\nprint(flush=True)\n"
+# os.times counts in the same steps of 10 ms as /proc, which Usage reads.
+BURN = "import os\nwhile sum(os.times()[:2]) < 0.06: pass\nprint(flush=True)\n"
 
 
 def child(title):
-    """Start a process with this title that uses 0.05 s and then waits."""
+    """Start a process with this title that uses at least 0.05 s and then waits."""
     command = [title, "-c", BURN + "input()"]
     process = subprocess.Popen(command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stdout.readline()
