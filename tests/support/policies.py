@@ -25,9 +25,10 @@ def some_params(config, spec, noise=0.05):
 
 
 def make_policy(folder, *overrides):
-    """Write a run into this folder and return its policy."""
+    """Write a run into this folder and return its policy. Raise Refused as a run does."""
     config = make_config(*SMALL, *overrides)
     spec = read_spec(config.env)
+    load_algorithm(config.algo.name).Policy.check(config.algo, config.network, spec)
     manifest = {"env_steps": 100, "opt_steps": 10}
     return TrainedPolicy(config, spec, some_params(config, spec), folder / "checkpoints" / "step_000000100", manifest)
 
