@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """Options of algorithms with one learning rate."""
+    """Options of the built-in algorithms. All default values are in the algorithm's yaml."""
 
     lr: Positive
 

@@ -5,8 +5,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig, by_step
 from drl_cli.algos.off_policy._actors import Random, squashed
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP
 
 
-@dataclass(frozen=True)
-class SoftConfig(AlgoConfig):
+@dataclass(frozen=True, kw_only=True)
+class SoftConfig(LearnerConfig):
     """Options of SAC that its descendants share."""
 
-    lr: Positive = 3e-4
-    alpha_lr: Positive = 3e-4
-    initial_alpha: Positive = 1.0
-    target_entropy: float | None = None
-    actor_period: Count = 1
+    alpha_lr: Positive
+    initial_alpha: Positive
+    target_entropy: float | None
+    actor_period: Count
 
 
 class SoftAlgorithm(Learner):

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
@@ -39,26 +39,25 @@ ACTOR: Literal["relu"] = "relu"
 """The activation of the actor. Other networks have `network.activation`."""
 
 
-@dataclass(frozen=True)
-class Config(AlgoConfig):
+@dataclass(frozen=True, kw_only=True)
+class Config(LearnerConfig):
     """Options of MR.Q. All noise is in units of half the action range; for discrete actions, half of it is used."""
 
-    encoder_lr: Positive = 1e-4
-    lr: Positive = 3e-4
-    value_horizon: Count = 3
-    target_period: Count = 100
-    noise: NonNegative = 0.2
-    target_noise: NonNegative = 0.2
-    noise_clip: NonNegative = 0.3
-    gumbel_temperature: Positive = 10.0
-    dynamics_weight: NonNegative = 1.0
-    reward_weight: NonNegative = 0.1
-    termination_weight: NonNegative = 0.1
-    contrast_weight: NonNegative = 0.0
-    contrast_temperature: Positive = 0.1
-    pre_activation_weight: NonNegative = 1e-5
-    bins: Count = 65
-    value_max_norm: Positive = 20.0
+    encoder_lr: Positive
+    value_horizon: Count
+    target_period: Count
+    noise: NonNegative
+    target_noise: NonNegative
+    noise_clip: NonNegative
+    gumbel_temperature: Positive
+    dynamics_weight: NonNegative
+    reward_weight: NonNegative
+    termination_weight: NonNegative
+    contrast_weight: NonNegative
+    contrast_temperature: Positive
+    pre_activation_weight: NonNegative
+    bins: Count
+    value_max_norm: Positive
 
 
 class Policy(NetworkPolicy):

@@ -28,13 +28,12 @@ from drl_cli.utils.ranges import Count
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(qr_dqn.Config):
     """Options of IQN, in addition to those of DQN."""
 
-    quantiles: Count = 8
-    target_quantiles: Count = 8
-    policy_quantiles: Count = 32
+    target_quantiles: Count
+    policy_quantiles: Count
 
 
 class Policy(dqn.Policy):
