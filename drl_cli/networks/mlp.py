@@ -100,10 +100,6 @@ class FlatMLP:
         self.grads = _views(self.grad, shapes, ensemble)
         self.nothing = self.flat.new_zeros(0)
 
-    def on(self, part: FlatPart) -> "FlatMLP":
-        """Return the same networks with the parameters of another FlatPart."""
-        return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
-
     def writing(self, grad: Tensor) -> "FlatMLP":
         """Return the same networks; `backward` writes the gradient into `grad` `[size]`."""
         other = copy.copy(self)
