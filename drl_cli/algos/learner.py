@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
+from drl_cli.algos.context import AlgoContext
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
-from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import Part
@@ -50,7 +50,7 @@ class Learner(Algorithm):
     has_own_weights = True
     """False: initial weights come from torch's default generator. Both ways stay, so that a seed gives the same run."""
 
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         if network.memory != "none":
             context = replace(context, compiles=False)  # torch.compile does not take an LSTM or a GRU
         self.config, self.network, self.context, self.seed = config, network, context, seed
@@ -132,7 +132,7 @@ class Learner(Algorithm):
         return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
 
 
-def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
     """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
 
     For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every

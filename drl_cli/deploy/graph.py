@@ -16,6 +16,7 @@ from drl_cli.networks.config import Activation, NetworkConfig
 from drl_cli.networks.head import Head
 from drl_cli.networks.mlp_module import MLP, Embedding
 from drl_cli.networks.modules import ACTIVATIONS
+from drl_cli.optim.products import Products
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
@@ -124,12 +125,20 @@ class _Head(nn.Module):
         return self.layers(products).reshape(-1, len(self.embedded), self.choices).mean(1)
 
 
+class _AnyRows(Products):
+    """Products that are computed in one way, because an exported program does not know the number of rows."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.addmm(bias, x, weight)
+
+
 def _mlp(arrays: Sequence[Array], activation: Activation, kind: type[MLP] = MLP) -> MLP:
     """Return an MLP with the parameters of a Head."""
     weights = [array for array in arrays if array.ndim == 2]
     *hidden, outputs = (weight.shape[1] for weight in weights)
     network = NetworkConfig((*hidden,), activation, "uniform", layer_norm=len(arrays) > 2 * len(weights))
     mlp = kind(len(weights[0]), outputs, network)
+    mlp.products = _AnyRows()
     mlp.flat.data = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
     return mlp
 

@@ -1,4 +1,4 @@
-"""Context: what an algorithm uses for learning, besides its options; and how its updates run."""
+"""Context: what parameters, gradients and optimizers use besides their options, and how updates run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from drl_cli.errors import Refused
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
-from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -25,13 +24,11 @@ _NUMBERS = count()
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm uses for learning, besides its options: device, group of trainers, matrix products, optimizer.
+    """What an update uses: device, group of trainers, matrix products, options of the optimizer.
 
     If `replays`, updates run as lists of tensor operations, see `drl_cli.chains.replays`; `recorded` are these lists.
     If `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
-    if it is None and `compiles`, torch.compile compiles the loss and the gradient. The
-    first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
-    `reward` names a reward module, and has its options.
+    if it is None and `compiles`, torch.compile compiles the loss and the gradient.
     """
 
     device: torch.device
@@ -44,8 +41,6 @@ class Context:
     recorded: list[Replays] = field(default_factory=list)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
-    burn_in: int = 0
-    reward: RewardConfig = field(default_factory=RewardConfig)
 
     @property
     def is_bf16(self) -> bool:

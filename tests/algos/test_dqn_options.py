@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value.dqn import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

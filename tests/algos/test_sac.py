@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy.sac import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))

@@ -8,8 +8,8 @@ from references import sequential
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from drl_cli.algos.on_policy.ppo import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
