@@ -48,7 +48,10 @@ class Learner(Algorithm):
 
     optimizer_class = Optimizer
     has_own_weights = True
-    """False: initial weights come from torch's default generator. Both ways stay, so that a seed gives the same run."""
+    """Whether `self.init` draws the initial weights. If not, torch's default generator does.
+
+    Algorithms differ here so that a seed still gives the same run as in earlier versions.
+    """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         if network.memory != "none":
@@ -103,9 +106,9 @@ class Learner(Algorithm):
         self.optimizer = self.optimizer_class(self.params, lrs, self.context)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of `steps` without observations, the legal-action masks, and the batch for `see`.
+        """Return the columns that a loss needs: those of `steps`, but for the observations the batch itself, for `see`.
 
-        The masks are `mask_now` and `mask_next`, those of obs and next_obs, or None.
+        `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None.
         """
         rows = steps(batch, self.context)
         masks = {"mask_now": action_mask(rows.pop("obs")), "mask_next": action_mask(rows.pop("next_obs"))}

@@ -119,10 +119,10 @@ class _Head(nn.Module):
 
     def _outputs(self, x: Tensor) -> Tensor:
         x = self.trunk(x)
-        if self.embedded is None:
-            return self.layers(x)
-        products = (x.unsqueeze(1) * self.embedded).flatten(0, 1)
-        return self.layers(products).reshape(-1, len(self.embedded), self.choices).mean(1)
+        if self.embedded is not None:
+            x = (x.unsqueeze(1) * self.embedded).flatten(0, 1)
+        out: Tensor = self.layers(x)
+        return out if self.embedded is None else out.reshape(-1, len(self.embedded), self.choices).mean(1)
 
 
 class _AnyRows(Products):

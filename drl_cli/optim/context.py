@@ -26,9 +26,9 @@ _NUMBERS = count()
 class Context:
     """What an update uses: device, group of trainers, matrix products, options of the optimizer.
 
-    If `replays`, updates run as lists of tensor operations, see `drl_cli.chains.replays`; `recorded` are these lists.
-    If `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
-    if it is None and `compiles`, torch.compile compiles the loss and the gradient.
+    If `replays`, updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps. If
+    `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
+    None: never. If `compiles`, torch.compile compiles each loss together with its gradient.
     """
 
     device: torch.device
@@ -73,10 +73,9 @@ class Context:
         return cast(Function, call)
 
     def chained(self, step: Function, owner: Any, skipped: Callable[[], Any] = dict) -> Function:  # Any: any type
-        """Return a gradient step `step(columns)` of `owner` that is compiled as a whole, if and when `chain` says.
+        """Return a function that makes the gradient step `step(columns)` of `owner`, as `chain_of` makes an update.
 
-        The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place. See
-        `drl_cli.chains.chain.Chain`.
+        The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place.
         """
         if self.chain is None and not self.replays:
             return step
@@ -95,9 +94,10 @@ class Context:
         return cast(Function, call)
 
     def chain_of(self, update: Callable[[Any, Any], Any], owner: Any, skipped: Callable[[], Any]) -> Callable[..., Any]:
-        """Return `update(columns, counts)` of `owner` as it runs in this context: replayed, compiled, or as it is.
+        """Return a function that makes the update `update(columns, counts)` of `owner`.
 
-        `skipped` returns what an update returns that was skipped because a value is not finite.
+        This context decides whether the function replays the update, compiles it, or only calls it. If an update is
+        skipped because a value is not finite, the function returns `skipped()`.
         """
         from drl_cli.chains.chain import Chain
         from drl_cli.chains.replays import Replays

@@ -245,12 +245,12 @@ class TorchOptim(OneForEachPart):
 
     @cached_property
     def _known(self) -> set[str]:
-        """The names of what an optimizer keeps, which its first step shows."""
+        """The names of the tensors that an optimizer keeps. One step of a new optimizer shows these names."""
         used = next(iter(self.optimizers.values()))
         value = torch.zeros(1)
         value.grad = torch.zeros(1)
         names = inspect.signature(type(used)).parameters.keys() & used.defaults.keys()
-        optimizer = type(used)([value], **{name: used.defaults[name] for name in names})  # type: ignore[call-arg]
+        optimizer = type(used)([value], **{name: used.defaults[name] for name in names})
         optimizer.step()
         return {key for key, kept in optimizer.state[value].items() if kept is not None}
 
@@ -274,7 +274,7 @@ def _memories(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:
 
 
 def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
-    """Return whether a step changed a number or tensor of the whole part, which is not an option of the run."""
+    """Return whether a step made or changed this number or tensor of the whole part. If not, a resumed run sets it."""
     if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
         return False
     return key not in optimizer.defaults or value is not optimizer.defaults[key]

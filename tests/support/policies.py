@@ -4,10 +4,11 @@ import numpy as np
 from graphs import make_config
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.api import Context
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.roles.normalization import Statistics, make_layout
-from drl_cli.testing.case import Context, torch
+from drl_cli.testing.case import torch
 
 SMALL = ("mode=single", "network.hidden=[16,16]", "network.memory_size=8")
 

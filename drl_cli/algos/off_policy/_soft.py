@@ -49,7 +49,7 @@ class SoftAlgorithm(Learner):
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
-        # The order in which weights are drawn stays, so that a seed gives the same run.
+        # The order in which weights are drawn stays, so that a seed still gives the same run as in earlier versions.
         actor = self.mlp(self.actor_outputs * self.size) if self.has_own_weights else None
         self.critic: Any = self.make_critics()
         self.build(
@@ -89,7 +89,7 @@ class SoftAlgorithm(Learner):
         return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        """Return the random numbers of the critics' loss and, if there is one, of the actor's loss."""
+        """Return the random numbers of the critics' loss, and those of the actor's loss if this update trains it."""
         return self.draw(rows), self.draw(rows) if trains_actor else {}
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:

@@ -193,7 +193,8 @@ class Algorithm(Learner):
         windows = n_step_windows(reward, rows["discount"], valid, config.value_horizon)
         total, discount, last = (column[:, 0] for column in windows)
         each = torch.arange(len(last), device=last.device)
-        zs, mask = next_zs[each, last], None if rows["mask_next"] is None else rows["mask_next"][each, last]
+        zs = next_zs[each, last]
+        mask = None if rows["mask_next"] is None else rows["mask_next"][each, last]
         clip, factor = (config.noise_clip, 1.0) if self.is_box else (0.5 * config.noise_clip, 0.5)
         smoothing = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
         action = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + smoothing
@@ -212,7 +213,10 @@ class Algorithm(Learner):
         return torch.nn.functional.one_hot(action, self.size).float()
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return windows `[B, L, ...]`, and for `see` their first observations and all next observations."""
+        """Return the columns of windows `[B, L, ...]`.
+
+        For `see`, the column `batch` has the first observation of each window and all next observations.
+        """
         names = ("obs", "action", "reward", "discount", "next_obs", "terminated")
         rows = {name: batch[name] for name in names}
         if "valid" not in batch:  # a transition is a window of one step

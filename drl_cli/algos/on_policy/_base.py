@@ -108,7 +108,7 @@ class OnPolicy(Learner):
         return dict(metrics)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of a minibatch for `loss`, which gets the features of `obs` from `features`."""
+        """Return the columns of a minibatch for `loss`. For the observations, `loss` calls the method `features`."""
         if not self.encoder.is_trainable:
             return dict(batch)  # `obs` has features
         rows = steps(batch, self.context)

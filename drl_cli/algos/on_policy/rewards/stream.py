@@ -48,10 +48,10 @@ class Reward:
         return self.bonus(batch)
 
     def observe(self, batch: Batch, group: ProcessGroup) -> None:
-        """Include a batch in statistics of the module, before its bonus is computed; average over `group`."""
+        """Add a batch to the module's statistics, averaged over `group`, before the bonus of the batch is computed."""
 
     def keep(self) -> None:
-        """Keep the statistics of the last batch, because its update was not skipped."""
+        """Keep what `observe` added for the last batch, because the batch's update was not skipped."""
 
 
 class RewardStream:
