@@ -30,7 +30,6 @@ from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.torsos import torso as torso
-from drl_cli.optim.context import Context as Context
 from drl_cli.optim.gradients import Gradients as Gradients
 from drl_cli.optim.gradients import Nets as Nets
 from drl_cli.optim.optimizer import Optimizer as Optimizer

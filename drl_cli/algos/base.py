@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from drl_cli.algos.context import AlgoContext
 from drl_cli.chains import recording
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.head import Head
-from drl_cli.optim.context import Context
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.params import Params
@@ -157,7 +157,7 @@ class Algorithm(ABC):
     optimizer: Optimizer
 
     @abstractmethod
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None: ...
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None: ...
 
     @abstractmethod
     def update(self, batch: Batch, counts: Counts) -> Update:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
+from drl_cli.algos.context import AlgoContext
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
-from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import Part
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """Options of algorithms with one learning rate."""
+    """Options of the built-in algorithms. All default values are in the algorithm's yaml."""
 
     lr: Positive
 
@@ -48,9 +48,12 @@ class Learner(Algorithm):
 
     optimizer_class = Optimizer
     has_own_weights = True
-    """False: initial weights come from torch's default generator. Both ways stay, so that a seed gives the same run."""
+    """Whether `self.init` draws the initial weights. If not, torch's default generator does.
 
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+    Algorithms differ here so that a seed still gives the same run as in earlier versions.
+    """
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         if network.memory != "none":
             context = replace(context, compiles=False)  # torch.compile does not take an LSTM or a GRU
         self.config, self.network, self.context, self.seed = config, network, context, seed
@@ -103,9 +106,9 @@ class Learner(Algorithm):
         self.optimizer = self.optimizer_class(self.params, lrs, self.context)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of `steps` without observations, the legal-action masks, and the batch for `see`.
+        """Return the columns that a loss needs: those of `steps`, but for the observations the batch itself, for `see`.
 
-        The masks are `mask_now` and `mask_next`, those of obs and next_obs, or None.
+        `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None.
         """
         rows = steps(batch, self.context)
         masks = {"mask_now": action_mask(rows.pop("obs")), "mask_next": action_mask(rows.pop("next_obs"))}
@@ -132,7 +135,7 @@ class Learner(Algorithm):
         return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
 
 
-def steps(batch: Batch, context: Context) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
     """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
 
     For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every

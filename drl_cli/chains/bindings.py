@@ -1,7 +1,7 @@
 """Bindings: the functions of torch that call an operator faster than the operator's own object.
 
-`torch.add(x, y)` takes half of the time of `torch.ops.aten.add.Tensor(x, y)`. Both have nearly always the same
-arguments. So a function takes the operator's place if it computes the same from copies of the arguments.
+`torch.add(x, y)` takes half of the time of `torch.ops.aten.add.Tensor(x, y)`. Most functions have the same arguments as
+their operator. A function replaces its operator if both compute the same from copies of the arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _known: dict[Any, Any] = {}
 
 
 def binding(func: Any, args: Any, kwargs: Any) -> Callable[[Any], Any]:
-    """Return what finds the function for an operator, given its result. Call this before the operator runs."""
+    """Return `find(result)`, which returns the function for an operator. Call `binding` before the operator runs."""
     leaves, form = tree_flatten((args, kwargs))
     key = func, str(form), tuple(map(type, leaves))
     candidate = None if key in _known else _candidate(func)

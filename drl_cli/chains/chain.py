@@ -1,12 +1,12 @@
 """Chain: an update that runs as compiled code as soon as it can, and as plain Python until then.
 
-The first calls record the update. If two records are the same program, the program is compiled in a separate process,
-and takes over. Whatever differs between updates selects a program: sizes of the batch, and conditions on the counts,
-such as the period of a delayed actor. Rare programs are not compiled.
+The first calls record the update. If two records are the same program, a separate process compiles the program, and
+later updates run the compiled program. Each size of the batch has its own program, and so has each outcome of the
+conditions on the counts, such as the period of a delayed actor. Rare programs are not compiled.
 
-- `before`: a program is compiled before its first update. The records are undone, so every update is made by the
-  program, also after a resume. Equal seeds give equal weights.
-- `beside`: updates are made by plain Python until the program is ready.
+- `before`: The chain compiles a program before its first update, and undoes the recorded updates. So the program makes
+  every update, also after a resume, and equal seeds give equal weights.
+- `beside`: Plain Python makes the updates until the program is ready.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ class _Variant(Variant):
 
 
 class Chain:
-    """Calls `update(columns, counts)`, which returns tensors in tuples and dicts, or the compiled program of it.
+    """Makes the updates of `owner`: calls `update(columns, counts)` or, when it is ready, the compiled program.
 
-    Updates that are neither compiled nor recorded call `plain`, which makes the same update.
-
-    `owner` is the object whose attributes the update may not change. If a demanded condition fails (`Tape.require`),
-    the program's update is undone and `skipped` is returned.
+    An update returns tensors in tuples and dicts, and may not replace an attribute of `owner`. Updates that are neither
+    compiled nor recorded call `plain`, which makes the same update. If a condition of `Tape.require` fails, the chain
+    undoes the program's update and returns `skipped()`.
     """
 
     def __init__(

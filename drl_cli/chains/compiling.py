@@ -58,7 +58,7 @@ class Compilation:
             raise NotCompiled(str(error)) from error
 
     def _start(self, graph: fx.Graph, record: Record, is_urgent: bool) -> None:
-        """Start the process. Its files have no name: they disappear with it. A pipe could fill up."""
+        """Start the process. It uses files without a name, which disappear at its end, because a pipe could fill up."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
         own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "5"}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # read after the end of the process

@@ -32,12 +32,12 @@ class Path:
         return all(compute(counts) == outcome for compute, outcome in self._conditions)
 
     def share(self) -> float:
-        """Return the share of the first count's values that the path allows, the other counts being large."""
+        """Return the share of the first count's values that the path allows, if the other counts are large."""
         return sum(self.allows((n, *[10**9] * 8)) for n in range(SAMPLES)) / SAMPLES
 
 
 class Probe(int):
-    """An integer, computed from counts, that notes on a path what Python needs to know of it.
+    """An integer, computed from counts, that notes on a path how Python's decisions depend on it.
 
     Sums, products and remainders of a probe and an integer are probes. A comparison notes its outcome. Everything else,
     such as a conversion to a float, notes the value itself: then the path allows only counts with this value.

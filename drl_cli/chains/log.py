@@ -9,9 +9,9 @@
     function = log.function()
     results = function(*batch.values())      # makes the next update
 
-The function calls the same operations with the same tensors. It leaves out everything else: autograd, modules, the
-update's own Python code. So it computes the same bits in about half of the time. `Tape` records a graph for a compiler,
-which has to know what an operation does. A log only calls it again.
+The function calls the same operations with the same tensors. It leaves out autograd, modules and the update's other
+Python code. So it computes the same bits in about half of the time. A `Tape` differs from a log: it records a graph for
+a compiler.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
         return tensor
 
     def effect(self, function: Callable[[Tensor], None], tensor: Tensor) -> None:
-        """Call a function that changes the tensor by something else than an operation, now and in every replay."""
+        """Call a function that changes the tensor by a message to other trainers, now and in every replay."""
         name, called = self._name(tensor), self._value(function)
         self._write([tensor])
         self._lines.append(_Line((), f"{called}({name})", frozenset([name]), has_effect=True))

@@ -34,9 +34,6 @@ class Program:
 
     def __init__(self, record: Record, library: str) -> None:
         self._runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
-        self._keep(record)
-
-    def _keep(self, record: Record) -> None:
         self._storages = [*record.storages]
         self._scalars, self._draws = record.scalars, record.draws
         self._written = [record.storages[index] for index in record.written]

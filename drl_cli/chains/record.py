@@ -35,10 +35,10 @@ class Draw:
 class Record:
     """An update as a graph. Its placeholders are the storages, the batch, the scalars and the draws, in this order.
 
-    `storages` are the captured tensors in one dimension, divided into the parts that are written alone. The graph's
-    first outputs are the new values of the storages with the indices `written`, and the others are the tensors that
-    were given to `Tape.record`. `examples` are tensors of the placeholders' sizes and types. `scalars` compute the
-    scalars from the counts.
+    `storages` are the captured tensors in one dimension. A tensor of which the update writes only some parts is divided
+    into these parts. The graph's first outputs are the new values of the storages with the indices `written`, and the
+    others are the tensors that were given to `Tape.record`. `examples` are tensors with the placeholders' sizes and
+    types. `scalars` compute the scalars from the counts.
     """
 
     graph: fx.Graph
@@ -69,7 +69,7 @@ class Storage:
     changes: Sequence[Piece]
 
     def parts(self) -> list[tuple[int, int]]:
-        """Return where the parts begin and end: each change is one part."""
+        """Return (start, end) of each part: each piece that the update writes, and the elements between them."""
         ends = {0, len(self.flat)} | {end for piece in self.changes for end in (piece.start, piece.stop)}
         return [*pairwise(sorted(ends))]
 
@@ -77,7 +77,8 @@ class Storage:
 def in_parts(graph: fx.Graph, storages: Sequence[Storage], others: Sequence[fx.Node]) -> fx.Graph:
     """Return the graph with its placeholders in order: first the parts of the storages, then the others.
 
-    A part that is read is a placeholder, and no slice of one. So a compiler can write to it in place.
+    An operation that read a slice of a storage now reads the placeholder of the part, so that a compiler can write to
+    the part in place.
     """
     new, known = fx.Graph(), dict[fx.Node, fx.Node]()
     names = (f"x{i}" for i in count())

@@ -21,7 +21,7 @@ HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The base of `Tape` and `Log`. `counts` are the update's counts, which note on `path` what Python asks of them."""
+    """The base of `Tape` and `Log`. `path` has the conditions on `counts` that the update's Python code evaluates."""
 
     wants_plain: bool
     """Whether an optimizer has to make its step with plain operations."""
@@ -51,7 +51,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def guarded(self, what: Any) -> Iterator[None]:
-        """Turn an error of the record into the reason why there is none: the update itself goes on."""
+        """Make an error of the recorder the reason why there is no record, so that the update itself goes on."""
         try:
             yield
         except Unreadable as error:

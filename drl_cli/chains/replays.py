@@ -1,6 +1,6 @@
 """Replays: an update that runs as a list of tensor operations as soon as two updates called the same operations.
 
-Whatever differs between updates selects a list: sizes of the batch, and conditions on the counts, such as the period of
+Each size of the batch has its own list, and so has each outcome of the conditions on the counts, such as the period of
 a delayed actor. Replayed updates compute the same bits as the update itself. After 10, 20, 40, ... replays of a list,
 the update itself runs again, to notice if it has changed.
 """
@@ -32,9 +32,10 @@ class _Variant(Variant):
 
 
 class Replays:
-    """Calls `update(columns, counts)`, which returns tensors in tuples and dicts, or replays it.
+    """Makes the updates of `owner`: calls `update(columns, counts)`, or replays it.
 
-    `owner` is the object whose attributes the update may not change. `why` tells why updates are not replayed.
+    An update returns tensors in tuples and dicts, and may not replace an attribute of `owner`. `why` is the reason why
+    updates are not replayed, or None.
     """
 
     def __init__(self, update: Callable[[Columns, Any], Any], owner: Any) -> None:

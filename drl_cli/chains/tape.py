@@ -9,8 +9,9 @@
 
 The graph's inputs are the storages that the update read and that existed before (parameters, moments, target networks,
 constants), the batch, scalars such as a learning rate, and random numbers. The graph contains gradients and optimizer,
-because autograd and the optimizer call tensor operations too. Python runs only while the tape records. So conditions
-on counts, such as a period, are noted: `Record.path` tells for which counts the graph is the update.
+because autograd and the optimizer call tensor operations too. The graph does not contain the Python code between these
+operations, such as a condition on a count. `Record.path` has these conditions: the graph is the update for all counts
+with the same outcomes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return tensor
 
     def effect(self, function: Callable[[Tensor], None], tensor: Tensor) -> None:
-        """Call a function that changes the tensor by something else than an operation: not in a graph."""
+        """Call a function that changes the tensor by a message to other trainers, which a graph cannot contain."""
         self.fail("a call to other trainers")
         function(tensor)
 

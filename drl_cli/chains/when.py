@@ -1,4 +1,4 @@
-"""When: the time at which whole updates are compiled, in a file of its own that does not import torch."""
+"""When: the time at which whole updates are compiled. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 PATIENCE_S = 20.0
-"""About as long as a compilation takes: who waits this long before it loses at most twice what was possible."""
+"""Seconds of training before a compilation may start: about as long as a compilation takes."""
 REST_S = 60.0
 Note = tuple[int, str]
-"""A level of `logging`, and what to tell the user."""
+"""A level of `logging`, and a message for the user."""
 
 
 class Resettable(Protocol):
@@ -25,7 +25,7 @@ class Resettable(Protocol):
 class When:
     """`before` the first update, or `beside` the updates, from the moment at which `may_start()` is True.
 
-    `chains` are the chains that were made with this time, and `notes` what they have to tell.
+    `chains` are the chains made with this object, and `notes` are their messages for the user.
     """
 
     time: Literal["before", "beside"]
@@ -40,7 +40,7 @@ class When:
         self.notes.append((logging.INFO, text))
 
     def take_notes(self) -> tuple[Note, ...]:
-        """Return what there is to tell, once."""
+        """Return the messages since the last call."""
         notes, self.notes = tuple(self.notes), []
         return notes
 
@@ -51,9 +51,9 @@ class When:
 
 
 class PaysOff:
-    """Whether to compile beside training: after `PATIENCE_S`, if the rest of the run will take `REST_S` or more.
+    """Whether to compile beside training: after PATIENCE_S seconds, if the rest of the run takes at least REST_S.
 
-    So short runs do not compile. The object is called once before each of `planned` updates.
+    Therefore short runs do not compile. The object is called once before each of `planned` updates.
     """
 
     def __init__(self, planned: int, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -12,11 +12,13 @@ from drl_cli.algos.policy import TorchPolicy
 from drl_cli.deploy.head import find_head
 from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
 from drl_cli.envs.units import ArraySpec, Units
+from drl_cli.networks.config import Activation, NetworkConfig
 from drl_cli.networks.head import Head
-from drl_cli.networks.mlp import NORM_EPS
+from drl_cli.networks.mlp_module import MLP, Embedding
 from drl_cli.networks.modules import ACTIVATIONS
+from drl_cli.optim.products import Products
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
-from drl_cli.types import MASK, EnvSpec, leaves
+from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 
 class Graph(nn.Module):
@@ -95,14 +97,13 @@ class _Head(nn.Module):
         super().__init__()
         self.head, self.choices, self.torso, self.memory = head, choices, head.torso, head.memory
         self.state_size = head.memory.state_size if head.memory else 0
-        self.layers, self.trunk = (
-            nn.ParameterList(nn.Parameter(torch.from_numpy(array.copy())) for array in arrays)
-            for arrays in (head.layers, head.trunk)
-        )
+        self.layers, self.trunk = _mlp(head.layers, head.activation), nn.Sequential()
+        if head.norms_trunk:
+            self.trunk.append(_mlp(head.trunk, head.trunk_activation, Embedding))
+        elif head.trunk:
+            self.trunk.extend([_mlp(head.trunk, head.trunk_activation), ACTIVATIONS[head.trunk_activation]()])
         for name, array in {"embedded": head.embedded, "support": head.support}.items():
             self.register_buffer(name, None if array is None else torch.from_numpy(array.copy()))
-        self.step = 4 if head.layer_norm else 2
-        self.activation, self.trunk_activation = ACTIVATIONS[head.activation](), ACTIVATIONS[head.trunk_activation]()
 
     def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: a tensor or a dict
         x = self.torso(obs)
@@ -117,24 +118,29 @@ class _Head(nn.Module):
         return torch.tanh(x) if self.head.is_squashed else x, state
 
     def _outputs(self, x: Tensor) -> Tensor:
-        if len(self.trunk):
-            x = self._mlp(self.trunk, x, self.trunk_activation)
-            x = nn.functional.layer_norm(x, x.shape[1:], eps=NORM_EPS) if self.head.norms_trunk else x
-            x = self.trunk_activation(x)
-        if self.embedded is None:
-            return self._mlp(self.layers, x, self.activation)
-        products = (x.unsqueeze(1) * self.embedded).flatten(0, 1)
-        return self._mlp(self.layers, products, self.activation).reshape(-1, len(self.embedded), self.choices).mean(1)
+        x = self.trunk(x)
+        if self.embedded is not None:
+            x = (x.unsqueeze(1) * self.embedded).flatten(0, 1)
+        out: Tensor = self.layers(x)
+        return out if self.embedded is None else out.reshape(-1, len(self.embedded), self.choices).mean(1)
 
-    def _mlp(self, layers: nn.ParameterList, x: Tensor, activation: nn.Module) -> Tensor:
-        params, last = list(layers), len(layers) - 2
-        for i in range(0, last + 1, self.step):
-            x = x @ params[i] + params[i + 1]
-            if i < last:
-                if self.step == 4:
-                    x = nn.functional.layer_norm(x, x.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
-                x = activation(x)
-        return x
+
+class _AnyRows(Products):
+    """Products that are computed in one way, because an exported program does not know the number of rows."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.addmm(bias, x, weight)
+
+
+def _mlp(arrays: Sequence[Array], activation: Activation, kind: type[MLP] = MLP) -> MLP:
+    """Return an MLP with the parameters of a Head."""
+    weights = [array for array in arrays if array.ndim == 2]
+    *hidden, outputs = (weight.shape[1] for weight in weights)
+    network = NetworkConfig((*hidden,), activation, "uniform", layer_norm=len(arrays) > 2 * len(weights))
+    mlp = kind(len(weights[0]), outputs, network)
+    mlp.products = _AnyRows()
+    mlp.flat.data = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
+    return mlp
 
 
 class _Normalize(nn.Module):

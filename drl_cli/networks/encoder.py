@@ -59,11 +59,6 @@ class Encoder:
         size: int = (inputs if torso is None else torso).size  # type: ignore[assignment]
         return cls(inputs, torso, None if network.memory == "none" else make_memory(network, size, generator))
 
-    def target(self, params: Params) -> Encoder:
-        """Make target networks of the parts, and return an encoder that uses these target networks."""
-        targets: dict[str, Any] = {name: params.target(name).module for name in self.parts}  # Any: the parts' types
-        return Encoder(self.inputs, targets.get("torso"), targets.get("memory"))
-
     def on(self, nets: Any) -> Encoder:  # Any: drl_cli.optim.gradients.Nets
         """Return the same encoder with the torso and the memory of `nets`, which a loss function gets."""
         if not self.is_trainable:

@@ -54,10 +54,16 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
         x += params[i + 1]
         if i < last:
             if step == 4:
-                x -= x.mean(1, keepdims=True)
-                x *= params[i + 2] / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
+                x = norm_numpy(x, params[i + 2])
                 x += params[i + 3]
             x = activate_numpy(x, activation)
+    return x
+
+
+def norm_numpy(x: Array, gain: Array | float = 1.0) -> Array:
+    """Normalise the rows of `x` `[B, n]` to mean 0 and variance 1, in place, and multiply them by `gain`."""
+    x -= x.mean(1, keepdims=True)
+    x *= gain / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
     return x
 
 
@@ -93,10 +99,6 @@ class FlatMLP:
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
         self.nothing = self.flat.new_zeros(0)
-
-    def on(self, part: FlatPart) -> "FlatMLP":
-        """Return the same networks with the parameters of another FlatPart."""
-        return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     def writing(self, grad: Tensor) -> "FlatMLP":
         """Return the same networks; `backward` writes the gradient into `grad` `[size]`."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
+from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.networks.torsos import torso
 from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
@@ -134,6 +135,15 @@ class Critics(MLP):
     ) -> Tensor:
         """Return the outputs `[B, outputs]`, or of an ensemble `[N, B, outputs]`; for the rest, see `MLP.forward`."""
         return super().forward(torch.cat([features, action], -1), masks, first)
+
+
+class Embedding(MLP):
+    """An MLP whose outputs are normalised, without a learned gain, and activated."""
+
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
+        out = super().forward(x, masks, first)
+        embedding: Tensor = ACTIVATIONS[self.activation]()(nn.functional.layer_norm(out, out.shape[-1:]))
+        return embedding
 
 
 class Network(nn.Module):

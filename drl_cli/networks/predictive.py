@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp_module import MLP
-from drl_cli.networks.modules import ACTIVATIONS
+from drl_cli.networks.mlp_module import MLP, Embedding
 
 
 class PredictiveCritic(nn.Module):
@@ -20,9 +19,8 @@ class PredictiveCritic(nn.Module):
 
     def __init__(self, network: NetworkConfig, features: int, actions: int, outputs: int) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[network.activation]()
         *_, width = network.hidden
-        self.encoder = MLP(features + actions, width, network)
+        self.encoder = Embedding(features + actions, width, network)
         one_layer = dataclasses.replace(network, hidden=(width,))
         self.head = MLP(width, outputs, one_layer, last=0.01)
         self.predictor = MLP(width, width, one_layer)
@@ -40,6 +38,5 @@ class PredictiveCritic(nn.Module):
 
     def forward(self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, embedding and predicted next embedding; hidden layers are multiplied by dropout masks."""
-        out = self.encoder(torch.cat([features, action], -1), masks[:-2])
-        embedding = self.activation(nn.functional.layer_norm(out, out.shape[-1:]))
+        embedding = self.encoder(torch.cat([features, action], -1), masks[:-2])
         return self.head(embedding, masks[-2:-1]), embedding, self.predictor(embedding, masks[-1:])

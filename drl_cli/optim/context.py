@@ -1,4 +1,4 @@
-"""Context: what an algorithm uses for learning, besides its options; and how its updates run."""
+"""Context: what parameters, gradients and optimizers use besides their options, and how updates run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from drl_cli.errors import Refused
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
-from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -25,13 +24,11 @@ _NUMBERS = count()
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm uses for learning, besides its options: device, group of trainers, matrix products, optimizer.
+    """What an update uses: device, group of trainers, matrix products, options of the optimizer.
 
-    If `replays`, updates run as lists of tensor operations, see `drl_cli.chains.replays`; `recorded` are these lists.
-    If `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
-    if it is None and `compiles`, torch.compile compiles the loss and the gradient. The
-    first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
-    `reward` names a reward module, and has its options.
+    If `replays`, updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps. If
+    `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
+    None: never. If `compiles`, torch.compile compiles each loss together with its gradient.
     """
 
     device: torch.device
@@ -44,8 +41,6 @@ class Context:
     recorded: list[Replays] = field(default_factory=list)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     total_env_steps: int = 1
-    burn_in: int = 0
-    reward: RewardConfig = field(default_factory=RewardConfig)
 
     @property
     def is_bf16(self) -> bool:
@@ -78,10 +73,9 @@ class Context:
         return cast(Function, call)
 
     def chained(self, step: Function, owner: Any, skipped: Callable[[], Any] = dict) -> Function:  # Any: any type
-        """Return a gradient step `step(columns)` of `owner` that is compiled as a whole, if and when `chain` says.
+        """Return a function that makes the gradient step `step(columns)` of `owner`, as `chain_of` makes an update.
 
-        The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place. See
-        `drl_cli.chains.chain.Chain`.
+        The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place.
         """
         if self.chain is None and not self.replays:
             return step
@@ -100,9 +94,10 @@ class Context:
         return cast(Function, call)
 
     def chain_of(self, update: Callable[[Any, Any], Any], owner: Any, skipped: Callable[[], Any]) -> Callable[..., Any]:
-        """Return `update(columns, counts)` of `owner` as it runs in this context: replayed, compiled, or as it is.
+        """Return a function that makes the update `update(columns, counts)` of `owner`.
 
-        `skipped` returns what an update returns that was skipped because a value is not finite.
+        This context decides whether the function replays the update, compiles it, or only calls it. If an update is
+        skipped because a value is not finite, the function returns `skipped()`.
         """
         from drl_cli.chains.chain import Chain
         from drl_cli.chains.replays import Replays

@@ -111,7 +111,10 @@ class Optimizer:
         self.params.changed(names)
 
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
-        """Measure the norm of the gradient, and clip the parts without their own limit together and others alone."""
+        """Measure the gradient's norm, and clip the gradients.
+
+        A part with its own limit is clipped alone, and all other parts are clipped together.
+        """
         limit = self.config.max_norm
         if limit is not None or self.context.skips or self.limits:
             self.norm = norm = _norm(grads)

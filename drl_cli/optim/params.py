@@ -238,11 +238,6 @@ class Target:
             self._changing, self._has_kept = [*self.module.parameters()], bool(kept(module))
             prepare(self.module, context)
 
-    @property
-    def part(self) -> FlatPart:
-        """The values as a FlatPart, from which networks take their parameters; the gradient is not used."""
-        return FlatPart(self.flat, torch.zeros_like(self.flat))
-
     def __call__(self, *args: Any) -> Tensor:  # Any: the module's arguments
         assert self.module is not None
         out: Tensor = self.module(*args)

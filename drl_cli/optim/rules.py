@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from drl_cli.chains import recording
@@ -137,14 +139,27 @@ class FusedAdam:
         load_tensors(self.state(), state)
 
 
-class OneForEachPart:
-    """A rule with one torch optimizer for each part that has parameters."""
+class OneForEachPart(ABC):
+    """A rule with one torch optimizer for each part that has parameters.
 
-    def __init__(self, parts: Mapping[str, Part]) -> None:
-        self.parts = parts
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+    The tensors and numbers of an optimizer are saved for each of its parameters (`optimizer.<part>.<index>.<name>`) and
+    for the whole part (`optimizer.<part>.group.<name>`).
+    """
 
     is_plain = False
+
+    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig, kind: Any) -> None:
+        self.parts = parts
+        self.optimizers: dict[str, torch.optim.Optimizer] = {
+            name: kind(self.leaves(params, name), **arguments(name, part, kind, config))
+            for name, part in parts.items()
+            if len(params[name].flat)
+        }
+
+    @staticmethod
+    @abstractmethod
+    def leaves(params: Params, name: str) -> Sequence[Tensor]:
+        """Return the tensors of a part that its optimizer changes."""
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         for name in names:
@@ -152,87 +167,11 @@ class OneForEachPart:
                 self.optimizers[name].param_groups[0]["lr"] = self.parts[name].lr * factor
                 self.optimizers[name].step()
 
-
-class TorchOptim(OneForEachPart):
-    """All optimizers of torch.optim except Adam and AdamW. Each works on the flat tensor of its part."""
-
-    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
-        super().__init__(parts)
-        self.name, self.kind, self.flat = config.name, config.kind, dict[str, Tensor]()
-        for name, options in parts.items():
-            part = params[name]
-            if len(part.flat):
-                part.flat.grad = part.grad
-                self.flat[name] = part.flat
-                self.optimizers[name] = self.kind([part.flat], **arguments(name, options, self.kind, config))
-        self.is_plain = config.name in PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
-
-    def step(self, names: Sequence[str], factor: float | Tensor) -> None:
-        if not self.is_plain:
-            super().step(names, factor)
-            return
-        plain_step = PLAIN[self.name]
-        for name in names:
-            if name in self.optimizers:
-                optimizer, flat = self.optimizers[name], self.flat[name]
-                grad = flat.grad if flat.grad is not None else torch.zeros_like(flat)
-                plain_step(optimizer.param_groups[0], optimizer.state[flat], flat, grad, self.parts[name].lr * factor)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the tensors to save; a part has none before its first step."""
-        parts = self.optimizers.items()
-        return {f"optimizer.{n}.{key}": value for n, one in parts for key, value in _memory(one, self.flat[n]).items()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        value = torch.zeros(1)  # one step with a single value shows which tensors are saved for a part
-        value.grad = torch.zeros(1)
-        defaults = next(iter(self.optimizers.values())).defaults if self.optimizers else {}
-        names = inspect.signature(self.kind).parameters.keys() & defaults.keys()
-        optimizer = self.kind([value], **{name: defaults[name] for name in names})
-        optimizer.step()
-        known = set(_memory(optimizer, value))
-        loaded: dict[str, dict[str, Tensor]] = {}
-        for name in self.optimizers:
-            prefix = f"optimizer.{name}."
-            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            if own and own.keys() != known:
-                has = ", ".join(f"'{prefix}{key}'" for key in sorted(own))
-                raise ValueError(f"saved are {has}; {self.name} has {', '.join(sorted(known)) or 'nothing to save'}")
-            for key, value in own.items():
-                if value.ndim and value.shape != self.flat[name].shape:
-                    shapes = tuple(value.shape), tuple(self.flat[name].shape)
-                    raise ValueError(f"saved '{prefix}{key}' has shape {shapes[0]}, needed is {shapes[1]}")
-            loaded[name] = own
-        strange = [key for key in state if key.startswith("optimizer.") and key.split(".")[1] not in self.optimizers]
-        if strange:
-            raise ValueError(f"saved '{min(strange)}' is of another optimizer")
-        for name, own in loaded.items():
-            groups = self.optimizers[name].state_dict()["param_groups"]
-            self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
-
-
-class OwnRule(OneForEachPart):
-    """A class of the user, derived from torch.optim.Optimizer.
-
-    Each object gets the parameters of the part's module in their own shapes. Its tensors and numbers are saved for each
-    parameter (`optimizer.<part>.<index>.<name>`) and for the whole part (`optimizer.<part>.group.<name>`).
-    """
-
-    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig, kind: Any) -> None:
-        super().__init__(parts)
-        for name, options in parts.items():
-            if len(params[name].flat):
-                leaves = params.leaves([name]) if name in params.modules else [params.value(name)]
-                self.optimizers[name] = kind(leaves, **arguments(name, options, kind, config))
-
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to save. A number is saved as a tensor without dimensions, `number.<name>`."""
         saved: dict[str, Tensor] = {}
         for name, optimizer in self.optimizers.items():
-            group = optimizer.param_groups[0]
-            memories = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
-            memories["group"] = {key: value for key, value in group.items() if self._is_changed(optimizer, key, value)}
-            for place, memory in memories.items():
+            for place, memory in _memories(optimizer).items():
                 for key, value in memory.items():
                     if isinstance(value, torch.Tensor):
                         saved[f"optimizer.{name}.{place}.{key}"] = value
@@ -247,9 +186,10 @@ class OwnRule(OneForEachPart):
         for name, value in state.items():
             if name.startswith("optimizer."):
                 _, part, place, key, *_ = [*name.split(".", 3), "", ""]
+                place, key = (place, key) if key else ("0", place)  # earlier versions left out the only index
                 optimizer = self.optimizers.get(part)
                 leaves = optimizer.param_groups[0]["params"] if optimizer else []
-                if optimizer is None or place not in ("group", *map(str, range(len(leaves)))):
+                if optimizer is None or place not in ("group", *map(str, range(len(leaves)))) or not self.knows(key):
                     raise ValueError(f"saved '{name}' is of another optimizer")
                 needed = leaves[int(place)].shape if place != "group" else value.shape
                 if value.ndim == len(needed) and value.shape != needed:
@@ -269,15 +209,72 @@ class OwnRule(OneForEachPart):
             else:  # as in torch.optim, only single values stay on the CPU
                 memory[key] = value.clone() if value.ndim == 0 else value.to(group["params"][0].device, copy=True)
 
+    def knows(self, key: str) -> bool:
+        """Return whether the optimizers keep a tensor or number with this name."""
+        return True
+
+
+class TorchOptim(OneForEachPart):
+    """All optimizers of torch.optim except Adam and AdamW. Each works on the flat tensor of its part."""
+
+    def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
+        super().__init__(params, parts, config, config.kind)
+        self.name = config.name
+        self.is_plain = config.name in PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
+
     @staticmethod
-    def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
-        """Return whether a step changed a number or tensor of the whole part, which is not an option of the run."""
-        if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
-            return False
-        return key not in optimizer.defaults or value is not optimizer.defaults[key]
+    def leaves(params: Params, name: str) -> Sequence[Tensor]:
+        part = params[name]
+        part.flat.grad = part.grad
+        return [part.flat]
+
+    def step(self, names: Sequence[str], factor: float | Tensor) -> None:
+        if not self.is_plain:
+            super().step(names, factor)
+            return
+        for name in names:
+            if name in self.optimizers:
+                (group,) = self.optimizers[name].param_groups
+                (flat,) = group["params"]
+                grad = flat.grad if flat.grad is not None else torch.zeros_like(flat)
+                memory = self.optimizers[name].state[flat]
+                PLAIN[self.name](group, memory, flat, grad, self.parts[name].lr * factor)
+
+    def knows(self, key: str) -> bool:
+        return key in self._known
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """The names of the tensors that an optimizer keeps. One step of a new optimizer shows these names."""
+        used = next(iter(self.optimizers.values()))
+        value = torch.zeros(1)
+        value.grad = torch.zeros(1)
+        names = inspect.signature(type(used)).parameters.keys() & used.defaults.keys()
+        optimizer = type(used)([value], **{name: used.defaults[name] for name in names})
+        optimizer.step()
+        return {key for key, kept in optimizer.state[value].items() if kept is not None}
 
 
-def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that a torch optimizer keeps for one of its parameters."""
-    memory = optimizer.state.get(value, {})
-    return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}
+class OwnRule(OneForEachPart):
+    """A class of the user, derived from torch.optim.Optimizer.
+
+    Each object gets the parameters of the part's module in their own shapes.
+    """
+
+    @staticmethod
+    def leaves(params: Params, name: str) -> Sequence[Tensor]:
+        return params.leaves([name]) if name in params.modules else [params.value(name)]
+
+
+def _memories(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:  # Any: tensors, numbers, others
+    """Return what an optimizer keeps for each of its parameters, by index, and for `group`, the whole part."""
+    (group,) = optimizer.param_groups
+    memories = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
+    return memories | {"group": {key: value for key, value in group.items() if _is_changed(optimizer, key, value)}}
+
+
+def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
+    """Return whether a step made or changed this number or tensor of the whole part. If not, a resumed run sets it."""
+    if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
+        return False
+    return key not in optimizer.defaults or value is not optimizer.defaults[key]

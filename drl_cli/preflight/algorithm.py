@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from drl_cli.algos.base import Policy
+from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.learner import Learner
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import RESOURCES, USER_CODE, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.torsos import describe, torso_name
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
 from drl_cli.optim.products import has_bf16
@@ -92,7 +92,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
     group = ProcessGroup(0, config.trainer.num)
-    context = Context(torch.device("cpu"), group, optimizer=config.optimizer, reward=config.reward)
+    context = AlgoContext(torch.device("cpu"), group, optimizer=config.optimizer, reward=config.reward)
     with as_usage_error(Refused, prefix=f"{name}: "), torch.random.fork_rng(devices=[]):
         params = module.Algorithm(*options, config.seed, context).policy_params()
         policy = module.Policy(*options, config.seed)

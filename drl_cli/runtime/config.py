@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import load_algorithm, module_path
+from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
-from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings

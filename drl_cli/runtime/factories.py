@@ -1,9 +1,9 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
+from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.envs.goals import GoalOutcome
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.frame_table import FrameTable, reference_schema
@@ -47,7 +47,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     algorithm = load_algorithm(config.algo.name).Algorithm
     layout, torch_device = make_layout(config, spec), choose_device(device)
     when = make_when(config, torch_device)
-    context = Context(
+    context = AlgoContext(
         torch_device,
         ProcessGroup(rank, config.trainer.num, config.orchestrator.stall_s),
         skips=config.trainer.on_nonfinite == "skip",

@@ -7,7 +7,16 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import ACTIONS, IN_ORDER, NotAlgorithm, algorithms, installed, load_algorithm, title
+from drl_cli.algos.lookup import (
+    ACTIONS,
+    IN_ORDER,
+    NotAlgorithm,
+    algorithms,
+    installed,
+    load_algorithm,
+    module_path,
+    title,
+)
 from drl_cli.errors import USER_CODE, UsageError, as_usage_error
 from drl_cli.settings.conf import bases, conf_dir, defaults, option_file, options, read_yaml, unreadable
 from drl_cli.settings.synonyms import nearest_algorithm
@@ -54,9 +63,15 @@ def algorithm_options(name: str) -> list[str]:
     return [*node.get("algo", node)]
 
 
-def short_name(algo: type[AlgoConfig]) -> str:
+def short_name(algo: type[Any]) -> str:
     """Return the last part of the name of the module that defines a Config class."""
     return algo.__module__.rpartition(".")[2]
+
+
+def built_in_parent(algo: type[Any]) -> type[AlgoConfig] | None:
+    """Return the first Config class of a built-in algorithm among a class and its parents, or None."""
+    parents = (parent for parent in algo.__mro__ if short_name(parent) in algorithms())
+    return next((parent for parent in parents if module_path(short_name(parent)) == parent.__module__), None)
 
 
 def algorithm_of(option: str) -> str:

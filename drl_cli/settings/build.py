@@ -10,7 +10,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.errors import Problems, UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
-from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.algorithm import built_in_parent, config_class, short_name
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
 from drl_cli.settings.description import Key, config_group
 from drl_cli.settings.judge import judge
@@ -20,6 +20,8 @@ from drl_cli.settings.value_types import MISSING, Group, group_of
 def build(node: Mapping[str, Any]) -> Config:
     """Return the config of a run. Raise UsageError with every problem in `node`."""
     algo = config_class(str(node.get("algo", {}).get("name")))
+    known = {key: value for key, value in default_values(algo).items() if value != MISSING}
+    node = {**node, "algo": {**known, **node["algo"]}}
     problems, config = Problems(), None
     if lacking := _lacking(node):
         algo_node, replay = node["algo"], node["replay"]
@@ -67,10 +69,6 @@ def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
         if name in groups and name != "algo" and isinstance(group, Mapping):
             option = str(group.get("sampler", option)) if name == "replay" else option
             filled[name] = {**option_values(name, option), **group}
-    algo = filled.get("algo")
-    if isinstance(algo, Mapping):
-        values = default_values(config_class(str(algo.get("name"))))
-        filled["algo"] = {**{key: value for key, value in values.items() if value != MISSING}, **algo}
     return filled
 
 
@@ -88,13 +86,21 @@ def option_values(group: str, option: str) -> dict[str, Any]:
 
 
 def default_values(kind: type[Any]) -> dict[str, Any]:
-    """Return the default of each key of a config class as a yaml value, or MISSING if the key has no default."""
-    values = {}
+    """Return the default of each key of a config class as a yaml value, or MISSING if the key has no default.
+
+    A key of a built-in algorithm, or of a class derived from its Config, has its default in the algorithm's yaml.
+    """
+    parent, values = built_in_parent(kind), {}
+    node = option_values("algo", short_name(parent)) if parent else {}
+    node = node.get("algo", node)
+    inherited = {field.name: field.default for field in dataclasses.fields(parent)} if parent else {}
     for field in dataclasses.fields(kind):
         value = MISSING if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
-        values[field.name.rstrip("_")] = to_yaml_keys(value)
+        key = field.name.rstrip("_")
+        is_in_yaml = key in node and field.default is inherited.get(field.name)
+        values[key] = node[key] if is_in_yaml else to_yaml_keys(value)
     return values
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
+from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
 from drl_cli.envs.make import read_spec
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_file
@@ -34,17 +34,17 @@ class Case:
         options = (self.config.algo, self.config.network, self.spec)
         self.extra: Schema = self.module.Policy.extra_columns(*options)
 
-    def algorithm(self, seed: int = 0, context: Context | None = None) -> Algorithm:
+    def algorithm(self, seed: int = 0, context: AlgoContext | None = None) -> Algorithm:
         """Return a new algorithm, made as in a trainer. Also seed torch's default generator."""
         torch.manual_seed(seed)
         context = context or self.context()
         return self.module.Algorithm(self.config.algo, self.config.network, self.spec, seed, context)
 
-    def context(self, group: ProcessGroup | None = None, skips: bool = False, replays: bool = False) -> Context:
+    def context(self, group: ProcessGroup | None = None, skips: bool = False, replays: bool = False) -> AlgoContext:
         burn_in = self.sequences.burn_in if self.sequences else 0
         optimizer, reward, group = self.config.optimizer, self.config.reward, group or ProcessGroup()
         options: dict[str, Any] = {"optimizer": optimizer, "burn_in": burn_in, "reward": reward, "replays": replays}
-        return Context(torch.device("cpu"), group, skips, **options)
+        return AlgoContext(torch.device("cpu"), group, skips, **options)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
         """Return a new policy, made as in a worker, with the parameters of `algorithm`, by default a new algorithm."""

@@ -26,9 +26,9 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from drl_cli.algos.base import Counts
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim import params
-from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 Rows = dict[str, np.ndarray]

@@ -13,9 +13,9 @@ from graphs import make_config
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.api import Context
 from drl_cli.errors import Diverged
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from drl_cli.algos.base import Algorithm, Counts, Update
-from drl_cli.optim.context import Context
+from drl_cli.api import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.params import Params

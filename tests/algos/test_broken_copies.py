@@ -12,8 +12,8 @@ from q_batches import q_batch
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.algos.value._q_learner import STILL
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

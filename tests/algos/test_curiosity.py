@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from drl_cli.algos.on_policy.rewards.stream import RewardStream
+from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
-from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.preflight.algorithm import check_network
 from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.compose import compose

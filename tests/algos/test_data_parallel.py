@@ -10,7 +10,7 @@ from peers import on_group, peers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.optim.context import Context
+from drl_cli.api import Context
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.types import ActionSpec, Column, EnvSpec, flat_columns, gathered, random_obs
 

@@ -14,11 +14,11 @@ from torch.nn import functional
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value import c51, iqn, qr_dqn
 from drl_cli.algos.value._q_learner import STILL
+from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.losses.distributional import project
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from confs import algo_config
 from nets import layers
 from q_batches import q_batch
 from references import flattened, sequential
@@ -12,14 +13,14 @@ from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value.dqn import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
-CONFIG = Config(
-    name="dqn", lr=1e-3, double=True, loss="huber", target_period=3,
+CONFIG = algo_config(
+    "dqn", Config, lr=1e-3, double=True, loss="huber", target_period=3,
     epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=400,
 )  # fmt: skip
 

@@ -6,23 +6,24 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from confs import algo_config
 from nets import layers
 from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value.dqn import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
 NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
-CONFIG = Config(
-    name="dqn", lr=1e-3, double=False, loss="huber", target_period=1000,
+CONFIG = algo_config(
+    "dqn", Config, lr=1e-3, double=False, loss="huber", target_period=1000,
     epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1,
 )  # fmt: skip
 SOFT = {"soft_temperature": 0.2, "munchausen": 0.9}

@@ -2,15 +2,18 @@
 
 import subprocess
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 
 import pytest
 from confs import algo_node
 
 from drl_cli.algos import lookup
+from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import ENTRY_POINTS, NotAlgorithm
+from drl_cli.algos.off_policy import d4pg
 from drl_cli.algos.on_policy import ppo
 from drl_cli.settings.algorithm import refusal
+from drl_cli.settings.build import default_values
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.outside import ModuleRaised
 
@@ -40,12 +43,21 @@ def test_unknown_names_are_refused_with_the_known_names():
         lookup.load_algorithm("sca")
 
 
-@pytest.mark.parametrize("name", lookup.algorithms())
-def test_defaults_of_a_config_equal_its_yaml(name):
-    yaml = algo_node(name)
-    defaults = {f.name: f.default for f in fields(lookup.load_algorithm(name).Config) if f.default is not MISSING}
-    assert defaults.pop("preset") is None  # the yaml of a preset sets it
-    assert defaults == {key: yaml[key] if value is None else type(value)(yaml[key]) for key, value in defaults.items()}
+def test_only_the_yaml_of_a_built_in_algorithm_has_defaults():
+    common = {field.name for field in fields(AlgoConfig)}
+    for name in lookup.algorithms():
+        config = lookup.load_algorithm(name).Config
+        assert {field.name for field in fields(config) if field.default is not MISSING} <= common, name
+        assert default_values(config) == {**algo_node(name), "name": name}
+
+
+def test_a_config_derived_from_a_built_in_one_inherits_the_values_of_its_yaml():
+    @dataclass(frozen=True)
+    class Derived(d4pg.Config):
+        tau: float = 0.25
+        new: int = 3
+
+    assert default_values(Derived) == {**algo_node("d4pg"), "tau": 0.25, "new": 3}
 
 
 def test_policies_need_no_torch():

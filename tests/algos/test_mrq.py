@@ -165,12 +165,12 @@ def the_targets_are_copied_and_the_scale_follows_the_rewards(module):
 
 BROKEN = {
     "embeddings of the online encoder": ("nets.target.state(", "nets.state("),
-    "the encoder learns from the critics": ("nets.value(zsa.detach())", "nets.value(zsa)"),
+    "the encoder learns from the critics": ("nets.value(zsa.detach(),", "nets.value(zsa,"),
     "the model starts at each true state": (
         "pairs.append(nets.pair(zs, ",
         "pairs.append(nets.pair(next_zs[:, step - 1] if pairs else zs, ",
     ),
-    "padding counts": ('torch.where(batch["valid"], loss, 0.0)', "loss"),
+    "padding counts": ("torch.where(valid, loss, 0.0)", "loss"),
     "a loss for each valid step": (".sum(1).mean()", ".mean()"),
     "the termination taken for an embedding": ("[:, 1 : 1 + self.width]", "[:, : self.width]"),
     "padding among the goals": (".masked_fill(~valid.T.unsqueeze(1), FORBIDDEN)", ""),
@@ -190,7 +190,7 @@ BROKEN = {
     ),
     "bins without symexp": ("symlog.abs().expm1()", "symlog.abs()"),
     "one-step targets": ("valid, config.value_horizon)", "valid, 1)"),
-    "the next state of the window's end": ("next_zs[rows, last]", "next_zs[:, -1]"),
+    "the next state of the window's end": ("next_zs[each, last]", "next_zs[:, -1]"),
     "the largest of both critics": ("next_q.amin(0)", "next_q.amax(0)"),
     "target noise not clipped": (".clamp(-clip, clip)", ""),
     "the online actor in the target": ("nets.target.actor", "nets.actor"),
@@ -203,22 +203,19 @@ BROKEN = {
     "the mean error of both critics": (".abs().amax(0)", ".abs().mean(0)"),
 }
 BROKEN_DISCRETE = {
-    "the same Gumbel noise twice": ("half * self.size : (half + 1) * self.size", ": self.size"),
+    "the same Gumbel noise twice": ('random, "next_gumbel"', 'random, "gumbel"'),
     "noise of the whole range": ("(0.5 * config.noise_clip, 0.5)", "(config.noise_clip, 1.0)"),
-    "relaxed target actions": (
-        "torch.nn.functional.one_hot(permitted(action, action_mask(obs)).argmax(-1), self.size).float()",
-        "action",
-    ),
+    "relaxed target actions": ("self.one_hot(permitted(action, mask).argmax(-1))", "action"),
     "another temperature": (" / temperature", ""),
 }
 BROKEN_TARGETS = {
     "targets copied every time": ("counts.opt_steps % self.config.target_period == 0", "True"),
     "the scale before the copy": (
         "            self.params.follow(1.0)  # the target critics keep the scale of their values\n"
-        "            self.critics.rescale()\n",
-        "            self.critics.rescale()\n            self.params.follow(1.0)\n",
+        "            self.value.rescale()\n",
+        "            self.value.rescale()\n            self.params.follow(1.0)\n",
     ),
-    "signed rewards": ('batch["reward"][:, 0].abs().mean()', 'batch["reward"][:, 0].mean()'),
+    "signed rewards": ('rows["reward"][:, 0].abs().mean()', 'rows["reward"][:, 0].mean()'),
 }
 
 
@@ -276,13 +273,24 @@ def test_forbidden_actions_are_never_chosen():
     [
         ({"n_step": 3}, {}, "value_horizon=3"),
         ({}, {"hidden": ()}, "hidden layer"),
-        ({}, {"memory": "gru"}, "no memory"),
-        ({}, {"dropout": 0.1}, "no dropout"),
+        ({}, {"memory": "gru"}, "would learn from single steps"),
     ],
 )
 def test_what_it_lacks_is_refused(options, network, says):
+    config = make(mrq, **options).config
     with pytest.raises(Refused, match=says):
-        make(mrq, network=dataclasses.replace(NETWORK, **network), **options)
+        mrq.Policy.check(config, dataclasses.replace(NETWORK, **network), SPEC)
+
+
+def test_dropout_drops_units_of_the_critics_and_of_their_targets():
+    network = dataclasses.replace(NETWORK, dropout=0.5)
+    plain, dropped = (make(mrq, network=each).learn(windows(SPEC), Counts(1)) for each in (NETWORK, network))
+    assert float(dropped.metrics["q_mean"]) != float(plain.metrics["q_mean"])
+    assert float(dropped.metrics["encoder_loss"]) == float(plain.metrics["encoder_loss"])
+    kept = changed("mrq", ('random["target_masks"]', "()"))
+    target = make(kept, network=network).learn(windows(SPEC), Counts(1))
+    assert float(dropped.metrics["q_mean"]) == float(target.metrics["q_mean"])
+    assert float(dropped.metrics["critic_loss"]) != float(target.metrics["critic_loss"])
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from drl_cli.algos.on_policy.rewards.stream import Reward, RewardStream
+from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.api import Context
 from drl_cli.errors import Refused, UsageError
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
-from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.preflight.algorithm import check_network
 from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.case import equal

@@ -7,7 +7,7 @@ import torch
 from learners import CASES, CPU, LENGTH, VECTOR, Learner, mapped, networks
 
 from drl_cli.algos.base import Counts
-from drl_cli.optim.context import Context
+from drl_cli.api import Context
 
 NAMES = ("d4pg", "ddpg", "mpo", "redq", "sac", "sac_discrete", "td3", "tqc")
 SOFT = ("redq", "sac", "sac_discrete", "tqc")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from confs import algo_config
 from references import flattened, sequential
 from torch.distributions import Normal
 from torch.distributions.transforms import TanhTransform
@@ -12,13 +13,13 @@ from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy.sac import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
-CONFIG = Config(name="sac", lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5)
+CONFIG = algo_config("sac", Config, lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5)
 
 
 def make(activation="tanh", seed=0, spec=SPEC, config=CONFIG):

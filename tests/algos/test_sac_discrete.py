@@ -12,8 +12,8 @@ from torch.distributions import Categorical
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy.sac_discrete import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

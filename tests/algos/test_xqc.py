@@ -8,9 +8,9 @@ from test_tqc import sample
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import xqc
+from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.testing import check_learning
 

@@ -11,12 +11,12 @@ from interpreted import chained_learn, without_compiler
 from learning_cases import NAMES, Alternating, case_of
 
 from drl_cli.algos.base import Counts
+from drl_cli.api import Context
 from drl_cli.chains import chain as chain_module
 from drl_cli.chains import recording
 from drl_cli.chains.chain import MOST_VARIANTS, Chain
 from drl_cli.chains.program import Program
 from drl_cli.chains.when import PaysOff, When
-from drl_cli.optim.context import Context
 
 UNTRACEABLE = {"r2d2": "the result's size depends on values"}
 """R2D2's memory starts again where an episode begins, which depends on the batch."""

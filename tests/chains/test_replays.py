@@ -8,8 +8,8 @@ import torch
 from learning_cases import NAMES, Alternating, case_of
 
 from drl_cli.algos.base import Counts
+from drl_cli.api import Context
 from drl_cli.chains.replays import FIRST_CHECK, MOST_RECORDS, MOST_VARIANTS, Replays
-from drl_cli.optim.context import Context
 from drl_cli.testing.contract import check_replays
 
 

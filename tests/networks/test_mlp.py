@@ -76,23 +76,6 @@ def test_layout_is_weight_then_bias_layer_by_layer_network_by_network():
     assert out.tolist() == [[[40.0]], [[585.0]]]
 
 
-def test_the_same_networks_on_another_part_have_its_weights_and_gradients():
-    mlp = make(ensemble=2)
-    part = Params(CPU, all=len(mlp.flat))["all"]
-    copy = mlp.on(part)
-    assert copy.flat is part.flat
-    assert copy.grad is part.grad
-    copy.flat.copy_(mlp.flat)
-    assert torch.equal(copy.forward(torch.ones(1, 3))[0], mlp.forward(torch.ones(1, 3))[0])
-    x = torch.ones(1, 3)
-    before = mlp.forward(x)[0]
-    copy.flat.mul_(2.0)
-    copy.grad.fill_(1.0)
-    assert torch.equal(mlp.forward(x)[0], before)
-    assert not torch.equal(copy.forward(x)[0], before)
-    assert not mlp.grad.any()
-
-
 def test_split_gives_views_and_refuses_other_sizes():
     shapes = mlp_shapes(3, (5,), 2)
     flat = np.arange(32, dtype=np.float32)

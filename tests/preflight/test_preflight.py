@@ -445,7 +445,6 @@ def test_an_algorithm_that_needs_all_rows_refuses_several_trainers(config):
         (f"{PATCH[0]} algo=impala algo.target_period=4", "algo.target_period=4 needs a network without torso"),
         (f"{PATCH[0]} algo=appo algo.target_period=4", "algo.target_period=4 needs a network without torso"),
         ("env=CartPole-v1 algo=appo algo.target_period=4 network=lstm", "algo.target_period=4 needs a network without"),
-        (f"{PATCH[0]} algo=mrq network.dropout=0.1", "network.dropout=0.1: mrq has no dropout"),
     ],
 )
 def test_an_option_that_does_not_fit_the_algorithm_or_its_actions_is_refused_before_the_run(config, overrides, line):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ from drl_cli.runs.run import read_json
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.run_folder import make_folder
 from drl_cli.settings.algorithm import config_class
-from drl_cli.settings.build import build
+from drl_cli.settings.build import build, default_values
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed as job
@@ -179,7 +179,8 @@ def test_what_is_right_passes(args):
 
 def test_without_a_yaml_the_values_are_the_defaults(composed):
     node = composed("algo=my_pkg.my_algo", "algo.lr=1e-2")
-    defaults = {field.name: field.default for field in fields(config_class("my_pkg.my_algo"))}
+    defaults = default_values(config_class("my_pkg.my_algo"))
+    assert (defaults["margin"], defaults["tau"]) == (1.0, 1.0)  # the second one is in the yaml of DQN
     assert node["algo"] == {**defaults, "name": "my_pkg.my_algo", "lr": 1e-2}
     assert type(build(node).algo).__module__ == "my_pkg.my_algo"
 

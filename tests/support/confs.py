@@ -20,6 +20,6 @@ def algo_node(name):
     return values | node.get("algo", node)
 
 
-def algo_config(name, config_class):
-    """Return these values as the algorithm's Config."""
-    return judge(Key("algo", group_of(config_class)), algo_node(name), config_class)
+def algo_config(name, config_class, **options):
+    """Return these values, and others for `options`, as the algorithm's Config."""
+    return judge(Key("algo", group_of(config_class)), algo_node(name) | options, config_class)

@@ -1,6 +1,5 @@
 """Algorithms for continuous actions: small copies of them, batches, and copies of their files with a fault."""
 
-import dataclasses
 import importlib
 import inspect
 from types import ModuleType
@@ -9,8 +8,8 @@ import torch
 from confs import algo_config
 
 from drl_cli.algos.lookup import module_path
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
@@ -33,7 +32,7 @@ def changed(name, *pairs, **names):
 
 def config_of(module, **options):
     name = module.__name__.rpartition(".")[2]
-    return dataclasses.replace(algo_config(name, module.Config), **options)
+    return algo_config(name, module.Config, **options)
 
 
 def make(module, seed=0, spec=SPEC, network=NETWORK, context=None, **options):

@@ -10,8 +10,8 @@ from confs import algo_config
 
 from drl_cli.algos import learner
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
 
 CPU = Context(torch.device("cpu"))

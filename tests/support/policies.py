@@ -4,10 +4,11 @@ import numpy as np
 from graphs import make_config
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.api import Context
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.roles.normalization import Statistics, make_layout
-from drl_cli.testing.case import Context, torch
+from drl_cli.testing.case import torch
 
 SMALL = ("mode=single", "network.hidden=[16,16]", "network.memory_size=8")
 
@@ -25,9 +26,10 @@ def some_params(config, spec, noise=0.05):
 
 
 def make_policy(folder, *overrides):
-    """Write a run into this folder and return its policy."""
+    """Write a run into this folder and return its policy. Raise Refused as a run does."""
     config = make_config(*SMALL, *overrides)
     spec = read_spec(config.env)
+    load_algorithm(config.algo.name).Policy.check(config.algo, config.network, spec)
     manifest = {"env_steps": 100, "opt_steps": 10}
     return TrainedPolicy(config, spec, some_params(config, spec), folder / "checkpoints" / "step_000000100", manifest)
 

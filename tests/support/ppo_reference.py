@@ -3,12 +3,13 @@
 import dataclasses
 
 import torch
+from confs import algo_config
 from references import sequential
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from drl_cli.algos.on_policy.ppo import Algorithm, Config, Policy
+from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -16,8 +17,9 @@ MAX_NORM = 0.3
 CPU = Context(torch.device("cpu"), optimizer=OptimizerConfig(max_norm=MAX_NORM))
 KINDS = ("box", "discrete")
 SPECS = {kind: EnvSpec("x", Column((5,), "float32"), ActionSpec(kind, 3, kind)) for kind in KINDS}
-CONFIG = Config(
-    name="ppo",
+CONFIG = algo_config(
+    "ppo",
+    Config,
     gamma=0.9,
     n_step=1,
     lr=1e-3,

@@ -1,11 +1,11 @@
 """What algorithms for continuous actions share: policies in numpy, exploration noise, the actor's distribution."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.learner import LearnerConfig
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import TanhGaussian
@@ -16,9 +16,6 @@ from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, num
 from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import NonNegative, Positive
 
-if TYPE_CHECKING:
-    pass
-
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 """The random numbers of one loss, by name.
 
@@ -26,13 +23,13 @@ Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 """
 
 
-@dataclass(frozen=True)
-class NoiseConfig(AlgoConfig):
+@dataclass(frozen=True, kw_only=True)
+class NoiseConfig(LearnerConfig):
     """Options of exploration noise. Noise is in units of half the action range."""
 
-    noise: NonNegative = 0.1
-    noise_kind: Literal["gaussian", "ou"] = "gaussian"
-    ou_theta: Positive = 0.15
+    noise: NonNegative
+    noise_kind: Literal["gaussian", "ou"]
+    ou_theta: Positive
 
 
 class DeterministicPolicy(NetworkPolicy):

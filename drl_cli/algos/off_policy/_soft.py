@@ -5,8 +5,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig, by_step
 from drl_cli.algos.off_policy._actors import Random, squashed
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP
 
 
-@dataclass(frozen=True)
-class SoftConfig(AlgoConfig):
+@dataclass(frozen=True, kw_only=True)
+class SoftConfig(LearnerConfig):
     """Options of SAC that its descendants share."""
 
-    lr: Positive = 3e-4
-    alpha_lr: Positive = 3e-4
-    initial_alpha: Positive = 1.0
-    target_entropy: float | None = None
-    actor_period: Count = 1
+    alpha_lr: Positive
+    initial_alpha: Positive
+    target_entropy: float | None
+    actor_period: Count
 
 
 class SoftAlgorithm(Learner):
@@ -50,7 +49,7 @@ class SoftAlgorithm(Learner):
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
-        # The order in which weights are drawn stays, so that a seed gives the same run.
+        # The order in which weights are drawn stays, so that a seed still gives the same run as in earlier versions.
         actor = self.mlp(self.actor_outputs * self.size) if self.has_own_weights else None
         self.critic: Any = self.make_critics()
         self.build(
@@ -90,7 +89,7 @@ class SoftAlgorithm(Learner):
         return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        """Return the random numbers of the critics' loss and, if there is one, of the actor's loss."""
+        """Return the random numbers of the critics' loss, and those of the actor's loss if this update trains it."""
         return self.draw(rows), self.draw(rows) if trains_actor else {}
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:

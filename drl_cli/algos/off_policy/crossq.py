@@ -14,20 +14,17 @@ from drl_cli.losses.critics import twin_critics
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
+from drl_cli.utils.ranges import Fraction, Natural
 
 ACTIONS = ("box",)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of CrossQ."""
 
-    lr: Positive = 1e-3
-    alpha_lr: Positive = 1e-3
-    actor_period: Count = 3
-    momentum: Fraction = 0.01
-    warm_up: Natural = 100_000
+    momentum: Fraction
+    warm_up: Natural
 
 
 class Policy(BatchNormPolicy):

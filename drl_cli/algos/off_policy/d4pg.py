@@ -18,17 +18,15 @@ from drl_cli.utils.ranges import Count, Fraction, Positive
 ACTIONS, TABLES = ddpg.ACTIONS, ddpg.TABLES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(NoiseConfig):
     """Options of D4PG."""
 
-    n_step: Count = 5
-    lr: Positive = 1e-4
-    critic_lr: Positive = 1e-4
-    tau: Fraction = 0.005
-    atoms: Count = 51
-    v_min: float = -150.0
-    v_max: float = 150.0
+    critic_lr: Positive
+    tau: Fraction
+    atoms: Count
+    v_min: float
+    v_max: float
 
     def __post_init__(self) -> None:
         check_support(self.atoms, self.v_min, self.v_max)

@@ -19,13 +19,12 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(NoiseConfig):
     """Options of DDPG."""
 
-    lr: Positive = 3e-4
-    critic_lr: Positive = 1e-3
-    tau: Fraction = 0.005
+    critic_lr: Positive
+    tau: Fraction
 
 
 class Policy(DeterministicPolicy):

@@ -8,8 +8,8 @@ Regularized Policy Iteration", arXiv 1812.02256).
 import math
 from dataclasses import dataclass
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig, by_step
 from drl_cli.algos.off_policy._actors import Random, SquashedPolicy, squashed
 from drl_cli.losses.critics import mean, mse
 from drl_cli.losses.distributions import Gaussian
@@ -22,17 +22,16 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
-class Config(AlgoConfig):
+@dataclass(frozen=True, kw_only=True)
+class Config(LearnerConfig):
     """Options of MPO."""
 
-    lr: Positive = 3e-4
-    dual_lr: Positive = 1e-2
-    samples: Count = 20
-    target_period: Count = 100
-    epsilon: Positive = 0.1
-    epsilon_mean: Positive = 2.5e-3
-    epsilon_std: Positive = 1e-5
+    dual_lr: Positive
+    samples: Count
+    target_period: Count
+    epsilon: Positive
+    epsilon_mean: Positive
+    epsilon_std: Positive
 
 
 class Policy(SquashedPolicy):

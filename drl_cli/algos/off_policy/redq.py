@@ -21,14 +21,13 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of REDQ."""
 
-    tau: Fraction = 0.005
-    actor_period: Count = 20
-    critics: Count = 10
-    subset: Count = 2
+    tau: Fraction
+    critics: Count
+    subset: Count
 
     def __post_init__(self) -> None:
         if self.subset > self.critics:

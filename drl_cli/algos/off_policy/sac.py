@@ -18,11 +18,11 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of SAC."""
 
-    tau: Fraction = 0.005
+    tau: Fraction
 
 
 class Policy(SquashedPolicy):

@@ -26,12 +26,12 @@ ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of discrete SAC."""
 
-    tau: Fraction = 0.005
-    target_entropy: Fraction = 0.5
+    tau: Fraction
+    target_entropy: Fraction
 
 
 class Policy(NetworkPolicy):

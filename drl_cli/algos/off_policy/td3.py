@@ -13,21 +13,20 @@ from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
+from drl_cli.utils.ranges import Count, Fraction, NonNegative
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(NoiseConfig):
     """Options of TD3."""
 
-    lr: Positive = 3e-4
-    tau: Fraction = 0.005
-    target_noise: NonNegative = 0.2
-    noise_clip: NonNegative = 0.5
-    actor_period: Count = 2
+    tau: Fraction
+    target_noise: NonNegative
+    noise_clip: NonNegative
+    actor_period: Count
 
 
 class Policy(DeterministicPolicy):

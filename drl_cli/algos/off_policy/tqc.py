@@ -21,14 +21,14 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of TQC."""
 
-    tau: Fraction = 0.005
-    critics: Count = 5
-    quantiles: Count = 25
-    dropped: Natural = 2
+    tau: Fraction
+    critics: Count
+    quantiles: Count
+    dropped: Natural
 
     def __post_init__(self) -> None:
         if self.dropped >= self.quantiles:

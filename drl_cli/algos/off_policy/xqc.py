@@ -17,22 +17,20 @@ from drl_cli.optim.gradients import Nets
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, Positive
+from drl_cli.utils.ranges import Count, Fraction
 
 ACTIONS = ("box",)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of XQC."""
 
-    initial_alpha: Positive = 0.01
-    actor_period: Count = 3
-    tau: Fraction = 0.005
-    momentum: Fraction = 0.01
-    atoms: Count = 101
-    v_min: float = -5.0
-    v_max: float = 5.0
+    tau: Fraction
+    momentum: Fraction
+    atoms: Count
+    v_min: float
+    v_max: float
 
     def __post_init__(self) -> None:
         check_support(self.atoms, self.v_min, self.v_max)

@@ -25,7 +25,7 @@ class ActorCriticConfig(OnPolicyConfig):
 
     gae_lambda: Fraction
     value_coef: Positive
-    squash: bool = False
+    squash: bool
 
 
 class ActorCritic(OnPolicy):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.learner import Learner, LearnerConfig, steps
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import EnvSpec
@@ -46,7 +46,7 @@ class OnPolicy(Learner):
     shuffle_stream = 1
     """Added to the run's seed for the order of the rows."""
 
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         super().__init__(config, network, spec, seed, context)
         self.shuffle = self.params.generator("shuffle", seed + self.shuffle_stream, on_cpu=True)
         if network.dropout:
@@ -108,7 +108,7 @@ class OnPolicy(Learner):
         return dict(metrics)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of a minibatch for `loss`, which gets the features of `obs` from `features`."""
+        """Return the columns of a minibatch for `loss`. For the observations, `loss` calls the method `features`."""
         if not self.encoder.is_trainable:
             return dict(batch)  # `obs` has features
         rows = steps(batch, self.context)

@@ -35,7 +35,7 @@ class Config(ppo.Config):
 
     rho_max: Positive
     c_max: Positive
-    target_period: Count = 1
+    target_period: Count
 
 
 class Policy(ppo.Policy):

@@ -35,10 +35,10 @@ class Config(ActorCriticConfig):
     entropy_coef: NonNegative
     normalize_advantage: bool
     target_kl: Positive | None
-    value_clip: Positive | None = None
-    kl_coef: NonNegative = 0.0
-    kl_target: Positive = 0.01
-    entropy_end: NonNegative | None = None
+    value_clip: Positive | None
+    kl_coef: NonNegative
+    kl_target: Positive
+    entropy_end: NonNegative | None
 
 
 class Algorithm(ActorCritic):

@@ -10,12 +10,12 @@ from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(dqn.Config):
     """Options of the distributional algorithms, in addition to those of DQN."""
 
-    risk: Literal["mean", "cvar", "power"] = "mean"
-    risk_level: float = 1.0
+    risk: Literal["mean", "cvar", "power"]
+    risk_level: float
 
     def __post_init__(self) -> None:
         super().__post_init__()

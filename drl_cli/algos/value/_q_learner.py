@@ -29,7 +29,10 @@ STILL = Random()
 
 
 class Draws(NamedTuple):
-    """The random numbers of one update: of the online network, its target, and the chooser of double DQN."""
+    """The random numbers of one update, by network.
+
+    `chooser` is for the online network where it chooses the next actions (double DQN).
+    """
 
     online: Random
     target: Random
@@ -37,15 +40,16 @@ class Draws(NamedTuple):
 
 
 class QLearner(Learner):
-    """Learns the Q network of a loss. The chooser is the online network, with other noise.
+    """Learns a Q network with the loss of a subclass.
 
-    The parts of a Q network are `self.shapes`. Each noisy part has another part with its sigmas, see `self.sigmas`.
+    `shapes` has the shapes of the network's parts, by name. A noisy part has its sigmas in another part of Params, and
+    `sigmas` has the name of that part.
     """
 
     sigma_name = "sigma"
     """The name of the part with the sigmas of the part `{}`."""
     times = 1
-    """Number of inputs of the part `online` for each row."""
+    """Number of inputs of the part `online` for each row of a batch; in IQN, one input for each quantile."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         from drl_cli.networks import q_module  # imports torch

@@ -24,13 +24,13 @@ from drl_cli.utils.ranges import Range
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(_distributional.Config):
     """Options of C51, in addition to those of DQN."""
 
-    atoms: Annotated[int, Range(least=2)] = 51
-    v_min: float = -10.0
-    v_max: float = 10.0
+    atoms: Annotated[int, Range(least=2)]
+    v_min: float
+    v_max: float
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -37,7 +37,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 EXPLORATION = ("epsilon", "temperature")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
     """Options of DQN."""
 
@@ -47,14 +47,14 @@ class Config(LearnerConfig):
     epsilon_start: Fraction
     epsilon_end: Fraction
     epsilon_steps: Count
-    tau: Fraction = 1.0
-    dueling: bool = False
-    noisy: bool = False
-    soft_temperature: NonNegative = 0.0
-    munchausen: Fraction = 0.0
-    munchausen_floor: Annotated[float, Range(most=0)] = -1.0
-    temperature: NonNegative = 0.0
-    rescale: NonNegative = 0.0
+    tau: Fraction
+    dueling: bool
+    noisy: bool
+    soft_temperature: NonNegative
+    munchausen: Fraction
+    munchausen_floor: Annotated[float, Range(most=0)]
+    temperature: NonNegative
+    rescale: NonNegative
 
     def __post_init__(self) -> None:
         if self.munchausen and not self.soft_temperature:

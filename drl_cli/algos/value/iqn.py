@@ -28,13 +28,12 @@ from drl_cli.utils.ranges import Count
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(qr_dqn.Config):
     """Options of IQN, in addition to those of DQN."""
 
-    quantiles: Count = 8
-    target_quantiles: Count = 8
-    policy_quantiles: Count = 32
+    target_quantiles: Count
+    policy_quantiles: Count
 
 
 class Policy(dqn.Policy):
@@ -88,11 +87,13 @@ class Algorithm(qr_dqn.Algorithm):
         """Return the quantiles `[N, A, K]` at `random.fraction`, which is `[N, K]`, or `[K]` for all rows (eq. 4)."""
         assert random.fraction is not None
         inputs = implicit.cosines(random.fraction)
-        embedded, state = nets.embedding(inputs.flatten(0, -2)).relu().view(*inputs.shape[:-1], -1), x
+        embedded = nets.embedding(inputs.flatten(0, -2)).relu().view(*inputs.shape[:-1], -1)
+        state = x
         if "trunk" in self.shapes:
             state = getattr(torch.nn.functional, self.network.activation)(self.part(nets, "trunk", x, random))
         product = state.unsqueeze(1) * embedded  # [N, K, W]
-        return self.part(nets, "online", product.flatten(0, 1), random).view(len(x), -1, self.num_actions).mT
+        quantiles = self.part(nets, "online", product.flatten(0, 1), random)
+        return quantiles.view(len(x), -1, self.num_actions).mT
 
     def means(self, nets: Nets, x: Tensor, random: Random = STILL) -> Tensor:
         return super().means(nets, x, random._replace(fraction=self.mean_fraction))

@@ -22,12 +22,12 @@ from drl_cli.utils.ranges import Count, NonNegative
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(_distributional.Config):
     """Options of QR-DQN, in addition to those of DQN."""
 
-    quantiles: Count = 32
-    kappa: NonNegative = 1.0
+    quantiles: Count
+    kappa: NonNegative
 
     @property
     def outputs(self) -> int:

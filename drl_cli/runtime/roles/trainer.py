@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts
+from drl_cli.algos.context import AlgoContext
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import PeerLost
 from drl_cli.replay.frames import UNIQUE, Stacking
 from drl_cli.replay.stacks import FrameBatch, Stacks
@@ -31,8 +31,8 @@ class Trainer:
 
     def __init__(
         self,
-        build: Callable[[Context], Algorithm],
-        context: Context,
+        build: Callable[[AlgoContext], Algorithm],
+        context: AlgoContext,
         normalizer: BatchNormalizer | None = None,
         stackings: Mapping[str, Stacking] = MappingProxyType({}),
     ) -> None:

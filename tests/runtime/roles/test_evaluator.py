@@ -7,8 +7,8 @@ from graphs import make_config
 from gymnasium.spaces import Box
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
-from drl_cli.optim.context import Context
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
 from drl_cli.utils.lazy import torch
 

@@ -38,7 +38,7 @@ def make(tmp_path):
 
 def params_of(manage):
     from drl_cli.algos.lookup import load_algorithm
-    from drl_cli.optim.context import Context
+    from drl_cli.api import Context
     from drl_cli.utils.lazy import torch
 
     config = manage.config

@@ -10,10 +10,10 @@ import torch
 from graphs import TINY, make_config
 
 from drl_cli.algos.base import Algorithm, Update
+from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
 from drl_cli.optim import products
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params

@@ -9,9 +9,9 @@ from graphs import COUNTER, TINY, make_config
 from peers import on_group, peers
 
 from drl_cli.algos.base import Algorithm, Update
+from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed
-from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime.factories import make_trainer

@@ -7,8 +7,8 @@ from graphs import TINY, make_config
 from walks import Walk, check_states, unrolled
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
-from drl_cli.optim.context import Context
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.runtime.roles.worker import Worker

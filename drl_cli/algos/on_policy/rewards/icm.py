@@ -7,9 +7,9 @@ from torch.nn import functional
 from drl_cli.algos.base import Batch
 from drl_cli.algos.on_policy.rewards.features import Features, mlp
 from drl_cli.algos.on_policy.rewards.stream import Reward
+from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import ProcessGroup
-from drl_cli.optim.reward_config import RewardConfig
 from drl_cli.types import EnvSpec
 
 

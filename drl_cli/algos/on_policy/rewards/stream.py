@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from drl_cli.algos.base import Batch
+from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.rollout import Rollouts
 from drl_cli.errors import Refused
 from drl_cli.losses.returns import gae
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.context import Context
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.replay.stacks import like, unjoined
@@ -48,10 +48,10 @@ class Reward:
         return self.bonus(batch)
 
     def observe(self, batch: Batch, group: ProcessGroup) -> None:
-        """Include a batch in statistics of the module, before its bonus is computed; average over `group`."""
+        """Add a batch to the module's statistics, averaged over `group`, before the bonus of the batch is computed."""
 
     def keep(self) -> None:
-        """Keep the statistics of the last batch, because its update was not skipped."""
+        """Keep what `observe` added for the last batch, because the batch's update was not skipped."""
 
 
 class RewardStream:
@@ -60,14 +60,14 @@ class RewardStream:
     The module is a part `reward` of the algorithm's Params (`modules`), and the algorithm has a critic of the stream.
     """
 
-    def __init__(self, module: Any, context: Context) -> None:  # Any: a Reward that is a torch module
+    def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
         self.module, self.context = module, context
         module.register_buffer("moments", torch.zeros(3))  # number of batches, mean and mean square of the bonus
         self.modules: dict[str, nn.Module] = {PART: module}
         self._moments: Tensor = module.moments
 
     @classmethod
-    def build(cls, context: Context, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
+    def build(cls, context: AlgoContext, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
         """Return the stream of the module that `reward=` names, or None. Raise Refused if it is no reward module."""
         config = context.reward
         if config.name == "none":
