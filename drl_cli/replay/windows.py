@@ -33,9 +33,6 @@ class WindowTable(ReplayTable):
         super().insert({name: column for name, column in columns.items() if name != "discount"}, versions)
         self._link(columns["source"])
 
-    def write(self, row_ids: Array, columns: Columns) -> None:
-        raise ValueError("the rows of windows can't be changed; WRITES needs replay.rows=transitions or sequences")
-
     def state(self) -> State:
         newest = np.array([*self.newest.items()], np.int64).reshape(-1, 2)
         return super().state() | {"successor": self.successor.copy(), "newest": newest}
@@ -62,7 +59,7 @@ class WindowTable(ReplayTable):
         is_last = np.roll(is_first, -1)
         self.newest |= dict(zip(sources[is_last].tolist(), rows[is_last].tolist(), strict=True))
         self.successor[rows % store.capacity] = rows % store.capacity
-        is_held = (before >= 0) & store.holds(before)
+        is_held = store.holds(before)
         rows, before = rows[is_held], before[is_held]
         slots, slots_before = rows % store.capacity, before % store.capacity
         follows = ~(columns["terminated"][slots_before] | columns["truncated"][slots_before])
@@ -98,9 +95,18 @@ class WindowTable(ReplayTable):
             columns["state"] = stored["state"].take(slots, 0)
         return columns
 
-    def _combine(self, slots: Array, priorities: Array) -> Array:
-        """Mix the priorities `[n, length]` of the steps into one for each row, without the padding."""
-        return mix(priorities, self._walk(slots)[1], self.eta)
+    def _row_ids(self, slots: Array) -> Array:
+        """Return the ids `[..., length]` of the windows' steps, -1 for padding."""
+        path, valid = self._walk(slots)
+        return np.where(valid, self.store.row_ids(path), -1)
+
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
+        """Set the priority of each window's first step: the mix of the priorities `[..., length]` of its steps.
+
+        The ids have to be those of the sample, because a window may have got more steps since.
+        """
+        mixed = mix(priorities.reshape(-1, self.length), row_ids.reshape(-1, self.length) >= 0, self.eta)
+        super().update_priorities(row_ids[..., 0], mixed.reshape(row_ids.shape[:-1]))
 
 
 def window_schema(schema: Schema) -> Schema:
