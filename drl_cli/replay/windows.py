@@ -14,10 +14,13 @@ class WindowTable(ReplayTable):
 
     `successor[slot]` is the slot of the next step of the episode, or `slot` if the table does not have this step. A
     window ends early at the end of an episode and at the newest row. The rest is padding, as in sequences: all columns
-    are 0, and `valid` is False. `state` is the policy's recurrent state before the first step.
+    are 0, and `valid` is False. `state` is the policy's recurrent state before the first step, or with
+    `has_step_states` before each step.
 
     The discount is computed from `terminated`, so that the index needs no additional memory.
     """
+
+    has_step_states = False
 
     def __init__(self, store: RingStore, sampler: Sampler, length: int, gamma: float, eta: float) -> None:
         super().__init__(store, sampler)
@@ -83,7 +86,8 @@ class WindowTable(ReplayTable):
     def _take(self, slots: Array) -> Columns:
         path, valid = self._walk(slots)
         stored = self.store.columns
-        columns = {name: column.take(path, 0) for name, column in stored.items() if name != "state"}
+        once = () if self.has_step_states else ("state",)
+        columns = {name: column.take(path, 0) for name, column in stored.items() if name not in once}
         columns["discount"] = (~columns["terminated"]) * np.float32(self.gamma)
         padding = (~valid).ravel().nonzero()[0]
         if len(padding):
@@ -91,9 +95,7 @@ class WindowTable(ReplayTable):
                 if column.dtype != object:  # the table that wraps this one makes the images, and their padding
                     column.reshape(-1, *column.shape[valid.ndim :])[padding] = 0
         columns["valid"] = valid
-        if "state" in stored:
-            columns["state"] = stored["state"].take(slots, 0)
-        return columns
+        return columns | {name: stored[name].take(slots, 0) for name in once if name in stored}
 
     def _row_ids(self, slots: Array) -> Array:
         """Return the ids `[..., length]` of the windows' steps, -1 for padding."""
