@@ -31,7 +31,8 @@ class Context:
     If `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
     if it is None and `compiles`, torch.compile compiles the loss and the gradient. The
     first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
-    `reward` names a reward module, and has its options.
+    `reward` names a reward module, and has its options. `total_env_steps` is the planned length of the run, for
+    schedules over environment steps.
     """
 
     device: torch.device
