@@ -20,7 +20,6 @@ from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, St
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.torch_ops import one_thread
 
-
 RANDOM = "is_random"
 """Name of the extra column that marks random actions of the warm-up, bool `[E]`."""
 Sample: TypeAlias = "Callable[[Any, PreviousStep | None], tuple[Tensor, dict[str, Tensor]]]"  # Any: the observations
