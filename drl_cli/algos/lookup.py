@@ -17,9 +17,9 @@ ENTRY_POINTS = "drl_cli.algos"
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
-IN_ORDER = ("sequences", "fifo", "fifo-once")
-"""Samplers that serve the steps of an episode in order, which a recurrent network needs."""
-CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": tuple(SAMPLERS)}
+IN_ORDER = ("sequences", "windows", "fifo", "fifo-once")
+"""Tables that serve the steps of an episode in order, which a recurrent network needs."""
+CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": (*SAMPLERS, "windows")}
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "MODES": MODES,
     "TABLES": ("uniform", "prioritized"),
@@ -41,11 +41,13 @@ class AlgoModule(Protocol):
     """The module of an algorithm: three classes, and constants that state which runs can use the algorithm.
 
     `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
-    modes, by default all. `TABLES` lists the supported replay samplers, by default uniform and prioritized.
+    modes, by default all. `TABLES` lists the supported replay tables, by default uniform and prioritized; an algorithm
+    of sequences also supports windows.
     `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
     False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
     `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
-    that `Update.columns` replaces, by default none.
+    that `Update.columns` replaces, by default none. If `STEP_STATES` is True, or WRITES lists `state`, the column
+    `state` of windows is `[B, L, S]`, the recurrent state before each step, and otherwise `[B, S]`.
     """
 
     __doc__: str | None
@@ -56,6 +58,7 @@ class AlgoModule(Protocol):
     WRITES: tuple[str, ...]
     WEIGHTS: bool
     REWARDS: bool
+    STEP_STATES: bool
     Config: type[AlgoConfig]
     Policy: type[Policy]
     Algorithm: type[Algorithm]
@@ -106,7 +109,7 @@ def load_algorithm(name: str) -> AlgoModule:
     except NotFound as error:
         known = ", ".join([*algorithms(), *installed()])
         raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error
-    for constant, default in {**DEFAULTS, "WEIGHTS": True, "REWARDS": False}.items():
+    for constant, default in {**DEFAULTS, "WEIGHTS": True, "REWARDS": False, "STEP_STATES": False}.items():
         vars(module).setdefault(constant, default)
     if problems := _lacks(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")

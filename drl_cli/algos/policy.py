@@ -1,8 +1,9 @@
 """Base classes of policies: NetworkPolicy evaluates an MLP in numpy, TorchPolicy evaluates torch modules."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,11 @@ from drl_cli.optim.params import Params
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, map_parts, num_rows
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.torch_ops import one_thread
+
+RANDOM = "is_random"
+"""Name of the extra column that marks random actions of the warm-up, bool `[E]`."""
+Sample: TypeAlias = "Callable[[Any, PreviousStep | None], tuple[Tensor, dict[str, Tensor]]]"  # Any: the observations
+"""A function that returns actions `[E, ...]` and extra columns, as `TorchPolicy.sample`."""
 
 
 class RandomActions(Policy):
@@ -110,13 +116,20 @@ class TorchPolicy(RandomActions):
     A subclass defines `build` and one of these:
 
     - `choose`, for a deterministic policy, and `explored` to explore
-    - `distribution`, for a stochastic policy, which may have extra columns and a memory
+    - `distribution`, for a stochastic policy, which may have extra columns
+
+    With both, `greedy` calls `choose`. A policy may have a memory. If `extra_columns` declares `is_random` (bool), the
+    base class adds it: it is True in the rows of the warm-up, whose extra columns come from untrained networks.
 
     `build` must return the modules under the same names and in the same order as `Algorithm.policy_parts`.
     """
 
     memory_size = 0
     """Length of one environment's recurrent state, `self.memory` `[E, memory_size]`. It is 0 without a memory."""
+    searches = True
+    """Whether `greedy` acts by `choose`. If False, it acts by `prior`."""
+    exploration: Mapping[str, Any] = MappingProxyType({})  # Any: a float, or an array
+    """The exploration values, as `explore` gets them. Empty until the first parameters arrive."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
@@ -134,9 +147,20 @@ class TorchPolicy(RandomActions):
         """Return the modules that the policy needs (name -> module)."""
 
     def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the best actions `[E, ...]` for observations `[E, ...]`; the default is the distribution's mode."""
+        """Return the best actions `[E, ...]` for observations `[E, ...]`; the default is the distribution's mode.
+
+        A policy with a memory reads and sets `self.memory`, as in `distribution`.
+        """
         mode: Tensor = self.distribution(obs, None)[0].mode
         return mode
+
+    def prior(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
+        """Return the best actions `[E, ...]` by the networks alone, which drl-export can export.
+
+        A policy whose `choose` searches overrides this method. `greedy` calls it in place of `choose` if `searches` is
+        False.
+        """
+        return self.choose(obs)
 
     def explored(self, action: Array, obs: Obs) -> Array:
         """Return exploring actions, given the best actions `[E, ...]`; the default returns `action` unchanged."""
@@ -155,35 +179,53 @@ class TorchPolicy(RandomActions):
 
     def sample(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return exploring actions `[E, ...]` and all extra columns; the default samples from `distribution`."""
+        if not self.is_stochastic:
+            return self.choose(obs), {}
         distribution, columns = self.distribution(obs, last)
         if "log_prob" not in self.columns:
             return distribution.sample(self.rng), columns
         action, log_prob = distribution.sample_log_prob(self.rng)
         return action, {**columns, "log_prob": log_prob}
 
+    def warm_up(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> dict[str, Tensor]:
+        """Return the extra columns of random actions; the default calls `sample`, as if these actions were its own.
+
+        Override this method if `sample` is slow, or if its columns mislead as long as the networks are not trained.
+        """
+        return self.sample(obs, last)[1]
+
     def load(self, params: Array) -> None:
         self.params.load_vector(list(self.modules), params)
 
+    def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
+        self.exploration = values
+
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        if not self.is_stochastic:
+        if self.is_stochastic:
+            return self._columns(obs, last, self.sample)
+        if not (self.columns or self.memory_size):
             return {"action": self.explored(self.greedy(obs, last), obs)}
-        return self._columns(obs, last)
+        columns = self._columns(obs, last, self.sample)
+        return {**columns, "action": self.explored(columns["action"], obs)}
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         if not (self.columns or self.memory_size):
             return {"action": self.draw(obs)}
-        columns, action = self._columns(obs, last), self.draw(obs)  # the memory needs the forward pass, too
-        if "log_prob" in columns:
+        columns = self._columns(obs, last, self._warm_up)
+        columns["action"] = self.draw(obs)
+        if "log_prob" in self.columns:
             columns["log_prob"] = self._random_log_prob(obs)
-        return {**columns, "action": action}
+        if RANDOM in self.columns:
+            columns[RANDOM] = np.ones(num_rows(obs), np.bool_)
+        return columns
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         with torch.no_grad(), one_thread():
-            if self.memory_size:
-                tensors, previous, _ = self._tensors(obs, last)
+            tensors, previous, _ = self._tensors(obs, last)
+            if self.memory_size and type(self).choose is TorchPolicy.choose:
                 mode: Array = self.distribution(tensors, previous)[0].mode.numpy()
                 return mode
-            action: Array = self.choose(map_parts(torch.from_numpy, obs)).numpy()
+            action: Array = (self.choose if self.searches else self.prior)(tensors).numpy()
         return action
 
     @property
@@ -199,14 +241,19 @@ class TorchPolicy(RandomActions):
         super().load_state(state)
         self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
 
-    def _columns(self, obs: Obs, last: PreviousStep | None) -> Columns:
-        """Return the actions and extra columns of `sample`."""
+    def _columns(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
+        """Return the actions and extra columns of `sample`, with those columns that the base class adds."""
         with torch.no_grad(), one_thread():
             tensors, previous, before = self._tensors(obs, last)
-            action, columns = self.sample(tensors, previous)
+            action, columns = sample(tensors, previous)
         if "state" in self.columns:
             columns = {**columns, **before}
+        if RANDOM in self.columns:
+            columns = {**columns, RANDOM: torch.zeros(num_rows(obs), dtype=torch.bool)}
         return {"action": action.numpy(), **{name: column.numpy() for name, column in columns.items()}}
+
+    def _warm_up(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        return torch.zeros(0), self.warm_up(obs, last)
 
     def _tensors(self, obs: Obs, last: PreviousStep | None) -> tuple[Any, PreviousStep | None, dict[str, Tensor]]:
         """Return observations and the previous step as tensors, and the column `state`; prepare `self.memory`."""

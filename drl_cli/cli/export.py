@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
-from drl_cli.deploy.formats import Format, check
+from drl_cli.deploy.formats import Format, check, not_exported
 from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
@@ -44,6 +44,8 @@ def export(options: Options) -> int:
     with acting(policy.config, policy.run / "export"):
         folder, parity = write(policy, options.format, options.episodes)
     print(f"{policy.run.name}  {policy.checkpoint.name}  ->  {relative_path(folder)}")
+    if line := not_exported(load_algorithm(config.algo.name).Policy, config.network):
+        print(line)
     print(
         f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; "
         f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}"

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from drl_cli.algos.policy import TorchPolicy
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
 from drl_cli.deploy.formats import FILES, Format, check
@@ -29,6 +30,8 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
     """
     policy = trained.policy.policy if isinstance(trained.policy, NormalizedPolicy) else trained.policy
     check(type(policy), trained.config.network, format)
+    if isinstance(policy, TorchPolicy):
+        policy.searches = False  # the export is compared with the policy without its search
     folder = trained.run / "export" / f"{format}-{trained.checkpoint.name}"
     draft = make_draft(folder)
     try:

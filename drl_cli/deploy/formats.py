@@ -35,9 +35,13 @@ TRACED = Kind(
     *("your own `TorchPolicy`", ("torch", "onnx")),
     ", if torch can trace its modules: write `x.shape[0]`, not `len(x)`",
 )
+SEARCHES = Kind(
+    *("your own `TorchPolicy` with a search (it overrides `prior`)", ("torch", "onnx")),
+    ": its prior, without the search",
+)
 REMEMBERS = Kind("your own `TorchPolicy` with a memory", ())
 OWN = Kind("your own policy with a method `greedy` or `forward`", ())
-KINDS = (BUILT_IN, OWN_TORSO, TRACED, REMEMBERS, OWN)
+KINDS = (BUILT_IN, OWN_TORSO, TRACED, SEARCHES, REMEMBERS, OWN)
 
 
 def kind_of(policy: type[Policy], network: NetworkConfig) -> Kind:
@@ -46,7 +50,17 @@ def kind_of(policy: type[Policy], network: NetworkConfig) -> Kind:
         return BUILT_IN if network.torso in TORSOS else OWN_TORSO
     if not issubclass(policy, TorchPolicy) or policy.greedy is not TorchPolicy.greedy:
         return OWN
-    return REMEMBERS if policy.memory_size else TRACED
+    if policy.memory_size:
+        return REMEMBERS
+    return TRACED if policy.prior is TorchPolicy.prior else SEARCHES
+
+
+def not_exported(policy: type[Policy], network: NetworkConfig) -> str | None:
+    """Return a line that names what an export of this policy lacks, or None if it is complete."""
+    if kind_of(policy, network) is not SEARCHES:
+        return None
+    name = f"{policy.__module__}.{policy.__name__}"
+    return f"the search of {name} is not exported: the file acts by its prior; {LOAD} in Python to search"
 
 
 def check(policy: type[Policy], network: NetworkConfig, format: Format) -> None:

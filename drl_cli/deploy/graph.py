@@ -74,7 +74,7 @@ class Graph(nn.Module):
 
 
 class _Modules(nn.Module):
-    """Computes actions with `choose` of a TorchPolicy. `parts` are the modules that `choose` calls."""
+    """Computes actions with `prior` of a TorchPolicy. `parts` are the modules that `prior` calls."""
 
     state_size = 0
 
@@ -84,7 +84,7 @@ class _Modules(nn.Module):
         self.policy, self.parts = policy, nn.ModuleDict(policy.modules)
 
     def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: a tensor or a dict
-        return self.policy.choose(obs), state
+        return self.policy.prior(obs), state
 
 
 class _Head(nn.Module):

@@ -22,10 +22,10 @@ FIRST_ITERATIONS = 15
 class MLP(nn.Module):
     """An ensemble of equally shaped multi-layer perceptrons, evaluated in one call: `[B, inputs] -> [N, B, outputs]`.
 
-    With `ensemble=1`, the result is `[B, outputs]`. All weights are one parameter, `flat`. The options of `network` set
-    hidden layers, activation, initial weights and layer norm; other options are the algorithm's choice. The last
-    layer's initial weights are multiplied by `last`. They are drawn from `generator`, or as those of other modules from
-    torch's default generator.
+    With `ensemble=1`, the result is `[B, outputs]`. The inputs may have more axes of rows, such as `[B, L, inputs]`.
+    All weights are one parameter, `flat`. The options of `network` set hidden layers, activation, initial weights and
+    layer norm; other options are the algorithm's choice. The last layer's initial weights are multiplied by `last`.
+    They are drawn from `generator`, or as those of other modules from torch's default generator.
 
     `norm` divides the weights of hidden layers in every forward pass: with "weight" by the norm of each unit's incoming
     weights (Salimans and Kingma 2016, arXiv 1602.07868, without a learned length), with "spectral" by their largest
@@ -119,11 +119,15 @@ class MLP(nn.Module):
 
     def evaluate(self, flat: Tensor, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
         """Return what `forward` returns for the parameters `flat` `[size]`. Gradients flow to `flat` and `x`."""
-        num = self.ensemble if first is None else first
+        num, rows = self.ensemble if first is None else first, x.shape[:-1]
+        if len(rows) > 1:
+            x = x.flatten(0, -2)
         if torch.compiler.is_compiling():
             out, _ = self.on(flat).first(num).forward(x, masks)
         else:
             out = _HandWritten.apply(self, num, x, flat, *masks)  # type: ignore[no-untyped-call]
+        if len(rows) > 1:
+            out = out.reshape(out.shape[0], *rows, -1)
         return out.squeeze(0) if num == 1 else out
 
 

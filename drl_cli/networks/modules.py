@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.images import Kind, convolutions, image, num_features, sections
 from drl_cli.networks.inputs import Inputs
-from drl_cli.types import Column
+from drl_cli.types import Column, ObsSpec, leaves, map_parts
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
@@ -86,6 +86,24 @@ class Unmasked(nn.Module):
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         features: Tensor = self.torso({path: obs[path] for path in self.paths})
         return features
+
+
+class AnyRows(nn.Module):
+    """Calls a torso with observations that may have several axes of rows: `[B, L, ...]` -> features `[B, L, size]`."""
+
+    def __init__(self, torso: nn.Module, obs: ObsSpec) -> None:
+        super().__init__()
+        self.torso, self.size = torso, torso.size
+        self.path, column = next(iter(leaves(obs).items()))
+        self.ndim = len(column.shape)
+
+    def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        first = obs[self.path] if isinstance(obs, Mapping) else obs
+        rows = first.shape[: first.ndim - self.ndim]
+        if len(rows) > 1:
+            obs = map_parts(lambda part: part.flatten(0, len(rows) - 1), obs)
+        features: Tensor = self.torso(obs)
+        return features.view(*rows, -1) if len(rows) > 1 else features
 
 
 class Memory(nn.Module):

@@ -80,6 +80,8 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
     """Return a module that turns observations `[n, ...]` into features `[n, size]`, for a user's algorithm.
 
+    Windows `[B, L, ...]` become `[B, L, size]`.
+
     Images get a CNN, the parts of a Dict or Tuple are joined, and other observations are only flattened. The weights
     come from torch's default generator. Raise Refused if `network.torso` does not fit the observations.
     """
@@ -91,7 +93,7 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
         made = make_torso(network, spec, torch.default_generator)
     except ValueError as error:
         raise Refused(str(error)) from error
-    return modules.Flat(Inputs(spec.obs)) if made is None else made
+    return modules.AnyRows(modules.Flat(Inputs(spec.obs)) if made is None else made, spec.obs)
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:

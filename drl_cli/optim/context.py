@@ -29,6 +29,7 @@ class Context:
     If `replays`, updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps. If
     `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
     None: never. If `compiles`, torch.compile compiles each loss together with its gradient.
+    `total_env_steps` is the planned length of the run, for schedules.
     """
 
     device: torch.device

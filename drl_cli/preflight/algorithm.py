@@ -9,6 +9,7 @@ from drl_cli.algos.learner import Learner
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import RESOURCES, USER_CODE, Refused, RunError, UsageError, as_usage_error
+from drl_cli.networks.config import TORSOS
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
@@ -42,6 +43,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     Also let the updated policy act, and pass on its exceptions.
     """
     from drl_cli.runtime.factories import make_trainer
+    from drl_cli.runtime.roles.normalization import make_policy
     from drl_cli.runtime.trial import random_batch, single_trainer, try_policy
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
@@ -55,7 +57,10 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
         header, columns = random_batch(config, spec, params)
         # the first update also loads parts of torch, so take the minimum of two times
         seconds = scale * min(trainer.train(header, columns)[0].seconds for _ in range(2))
-        try_policy(config, spec, *trainer.publish(1, 0))
+        params_header, params = trainer.publish(1, 0)
+        policy = make_policy(config, spec, 0)
+        policy.load(params)
+        try_policy(config, spec, policy, params_header.exploration)
         return seconds
     except Refused as error:
         raise UsageError(f"{config.algo.name}: {error}") from error
@@ -78,27 +83,37 @@ def check_priorities(config: Config) -> None:
 
 
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if the algorithm can't be built, or if its policy does not accept the trainer's parameters."""
+    """Raise UsageError if the algorithm can't be built, or if its policy can't load the trainer's parameters and act.
+
+    In mode=sync and mode=async, drl-cli's own algorithms do not act here: this process would import torch for them
+    alone, which takes longer than all other checks together.
+    """
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
     with as_usage_error(Refused):
         module.Policy.check(*options)
-    if name in algorithms() and config.trainer.num == 1:  # torch is slow to import: build only a policy without torch
+    is_ours = name in algorithms() and config.network.torso in TORSOS
+    if is_ours and config.trainer.num == 1 and config.mode != "single":  # build only a policy without torch
         if memory == "none" and torso_name(config.network, spec) is None:
             with as_usage_error(Refused):
                 module.Policy(*options, config.seed)
         return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
+    from drl_cli.runtime.trial import try_policy  # imports torch
+
     group = ProcessGroup(0, config.trainer.num)
-    context = AlgoContext(torch.device("cpu"), group, optimizer=config.optimizer, reward=config.reward)
+    cpu, steps = torch.device("cpu"), config.total_env_steps
+    context = AlgoContext(cpu, group, optimizer=config.optimizer, reward=config.reward, total_env_steps=steps)
     with as_usage_error(Refused, prefix=f"{name}: "), torch.random.fork_rng(devices=[]):
-        params = module.Algorithm(*options, config.seed, context).policy_params()
-        policy = module.Policy(*options, config.seed)
+        algorithm = module.Algorithm(*options, config.seed, context)
+        params, policy = algorithm.policy_params(), module.Policy(*options, config.seed)
     prefix = f"{name}: Policy.load does not take policy_params: "
     with as_usage_error(ValueError, prefix=prefix, exit_code=USER_CODE):
         policy.load(params)
+    with as_usage_error(NotImplementedError, prefix=f"{name}: ", exit_code=USER_CODE):
+        try_policy(config, spec, policy, algorithm.exploration(0))
 
 
 def check_network(config: Config, spec: EnvSpec) -> None:

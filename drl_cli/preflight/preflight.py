@@ -22,6 +22,7 @@ from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.preflight.unread import unread_keys
 from drl_cli.preflight.weights import check_weights
+from drl_cli.preflight.writes import check_writes
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import refusal
 from drl_cli.types import EnvSpec
@@ -57,6 +58,7 @@ def preflight(config: Config, words: Sequence[str] = ()) -> EnvSpec:
         check_network(config, spec)
         check_normalization(config, spec)
         check_goals(config, spec)
+        check_writes(config, spec)
     for check in (check_priorities, check_recording, check_hardware):
         with problems.collect():
             check(config)

@@ -38,8 +38,9 @@ class Load(NamedTuple):
 class Sampled:
     """Sampled batches `[num_batches, batch_size, ...]`; there may be fewer batches than requested.
 
-    `row_ids` `[num_batches, batch_size]` are set if these rows get new priorities or columns. After the draw, a
-    queue has `waiting` transitions that it has not returned yet, and will return the last batch `repeats` more times.
+    `row_ids` `[num_batches, batch_size]` are set if these rows get new priorities or columns. Windows have the ids of
+    their steps, `[num_batches, batch_size, length]`, and -1 for padding. After the draw, a queue has `waiting`
+    transitions that it has not returned yet, and will return the last batch `repeats` more times.
     """
 
     columns: Columns

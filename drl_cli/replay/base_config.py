@@ -48,8 +48,13 @@ class ReplayConfig:
 
     @property
     def table(self) -> str:
-        """The name that an algorithm's `TABLES` must contain: sequences if rows have several steps, or the sampler."""
+        """The name that an algorithm's `TABLES` must contain: sequences or windows, or the sampler of single steps."""
         return "sequences" if self.steps else "uniform" if self.outside_sampler else self.sampler
+
+    @property
+    def num_copies(self) -> int:
+        """The maximum number of rows that contain the same step."""
+        return 1
 
     @property
     def option(self) -> str:

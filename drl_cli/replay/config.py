@@ -46,8 +46,16 @@ class UniformConfig(ReplayConfig):
         return Steps(self.burn_in, self.seq_len) if self.rows in ("sequences", "windows") else None
 
     @property
+    def table(self) -> str:
+        return "windows" if self.rows == "windows" else super().table
+
+    @property
     def option(self) -> str:
         return self.rows if self.is_indexed else self.table
+
+    @property
+    def num_copies(self) -> int:
+        return -(-(self.burn_in + self.seq_len) // self.row_stride) if self.rows == "sequences" else 1
 
     @property
     def changes_goals(self) -> bool:

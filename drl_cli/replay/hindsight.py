@@ -6,6 +6,7 @@ import numpy as np
 
 from drl_cli.replay.samplers import Sampler
 from drl_cli.replay.store import RingStore
+from drl_cli.replay.tables import ReplayTable
 from drl_cli.replay.windows import WindowTable
 from drl_cli.types import Array, Column, Columns, EnvSpec, leaves
 
@@ -82,8 +83,7 @@ class HindsightTable(WindowTable):
             terminated = reached | (terminated & ~np.asarray(before))
         return reward.reshape(path.shape), terminated.reshape(path.shape)
 
-    def _combine(self, slots: Array, priorities: Array) -> Array:
-        return priorities
+    _row_ids, update_priorities = ReplayTable._row_ids, ReplayTable.update_priorities  # a row is one transition
 
 
 def goal_problems(spec: EnvSpec) -> Iterator[str]:

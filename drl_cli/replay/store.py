@@ -78,8 +78,8 @@ class RingStore:
         return newest - (newest - slots) % self.capacity
 
     def holds(self, row_ids: Array) -> Array:
-        """Return, for each row id, whether the row is still in the store, bool `[...]`."""
-        return row_ids >= self.inserts - self.capacity
+        """Return, for each row id, whether the row is still in the store, bool `[...]`. The id -1 is no row."""
+        return row_ids >= max(0, self.inserts - self.capacity)
 
     @property
     def nbytes(self) -> int:

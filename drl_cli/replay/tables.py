@@ -38,11 +38,11 @@ class ReplayTable(Table):
         slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
         columns = self.sampler.change(self._take(slots))
         if weights is None:
-            return Sampled(columns, num_batches, self.store.row_ids(slots) if self.returns_ids else None)
-        return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
+            return Sampled(columns, num_batches, self._row_ids(slots) if self.returns_ids else None)
+        return Sampled(columns | {"weight": weights}, num_batches, self._row_ids(slots))
 
     def write(self, row_ids: Array, columns: Columns) -> None:
-        """Replace columns of rows. Skip the rows that were overwritten since they were sampled."""
+        """Replace columns of rows. Skip padding (-1), and the rows that were overwritten since they were sampled."""
         is_there = self.store.holds(row_ids)
         slots = row_ids[is_there] % self.store.capacity
         self.store.write(slots, {name: column[is_there] for name, column in columns.items()})
@@ -81,6 +81,10 @@ class ReplayTable(Table):
     def _take(self, slots: Array) -> Columns:
         """Return the rows of a batch that belong to these slots."""
         return self.store.take(slots)
+
+    def _row_ids(self, slots: Array) -> Array:
+        """Return the ids of what a batch's columns have values for: the rows in these slots."""
+        return self.store.row_ids(slots)
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
         """Convert the priorities that a trainer sent for these slots to one priority for each slot, `[n]`."""

@@ -14,10 +14,13 @@ class WindowTable(ReplayTable):
 
     `successor[slot]` is the slot of the next step of the episode, or `slot` if the table does not have this step. A
     window ends early at the end of an episode and at the newest row. The rest is padding, as in sequences: all columns
-    are 0, and `valid` is False. `state` is the policy's recurrent state before the first step.
+    are 0, and `valid` is False. `state` is the policy's recurrent state before the first step, or with
+    `has_step_states` before each step.
 
     The discount is computed from `terminated`, so that the index needs no additional memory.
     """
+
+    has_step_states = False
 
     def __init__(self, store: RingStore, sampler: Sampler, length: int, gamma: float, eta: float) -> None:
         super().__init__(store, sampler)
@@ -32,9 +35,6 @@ class WindowTable(ReplayTable):
     def insert(self, columns: Columns, versions: Array) -> None:
         super().insert({name: column for name, column in columns.items() if name != "discount"}, versions)
         self._link(columns["source"])
-
-    def write(self, row_ids: Array, columns: Columns) -> None:
-        raise ValueError("the rows of windows can't be changed; WRITES needs replay.rows=transitions or sequences")
 
     def state(self) -> State:
         newest = np.array([*self.newest.items()], np.int64).reshape(-1, 2)
@@ -62,7 +62,7 @@ class WindowTable(ReplayTable):
         is_last = np.roll(is_first, -1)
         self.newest |= dict(zip(sources[is_last].tolist(), rows[is_last].tolist(), strict=True))
         self.successor[rows % store.capacity] = rows % store.capacity
-        is_held = (before >= 0) & store.holds(before)
+        is_held = store.holds(before)
         rows, before = rows[is_held], before[is_held]
         slots, slots_before = rows % store.capacity, before % store.capacity
         follows = ~(columns["terminated"][slots_before] | columns["truncated"][slots_before])
@@ -86,7 +86,8 @@ class WindowTable(ReplayTable):
     def _take(self, slots: Array) -> Columns:
         path, valid = self._walk(slots)
         stored = self.store.columns
-        columns = {name: column.take(path, 0) for name, column in stored.items() if name != "state"}
+        once = () if self.has_step_states else ("state",)
+        columns = {name: column.take(path, 0) for name, column in stored.items() if name not in once}
         columns["discount"] = (~columns["terminated"]) * np.float32(self.gamma)
         padding = (~valid).ravel().nonzero()[0]
         if len(padding):
@@ -94,13 +95,20 @@ class WindowTable(ReplayTable):
                 if column.dtype != object:  # the table that wraps this one makes the images, and their padding
                     column.reshape(-1, *column.shape[valid.ndim :])[padding] = 0
         columns["valid"] = valid
-        if "state" in stored:
-            columns["state"] = stored["state"].take(slots, 0)
-        return columns
+        return columns | {name: stored[name].take(slots, 0) for name in once if name in stored}
 
-    def _combine(self, slots: Array, priorities: Array) -> Array:
-        """Mix the priorities `[n, length]` of the steps into one for each row, without the padding."""
-        return mix(priorities, self._walk(slots)[1], self.eta)
+    def _row_ids(self, slots: Array) -> Array:
+        """Return the ids `[..., length]` of the windows' steps, -1 for padding."""
+        path, valid = self._walk(slots)
+        return np.where(valid, self.store.row_ids(path), -1)
+
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
+        """Set the priority of each window's first step: the mix of the priorities `[..., length]` of its steps.
+
+        The ids have to be those of the sample, because a window may have got more steps since.
+        """
+        mixed = mix(priorities.reshape(-1, self.length), row_ids.reshape(-1, self.length) >= 0, self.eta)
+        super().update_priorities(row_ids[..., 0], mixed.reshape(row_ids.shape[:-1]))
 
 
 def window_schema(schema: Schema) -> Schema:

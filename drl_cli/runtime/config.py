@@ -191,6 +191,12 @@ class Config:
         return bool(load_algorithm(self.algo.name).WRITES)
 
     @property
+    def has_step_states(self) -> bool:
+        """Whether the column `state` of windows has the recurrent state before each step, `[B, L, S]`."""
+        module = load_algorithm(self.algo.name)
+        return self.replay.table == "windows" and (module.STEP_STATES or "state" in module.WRITES)
+
+    @property
     def num_shards(self) -> int:
         """The number of replay shards. On-policy, there is one shard, which keeps the transitions in time order."""
         return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1

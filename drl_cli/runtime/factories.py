@@ -9,6 +9,7 @@ from drl_cli.optim.products import make_products
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.hindsight import HindsightTable
+from drl_cli.replay.windows import WindowTable
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
@@ -31,6 +32,8 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     columns, most = reference_schema(schema, stackings), config.most_inserts
     table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma, config.algo.n_step)
     table.returns_ids = config.writes
+    if isinstance(table, WindowTable):
+        table.has_step_states = config.has_step_states
     if isinstance(table, HindsightTable):
         table.outcome = GoalOutcome(config.env)
     if stackings:

@@ -112,7 +112,8 @@ class BatchTrainingData:
     """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
     `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
-    batch_size]` identify the rows if they get new priorities (`needs_priorities`) or columns. `waiting` and `repeats`
+    batch_size]`, or of the steps of windows `[..., seq_len]`, are set if rows get new priorities (`needs_priorities`)
+    or columns. `waiting` and `repeats`
     are the state of a queue, as in `Sampled`. `stats` are the table's metrics. `version` and `env_steps` are copied
     from the request. If the trainer normalises, `moments` are the moments of all rows inserted into `shard`. `seconds`
     is the duration of the draw.

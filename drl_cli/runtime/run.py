@@ -7,7 +7,18 @@ import traceback
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from drl_cli.errors import BUG, RESOURCES, USER_CODE, Diverged, EnvironmentFailed, NotSaved, RoleLost, RunError
+from drl_cli.errors import (
+    BUG,
+    DONE,
+    RESOURCES,
+    USER_CODE,
+    Diverged,
+    EnvironmentFailed,
+    NotSaved,
+    RoleLost,
+    RunError,
+    UserCodeFailed,
+)
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
@@ -74,7 +85,7 @@ def run(
             signals.is_updating = lambda: orchestrator.learning.training > 0
             orchestrator.run()
             orchestrator.finish()
-            exit_code = signals.exit_code
+            exit_code = signals.exit_code or _unevaluated(orchestrator, folder)
         except BaseException as error:
             exit_code = _on_error(error, config, orchestrator, session, signals, folder)
         finally:
@@ -120,6 +131,14 @@ def _on_error(
         except (Exception, Interrupted):
             log.info("nothing could be saved at the end", exc_info=True)
     return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal ended the role, too
+
+
+def _unevaluated(orchestrator: Orchestrator, folder: Path) -> int:
+    """Return the exit code of a run whose training is complete: an error if no evaluation succeeded."""
+    failure = orchestrator.manage.failure
+    if failure is None or orchestrator.progress.best is not None:
+        return DONE
+    return _report_error(UserCodeFailed(f"all evaluations failed: {failure}"), folder)
 
 
 def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:

@@ -1,12 +1,15 @@
 """Make an update and choose actions on random data, to try the algorithm without a run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from drl_cli.algos.base import Policy
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.factories import make_replay
-from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, LoadParams, SampleBatch
+from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
 from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
@@ -49,14 +52,15 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     return header, columns
 
 
-def try_policy(config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
-    """Have a policy with these parameters choose exploring and greedy actions for random observations.
+def try_policy(config: Config, spec: EnvSpec, policy: Policy, scheduled: Mapping[str, float]) -> None:
+    """Have a policy choose exploring and greedy actions for random observations, with these exploration values.
 
-    Exceptions of the policy are passed on.
+    Exceptions of the policy are passed on. Raise NotImplementedError if `act` lacks a column.
     """
-    worker, scheduled = config.worker, params_header.exploration
-    policy, last = make_policy(config, spec, 0), PreviousStep.none(spec, worker.envs)
-    policy.load(params)
+    worker, last = config.worker, PreviousStep.none(spec, config.worker.envs)
     policy.explore(worker_values(worker.exploration, scheduled, 0, config.num_workers, worker.envs))
-    for act in (policy.act, policy.greedy):
-        act(random_obs(spec.obs, worker.envs, np.random.default_rng(0)), last)
+    obs = [random_obs(spec.obs, worker.envs, np.random.default_rng(0)) for _ in range(2)]
+    columns, _ = policy.act(obs[0], last), policy.greedy(obs[1], last)
+    needed = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
+    if missing := needed.keys() - columns:
+        raise NotImplementedError(f"Policy.act gives no {', '.join(sorted(missing))}; extra_columns declares it")

@@ -108,7 +108,8 @@ def refusal(
         return problem
     if mode not in module.MODES:
         return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
-    accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
+    implied = {"fifo": "fifo-once", "sequences": "windows"}
+    accepted = {*module.TABLES, *(implied[name] for name in module.TABLES if name in implied)}
     if table not in accepted:
         if table == "fifo" and "fifo-once" in accepted:  # with replay.times=1, fifo would fit
             return f"{subject} can't learn from replay=fifo with replay.times above 1; leave replay.times out"

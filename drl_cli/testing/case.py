@@ -70,7 +70,7 @@ class Case:
             return self._steps(seed, rows)
         length = self.sequences.length
         steps = self._steps(seed, rows * length)
-        state = steps.pop("state", None)
+        state = None if self.config.has_step_states else steps.pop("state", None)
         valid = torch.ones(rows, length, dtype=torch.bool)
         if self.sequences.burn_in:
             valid[0, 0] = False

@@ -6,6 +6,7 @@ import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.errors import Refused
+from drl_cli.preflight.writes import write_problems
 from drl_cli.settings.algorithm import refusal
 from drl_cli.testing.case import ROWS, Case, close, equal, like, tensors
 from drl_cli.testing.together import Together
@@ -25,10 +26,18 @@ def check_algorithm(name: str, *overrides: str) -> None:
     trainers if its layers work only with one.
     """
     case = Case(name, *overrides)
-    table = case.module.TABLES[0] if case.sequences is None else "sequences"
-    problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], table)
+    problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], case.config.replay.table)
     assert problem is None, problem
-    checks = (check_parameters, check_actions, check_update, check_resume, check_trainers, check_skip, check_replays)
+    checks = (
+        check_parameters,
+        check_actions,
+        check_update,
+        check_columns,
+        check_resume,
+        check_trainers,
+        check_skip,
+        check_replays,
+    )
     checks = (*checks, *((check_padding,) if case.sequences else ()))
     checks = (*checks, *((check_burn_in,) if case.sequences and case.sequences.burn_in else ()))
     for check in (*checks, *((check_batch_end,) if case.is_on_policy else ())):
@@ -115,6 +124,25 @@ def check_update(case: Case) -> None:
     assert uses_weights or not case.module.WEIGHTS, (
         "update gives priorities, but ignores the weights; if the algorithm needs none, set WEIGHTS = False"
     )
+
+
+def check_columns(case: Case) -> None:
+    """Check that `Update.columns` has the columns in `WRITES`, with the shapes and dtypes of the batch's columns."""
+    batch, writes = case.batch(), case.module.WRITES
+    columns = case.algorithm().learn(batch, Counts()).columns
+    unknown = sorted(columns.keys() ^ {*writes})
+    assert not unknown, f"Update.columns has {sorted(columns)}, and WRITES has {sorted(writes)}: {', '.join(unknown)}"
+    if not writes:
+        return
+    for problem in write_problems(case.config, case.spec):
+        raise AssertionError(problem)
+    stored = {key: part for name, column in batch.items() for key, part in flat_columns(name, column).items()}
+    for name, values in columns.items():
+        given, needed = (f"{column.dtype}{list(column.shape)}" for column in (values, stored[name]))
+        assert given == needed, f"Update.columns: {name} is {given}, needed is {needed}"
+        assert not values.requires_grad, f"Update.columns: {name} has a gradient; say .detach()"
+        is_finite = not values.is_floating_point() or torch.isfinite(values).all()
+        assert is_finite, f"Update.columns: {name} is not finite"
 
 
 def check_resume(case: Case) -> None:
@@ -220,7 +248,8 @@ def check_padding(case: Case) -> None:
     """Check that the values in the padding of sequences change neither parameters nor priorities of valid steps."""
     batch = case.batch()
     valid, noise = batch["valid"], case.batch(seed=1)
-    filled = {name: _mixed(batch[name], noise[name], valid) for name in batch if name not in ("valid", "state")}
+    once = () if case.config.has_step_states else ("state",)
+    filled = {name: _mixed(batch[name], noise[name], valid) for name in batch if name not in ("valid", *once)}
     _check_same(case, batch, batch | filled, "the padding of sequences")
 
 

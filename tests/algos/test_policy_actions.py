@@ -229,3 +229,98 @@ def test_a_policy_without_choose_and_distribution_says_what_is_missing():
     policy = Empty("config", NETWORK, EnvSpec("x", Column((3,), "float32"), ACTIONS["box"]), 0)
     with pytest.raises(NotImplementedError, match="choose or distribution"):
         policy.act(np.zeros((1, 3), np.float32))
+
+
+class Recalls(TorchPolicy):
+    """Chooses the number of the step of the episode, which its memory counts."""
+
+    memory_size = 1
+
+    @staticmethod
+    def build(config, network, spec):
+        return {"net": torch.nn.Linear(3, 4)}
+
+    @staticmethod
+    def extra_columns(config, network, spec):
+        return {"state": Column((1,), "float32")}
+
+    def choose(self, obs):
+        self.memory = self.memory + 1
+        return self.memory[:, 0].long()
+
+
+def test_a_policy_with_a_memory_may_define_choose_alone():
+    spec = EnvSpec("x", Column((3,), "float32"), ACTIONS["discrete"])
+    policy, obs, last = Recalls("config", NETWORK, spec, 0), np.zeros((2, 3), np.float32), PreviousStep.none(spec, 2)
+    assert policy.greedy(obs, last).tolist() == [1, 1]
+    goes_on = last._replace(begins=np.array([False, True]))
+    assert policy.greedy(obs, goes_on).tolist() == [2, 1]
+    acted = policy.act(obs, goes_on)
+    assert (acted["action"].tolist(), acted["state"].tolist()) == ([3, 1], [[2], [0]])
+    drawn = policy.random(obs, last._replace(begins=np.zeros(2, bool)))
+    assert drawn.keys() == {"action", "state"}
+    assert drawn["state"].tolist() == [[3], [1]]
+    policy.explored = lambda action, seen: action + len(seen)
+    assert policy.act(obs, goes_on)["action"].tolist() == [7, 3]
+
+
+def test_greedy_calls_choose_wherever_it_is_defined():
+    """A policy with a memory and a distribution may search for its best action."""
+
+    class Searches(Stochastic):
+        def choose(self, obs):
+            self.searched = self.memory.clone()
+            return torch.full((len(obs),), 3)
+
+    spec = EnvSpec("x", Column((3,), "float32"), ACTIONS["discrete"])
+    policy, last = Searches("config", NETWORK, spec, 0), PreviousStep.none(spec, 2)
+    obs = np.zeros((2, 3), np.float32)
+    policy.act(obs, last)
+    goes_on = last._replace(begins=np.array([False, True]))
+    assert policy.greedy(obs, goes_on).tolist() == [3, 3]
+    assert policy.searched.tolist() == [[1, 1], [0, 0]]
+
+
+class Warm(TorchPolicy):
+    """Marks the rows of the warm-up, and has cheap columns for them."""
+
+    @staticmethod
+    def build(config, network, spec):
+        return {"net": torch.nn.Linear(3, 4)}
+
+    @staticmethod
+    def extra_columns(config, network, spec):
+        one = Column((), "float32")
+        return {"value": one, "is_random": Column((), "bool"), "log_prob": one}
+
+    def distribution(self, obs, last):
+        assert self.may_search, "the warm-up does not need the search"
+        return drl.Categorical(self.modules["net"](obs) / self.exploration.get("temperature", 1.0)), {
+            "value": obs[:, 0]
+        }
+
+    def warm_up(self, obs, last):
+        return {"value": torch.full((len(obs),), -7.0)}
+
+
+def test_a_policy_may_define_its_random_act_and_the_rows_are_marked():
+    policy = Warm("config", NETWORK, EnvSpec("x", Column((3,), "float32"), ACTIONS["discrete"]), 0)
+    obs, policy.may_search = np.ones((50, 3), np.float32), False
+    drawn = policy.random(obs)
+    assert (set(drawn["value"].tolist()), drawn["is_random"].all()) == ({-7.0}, True)
+    assert set(drawn["action"].tolist()) == {0, 1, 2, 3}
+    np.testing.assert_allclose(drawn["log_prob"], -np.log(4))
+    policy.may_search = True
+    acted = policy.act(obs)
+    assert (set(acted["value"].tolist()), acted["is_random"].any()) == ({1.0}, False)
+    assert {name: column.dtype for name, column in drawn.items()} == {n: c.dtype for n, c in acted.items()}
+
+
+def test_a_policy_of_modules_knows_its_exploration_values():
+    policy = Warm("config", NETWORK, EnvSpec("x", Column((3,), "float32"), ACTIONS["discrete"]), 0)
+    obs, policy.may_search = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32), True
+    assert dict(policy.exploration) == {}
+    policy.explore({"temperature": 1e-6})
+    assert np.array_equal(policy.act(obs)["action"], policy.greedy(obs))
+    policy.explore({"temperature": 1e6})
+    assert (policy.act(obs)["action"] != policy.greedy(obs)).mean() > 0.5

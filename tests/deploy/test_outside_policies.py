@@ -8,7 +8,9 @@ from outside import torch_policies
 from policies import SMALL, observations
 
 from drl_cli.deploy import policy as module
+from drl_cli.deploy import standalone
 from drl_cli.deploy.export import export
+from drl_cli.deploy.formats import not_exported
 from drl_cli.deploy.graph import Graph
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.make import read_spec
@@ -52,6 +54,22 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
         assert parity.largest_difference == 0
     with pytest.raises(UsageError, match=r"torch.export can't trace its modules .*x\.shape\[0\]"):
         export(make(torch_policies.Fixed), "torch", 20)
+
+
+def test_a_policy_with_a_search_exports_its_prior(make):
+    trained = make(torch_policies.Searches)
+    obs, _ = observations(trained, 30)
+    searched = trained(obs)
+    prior = make(torch_policies.Chooses)(obs)
+    assert not (searched == prior).any()
+    folder, parity = export(trained, "torch", 20)
+    assert parity.largest_difference == 0
+    assert np.array_equal(standalone.Policy(folder)(obs), prior)
+    network = trained.config.network
+    assert "the search of outside.torch_policies.Searches is not exported" in not_exported(
+        torch_policies.Searches, network
+    )
+    assert not_exported(torch_policies.Chooses, network) is None
 
 
 @pytest.mark.parametrize(

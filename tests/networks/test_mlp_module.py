@@ -234,3 +234,13 @@ def test_one_compiled_graph_has_the_same_gradients(activation, layer_norm, ensem
         return params.grad
 
     torch.testing.assert_close(gradient(True), gradient(False), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_inputs_may_have_several_axes_of_rows(ensemble):
+    mlp, x = MLP(3, 2, NetworkConfig(**SIZES, activation="relu"), ensemble), torch.randn(4, 5, 3)
+    out, rows = mlp(x), mlp(x.flatten(0, 1))
+    assert out.shape == (*((ensemble,) if ensemble > 1 else ()), 4, 5, 2)
+    assert torch.equal(out.flatten(-3, -2), rows)
+    (grad,) = torch.autograd.grad(out.square().sum(), mlp.flat)
+    torch.testing.assert_close(grad, *torch.autograd.grad(rows.square().sum(), mlp.flat))

@@ -8,8 +8,8 @@ import pytest
 import torch
 from networks import network
 
-from drl_cli.networks.torsos import describe, make_torso, torso_name
-from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.networks.torsos import describe, make_torso, torso, torso_name
+from drl_cli.types import ActionSpec, Column, EnvSpec, map_parts
 
 IMAGE, SMALL = Column((84, 84, 4), "uint8"), Column((10, 10, 4), "bool")
 VECTOR, CHOICE, MASK = Column((7,), "float32"), Column((), "int32", (3,)), Column((4,), "bool")
@@ -147,10 +147,10 @@ def test_a_class_that_is_no_torso_is_refused(path, message):
 
 def test_a_class_of_the_users_never_sees_the_mask():
     obs = {"state": VECTOR, "action_mask": MASK}
-    torso = make_torso(network(torso="test_torsos:Mean"), spec(obs), seed())
+    made = make_torso(network(torso="test_torsos:Mean"), spec(obs), seed())
     seen = sample(obs)
-    expected = torso.torso({"state": seen["state"]})
-    assert torch.equal(torso(seen), expected)
+    expected = made.torso({"state": seen["state"]})
+    assert torch.equal(made(seen), expected)
 
 
 @pytest.mark.parametrize("torso", ["cnn", "resnet", "test_torsos:Mean"])
@@ -167,10 +167,24 @@ def test_choosing_and_describing_need_no_torch():
     code = """
 import sys
 from drl_cli.networks import config, encoder, images, inputs, mlp, torsos
-from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.types import ActionSpec, Column, EnvSpec, map_parts
 network = config.NetworkConfig((8,), "relu", "uniform", torso="resnet", memory="gru")
 spec = EnvSpec("X", Column((84, 84, 4), "uint8"), ActionSpec("box", 1, ""))
 assert "IMPALA" in torsos.describe(network, spec) and network.state_size == 256
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("obs", "name"),
+    [(IMAGE, "auto"), (SMALL, "auto"), (VECTOR, "auto"), (CHOICE, "auto"), (TREE, "auto"), (IMAGE, "test_torsos:Mean")],
+    ids=["image", "small image", "vector", "choice", "tree", "user's"],
+)
+def test_windows_of_observations_give_windows_of_features(obs, name):
+    module, rows = torso(network(torso=name), spec(obs)), sample(obs, rows=6)
+    windows = map_parts(lambda part: part.view(3, 2, *part.shape[1:]), rows)
+    with torch.no_grad():
+        features = module(windows)
+        assert features.shape == (3, 2, module.size)
+        assert torch.equal(features.flatten(0, 1), module(rows))

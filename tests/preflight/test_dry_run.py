@@ -286,10 +286,13 @@ def test_the_batch_of_the_trial_update_has_a_limited_number_of_steps(composed, m
     config = fill(build(composed("tuned=none", "env=CartPole-v1", *memory, "trainer.batch_size=64", *words)))
     seen = []
     trainer = SimpleNamespace(
-        publish=lambda *args: (None, None), train=lambda *args: (SimpleNamespace(seconds=3.0), None)
+        publish=lambda *args: (SimpleNamespace(exploration={}), None),
+        train=lambda *args: (SimpleNamespace(seconds=3.0), None),
     )
     monkeypatch.setattr("drl_cli.runtime.factories.make_trainer", lambda *args: trainer)
     monkeypatch.setattr("drl_cli.runtime.trial.random_batch", lambda *args: (seen.append(args[0]), None))
+    policy = SimpleNamespace(load=lambda params: None)
+    monkeypatch.setattr("drl_cli.runtime.roles.normalization.make_policy", lambda *args: policy)
     monkeypatch.setattr("drl_cli.runtime.trial.try_policy", lambda *args: None)
     assert update_seconds(config, environment_spec(config)) == 3.0 * 64 / rows
     assert [config.trainer.batch_size for config in seen] == [rows]

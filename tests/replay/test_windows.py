@@ -116,6 +116,57 @@ def test_the_priority_of_a_window_mixes_its_valid_steps():
     assert table.sampler.tree.values.max() <= 1.001
 
 
+def test_a_priority_belongs_to_the_steps_that_were_sampled():
+    table, steps = make(dataclasses.replace(PRIORITIZED, eta=0.0)), Steps(3)
+    block, versions = steps.block(2)
+    block |= dict.fromkeys(("terminated", "truncated"), np.zeros(6, np.bool_))
+    table.insert({name: column[:3] for name, column in block.items()}, versions)
+    drawn = table.sample(1, 20, 0)
+    assert drawn.columns["valid"].sum(-1).max() == 1
+    table.insert({name: column[3:] for name, column in block.items()}, versions)  # each window gains a step
+    table.update_priorities(drawn.row_ids, np.where(drawn.columns["valid"], 3.0, 77.0))
+    np.testing.assert_allclose(table.sampler.tree.values[:3], 3.0, rtol=1e-5)
+
+
+WRITABLE = {**SCHEMA, "uses": Column((), "float32")}
+
+
+@pytest.mark.parametrize("config", [UNIFORM, PRIORITIZED], ids=["uniform", "prioritized"])
+def test_each_step_of_a_window_is_written_by_its_own_id(config):
+    table, steps, uses = make(config, WRITABLE), Steps(3), {}
+    table.returns_ids = True
+    for _ in range(12):
+        block, versions = steps.block(6)
+        table.insert(block | {"uses": np.zeros(18, np.float32)}, versions)
+        drawn = table.sample(2, 8, 0)
+        valid = drawn.columns["valid"]
+        assert drawn.row_ids.shape == valid.shape
+        np.testing.assert_array_equal(drawn.row_ids == -1, ~valid)
+        values = steps.rng.random(valid.shape).astype(np.float32)
+        table.write(drawn.row_ids, {"uses": values})
+        uses |= dict(zip(drawn.columns["obs"][valid].tolist(), values[valid].tolist(), strict=True))
+        rows = table.contents()
+        assert rows["uses"].tolist() == [uses.get(obs, 0.0) for obs in rows["obs"].tolist()]
+    assert max(uses.values()) > 0
+
+
+def test_a_write_skips_the_steps_that_were_overwritten():
+    table, steps = make(schema=WRITABLE), Steps(3)
+    table.returns_ids = True
+
+    def insert(num_steps):
+        block, versions = steps.block(num_steps)
+        table.insert(block | {"uses": np.zeros(len(versions), np.float32)}, versions)
+
+    insert(16)
+    drawn = table.sample(4, 50, 0)
+    insert(8)  # overwrites 22 of 48 steps: the ring holds 50
+    table.write(drawn.row_ids, {"uses": np.ones(drawn.row_ids.shape, np.float32)})
+    rows = table.contents()
+    assert rows["uses"][-24:].tolist() == [0.0] * 24
+    assert rows["uses"][:26].tolist() == [1.0] * 26
+
+
 def test_windows_of_frames_equal_windows_of_whole_images():
     spec = image_spec(-1, 3)
     stackings, rng = make_stackings(spec), np.random.default_rng(0)

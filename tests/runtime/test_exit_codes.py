@@ -10,6 +10,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLost
 from drl_cli.metrics.console import Console
 from drl_cli.runtime import run as run_module
+from drl_cli.runtime.roles.evaluator import Evaluator
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,26 @@ def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, erro
     assert (summary["exit_code"], summary["status"]) == (code, status)
     assert capsys.readouterr().err.startswith("error: ")
     assert type(error).__name__ in (tmp_path / "error.txt").read_text()
+
+
+@pytest.mark.parametrize(("fails", "code"), [(lambda calls: True, 4), (lambda calls: calls < 2, 0)], ids=["all", "one"])
+def test_a_run_whose_evaluations_all_failed_is_not_done(tmp_path, monkeypatch, capsys, fails, code):
+    greedy, calls = Evaluator.evaluate, []
+
+    def evaluate(self, *args):
+        calls.append(1)
+        if fails(len(calls)):
+            raise ValueError("no idea")
+        return greedy(self, *args)
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    console = Console("quiet", io.StringIO(), time.time())
+    config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true", "manage.eval_period=128")
+    for folder in ("checkpoints", "workers"):
+        (tmp_path / folder).mkdir()
+    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+    assert (summary["exit_code"], summary["env_steps"]) == (code, 512)
+    assert (summary["checkpoint_last"] is not None) is True
+    told = capsys.readouterr().err
+    assert ("error: all evaluations failed: ValueError: no idea" in told) == (code == 4)
+    assert (summary["best_return"] is None) == (code == 4)

@@ -248,6 +248,17 @@ def test_columns_that_an_algorithm_writes_to_replay_are_resumed(run_graph, build
     assert weights(rest) == weights(once)
 
 
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_columns_of_windows_that_an_algorithm_writes_are_resumed(run_graph, build_graph, mode):
+    args = ("env=CartPole-v1", "algo=outside.my_windows", f"mode={mode}", "seed=3", "replay.capacity=300")
+    once = run_graph(*args, "total_env_steps=512")
+    values = get(once.replay.shards[0].call("contents"))["value"]
+    half = interrupted(build_graph(*args, "total_env_steps=512", "checkpoint.period=100"))
+    rest = run_graph(*args, "total_env_steps=512", run=half.folder)
+    np.testing.assert_array_equal(get(rest.replay.shards[0].call("contents"))["value"], values)
+    assert weights(rest) == weights(once)
+
+
 def test_columns_that_are_not_declared_are_refused(run_graph, monkeypatch):
     monkeypatch.setattr(my_writer, "WRITES", ())
     with pytest.raises(AlgorithmRefused, match=r"Update\.columns has uses; list these columns in WRITES"):

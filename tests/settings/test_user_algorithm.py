@@ -48,6 +48,11 @@ PAIR = """
 CRASH = "class Algorithm(Algorithm):\n    def update(self, *args):\n        raise ValueError('no idea')\n"
 WIDTH = "class Policy(Policy):\n    @staticmethod\n    def extra_columns(*args):\n        return 1 / 0\n"
 GREEDY = "class Policy(Policy):\n    def greedy(self, obs, last=None):\n        raise ValueError('no idea')\n"
+LACKS = """class Policy(Policy):
+    @staticmethod
+    def extra_columns(*args):
+        return {'value': Column((), 'float32')}
+"""
 PREFERENCES = """# @package _global_
 defaults:
   - override /replay: prioritized
@@ -78,6 +83,7 @@ FILES = {
     "my_crash.py": HEAD + CRASH,
     "my_width.py": HEAD + WIDTH,
     "my_greedy.py": HEAD + GREEDY,
+    "my_lacks.py": HEAD + "from drl_cli.api import Column\n" + LACKS,
     "my_yaml.py": HEAD,
     "my_yaml.yaml": "lr: 2e-3\nloss: mse\nname: something\n",
     "my_prefer.py": HEAD,
@@ -339,6 +345,27 @@ def test_what_the_algorithm_raises_is_its_own_error(composed, tiny, capsys, tmp_
         USER_CODE,
         [f"my_width raised ZeroDivisionError: division by zero (my_width.py:{line})"],
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("my_greedy", f"my_greedy raised ValueError: no idea (my_greedy.py:{len((HEAD + GREEDY).splitlines())})"),
+        ("my_lacks", "my_lacks: Policy.act gives no value; extra_columns declares it"),
+    ],
+)
+def test_every_run_tries_its_policy_before_it_starts(composed, tiny, tmp_path, name, problem):
+    code, problems = refused(train, composed(*tiny, f"algo={name}", "env=CartPole-v1", f"output_dir={tmp_path}"))
+    assert (code, problems) == (USER_CODE, [problem])
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("mode", "tries"), [("single", 1), ("async", 0)])
+def test_an_algorithm_of_ours_is_tried_where_torch_is_needed_anyway(composed, tiny, monkeypatch, mode, tries):
+    seen = []
+    monkeypatch.setattr("drl_cli.runtime.trial.try_policy", lambda *args: seen.append(args))
+    preflight(fill(build(composed(*tiny, "algo=dqn", "env=CartPole-v1", f"mode={mode}"))))
+    assert len(seen) == tries
 
 
 def test_what_the_policy_raises_in_an_evaluation_is_its_own_error(copied):

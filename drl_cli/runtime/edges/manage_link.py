@@ -44,6 +44,7 @@ class ManageLink:
         self.on_evaluation = on_evaluation
         self.handle: Handle[ManageRole] | None = None
         self.evaluated = -1
+        self.failure: str | None = None  # why the last evaluation failed
         self.skipped = 0
         self.restarts = 0
         self.gave_up = False
@@ -53,6 +54,7 @@ class ManageLink:
         self._next: _Version | None = None
         self._pending: dict[Ref[Any], Callable[[Any], None]] = {}
         self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], None]]] = []
+        self._problem = ""  # the last of these
         self._problems: set[str] = set()
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
@@ -131,6 +133,8 @@ class ManageLink:
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:
         running, self._running = self._running, None
+        if report is None and running is not None:  # manage lives; after its death, no evaluation is running
+            self.failure = self._problem
         if isinstance(report, EvalReport):
             self.evaluated = report.params_header.version
             if report.problem:
@@ -225,6 +229,7 @@ class ManageLink:
 
     def _warn(self, problem: str) -> None:
         """Log a warning once for each cause. On a full disk, every report fails with the same cause."""
+        self._problem = problem
         cause = problem.partition("]")[0]  # the number of an OSError, without its file
         if cause not in self._problems:
             log.warning("manage failed: %s", problem)

@@ -96,7 +96,7 @@ class Trainer:
         self._check_drift()
         priorities = None
         if header.row_ids is not None:
-            priorities = new_values(header.trainer, header.row_ids, updates, header.needs_priorities)
+            priorities = new_values(header.trainer, header.row_ids, updates, header.needs_priorities, columns)
         elif written := sorted({name for update in updates for name in update.columns}):
             raise AlgorithmRefused(f"algo: Update.columns has {', '.join(written)}; list these columns in WRITES")
         report = TrainReport(

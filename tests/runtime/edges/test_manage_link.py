@@ -142,6 +142,15 @@ def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
     assert (done, link.evaluated) == (["the folder"], 1)
 
 
+def test_the_link_keeps_why_the_last_evaluation_failed(clock, linked):
+    handle = Manage(clock, 0.0, evaluate=KeyError("mine"))
+    link = linked(handle)
+    assert link.failure is None
+    link.evaluate(load(1), None)
+    link.poll()
+    assert (link.failure, link.evaluated) == ("KeyError: 'mine'", -1)
+
+
 def test_failures_with_the_same_cause_give_one_warning(clock, caplog, linked):
     handle, done = Manage(clock, 0.0, report=OSError("disk full"), commit=KeyError("b")), []
     link = linked(handle)

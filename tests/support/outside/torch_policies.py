@@ -36,6 +36,21 @@ class Fixed(Chooses):
         return torch.stack([each.argmax(-1) for each in self.modules["net"](obs)[: len(obs)].unbind(0)])
 
 
+class Searches(Chooses):
+    """A policy whose search chooses the worst action of the prior, with a loop that can't be traced."""
+
+    def prior(self, obs):
+        return self.modules["net"](obs).argmax(-1)
+
+    def choose(self, obs):
+        return torch.stack(
+            [
+                min(enumerate(each.tolist()), key=lambda pair: pair[1])[0] * torch.ones((), dtype=torch.int64)
+                for each in self.modules["net"](obs)
+            ]
+        )
+
+
 class Remembers(Chooses):
     """A stochastic policy with a memory."""
 
