@@ -1,0 +1,90 @@
+"""The steps of a search in numpy, for all trees at once. kernel.cpp has the same steps, and makes equal trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from torch import Tensor
+
+from drl_cli.search import formulas
+from drl_cli.search.formulas import Gumbel
+from drl_cli.search.trees import Trees
+from drl_cli.types import Array
+
+
+class Plain:
+    """The steps of one search."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._trees, self._all = trees, np.arange(trees.roots)
+
+    def grow(self, node: int, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> None:
+        """Add a node to each tree, after the selected actions, and back its value up. Node 0 has no action before.
+
+        `reward`, `discount` and `value` are `[B]`, and `logits` are `[B, A]`, all float32 on the CPU.
+        """
+        t = self._trees
+        t.prior[:, node] = formulas.softmax(logits.numpy())
+        t.raw_value[:, node] = t.total[:, node] = value.numpy()
+        t.node_visits[:, node] = 1
+        if node > 0:
+            t.parent[:, node], t.action[:, node] = t.row - self._all * t.nodes, t.chosen
+            t.child[self._all, t.parent[:, node], t.chosen] = node
+            t.reward[:, node], t.discount[:, node] = reward.numpy(), discount.numpy()
+            self._back_up(node)
+
+    def _back_up(self, node: int) -> None:
+        t, trees = self._trees, self._all
+        at, returns = np.full(t.roots, node), t.raw_value[:, node].copy()
+        while len(trees):
+            up, action = t.parent[trees, at], t.action[trees, at]
+            reward, discount = t.reward[trees, at], t.discount[trees, at]
+            q = reward + discount * (t.total[trees, at] / t.node_visits[trees, at])
+            returns = reward + discount * returns
+            t.q[trees, up, action] = q
+            t.visits[trees, up, action] += 1
+            t.low[trees], t.high[trees] = np.minimum(t.low[trees], q), np.maximum(t.high[trees], q)
+            t.total[trees, up] += returns
+            t.node_visits[trees, up] += 1
+            goes_on = up > 0
+            trees, at, returns = trees[goes_on], up[goes_on], returns[goes_on]
+
+    def select_puct(self, exploration: Array) -> None:
+        """Select actions by MuZero's scores. `exploration` `[M + 1]` is the table of `formulas.exploration`."""
+        t = self._trees
+
+        def scores(trees: Array, nodes: Array) -> Array:
+            prior, visits, q = t.prior[trees, nodes], t.visits[trees, nodes], t.q[trees, nodes]
+            factor = exploration[t.node_visits[trees, nodes]]
+            return formulas.puct_scores(prior, visits, q, factor, t.low[trees], t.high[trees])
+
+        self._walk(scores)
+
+    def select_gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
+        """Select actions as Gumbel MuZero does.
+
+        At the root, only actions count that have `considered` visits, int32 `[B]`. `base` `[B, A]` is noise + logits.
+        """
+        t = self._trees
+
+        def scores(trees: Array, nodes: Array) -> Array:
+            raw_value, prior = t.raw_value[trees, nodes], t.prior[trees, nodes]
+            visits, q = t.visits[trees, nodes], t.q[trees, nodes]
+            if nodes[0] > 0:  # the trees are at equal depths
+                return formulas.interior_scores(rule, raw_value, prior, visits, q)
+            root = formulas.root_scores(rule, base, raw_value, prior, visits, q)
+            return np.where(visits == considered[:, None], root, -np.inf)
+
+        self._walk(scores)
+
+    def _walk(self, scores: Callable[[Array, Array], Array]) -> None:
+        """Follow the best actions from the root to an action without a child. `scores` returns `[n, A]`."""
+        t, trees = self._trees, self._all
+        nodes = np.zeros_like(trees)
+        while len(trees):
+            action = formulas.first_best(scores(trees, nodes))
+            t.row[trees], t.chosen[trees] = trees * t.nodes + nodes, action
+            child = t.child[trees, nodes, action]
+            goes_on = child >= 0
+            trees, nodes = trees[goes_on], child[goes_on]
