@@ -13,10 +13,11 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from drl_cli.search.formulas import Gumbel
-from drl_cli.search.plain import Plain
+from drl_cli.search.plain import Plain, Select
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 from drl_cli.utils.compiler import compiler, library_dir
@@ -37,7 +38,7 @@ class Compiled:
 
     def __init__(self, trees: Trees, library: ctypes.CDLL) -> None:
         values = [getattr(trees, field.name) for field in fields(trees)]
-        self._arrays = values  # the addresses are valid while the arrays exist
+        self._arrays = values  # the kernel has their addresses, so they have to exist
         self._trees = ctypes.byref(_Trees(*[x if isinstance(x, int) else x.ctypes.data for x in values]))
         self._library = library
 
@@ -45,12 +46,22 @@ class Compiled:
         addresses = reward.data_ptr(), discount.data_ptr(), logits.data_ptr(), value.data_ptr()
         self._library.grow(self._trees, node, *addresses)
 
-    def select_puct(self, exploration: Array) -> None:
-        self._library.select_puct(self._trees, exploration.ctypes.data)
+    def puct(self, exploration: Array) -> Select:
+        self._arrays.append(exploration)
+        select, trees, table = self._library.select_puct, self._trees, exploration.ctypes.data
+        return lambda simulation: select(trees, table)
 
-    def select_gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
+    def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> Select:
+        select, first, row = self._library.select_gumbel, considered.ctypes.data, considered.strides[0]
+        self._arrays += [base, considered]
+        arguments = self._trees, rule.visit_init, rule.value_scale, base.ctypes.data
+        return lambda simulation: select(*arguments, first + simulation * row)
+
+    def finish_gumbel(self, rule: Gumbel, base: Array) -> tuple[Array, Array]:
+        action, policy = np.empty(len(base), np.int64), np.empty_like(base)
         constants = rule.visit_init, rule.value_scale
-        self._library.select_gumbel(self._trees, *constants, base.ctypes.data, considered.ctypes.data)
+        self._library.finish_gumbel(self._trees, *constants, base.ctypes.data, action.ctypes.data, policy.ctypes.data)
+        return action, policy
 
 
 Steps = Plain | Compiled
@@ -74,7 +85,8 @@ def load() -> ctypes.CDLL | None:
     library.grow.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p]
     library.select_puct.argtypes = [c_void_p, c_void_p]
     library.select_gumbel.argtypes = [c_void_p, c_double, c_double, c_void_p, c_void_p]
-    for function in (library.grow, library.select_puct, library.select_gumbel):
+    library.finish_gumbel.argtypes = [c_void_p, c_double, c_double, c_void_p, c_void_p, c_void_p]
+    for function in (library.grow, library.select_puct, library.select_gumbel, library.finish_gumbel):
         function.restype = None
     return library
 

@@ -15,7 +15,7 @@ import numpy as np
 from drl_cli.types import Array
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
-TAYLOR = [1.0 / math.factorial(i) for i in range(13, -1, -1)]
+TAYLOR = [1.0 / math.factorial(i) for i in range(10, -1, -1)]
 LEAST = -700.0
 EPSILON = 1e-8
 TIE = 1e-6
@@ -49,7 +49,7 @@ PUCT, GUMBEL = Puct(), Gumbel()
 
 
 def exp(x: Array) -> Array:
-    """Return e^x for x of at most 0; below -700, return 0."""
+    """Return e^x for x of at most 0, with a relative error below 1e-12. From -700 down, return 0."""
     with np.errstate(invalid="ignore"):
         safe = np.maximum(x, LEAST)
         power = np.rint(safe * LOG2_E)
@@ -57,7 +57,7 @@ def exp(x: Array) -> Array:
         result = np.full_like(rest, TAYLOR[0])
         for coefficient in TAYLOR[1:]:
             result = result * rest + coefficient
-        return np.where(x < LEAST, 0.0, np.ldexp(result, power.astype(np.int32)))
+        return np.where(x > LEAST, np.ldexp(result, power.astype(np.int32)), 0.0)
 
 
 def total(x: Array) -> Array:
@@ -69,7 +69,7 @@ def softmax(logits: Array) -> Array:
     """Return the probabilities of logits `[..., A]` as float64. A logit of -inf, or of -1e9, has probability 0."""
     x = logits.astype(np.float64)
     weights = exp(x - x.max(-1, keepdims=True))
-    return weights / total(weights)
+    return weights * (1.0 / total(weights))
 
 
 def first_best(scores: Array) -> Array:
@@ -105,10 +105,10 @@ def mixed_value(raw_value: Array, prior: Array, visits: Array, q: Array) -> Arra
     (Danihelka et al. 2022, appendix D).
     """
     is_visited = visits > 0
-    weight = total(np.where(is_visited, prior, 0.0))
-    weighted = total(np.where(is_visited, prior * q, 0.0)) / np.where(weight > 0.0, weight, 1.0)
     num = visits.sum(-1, keepdims=True)
-    value: Array = ((raw_value[:, None] + num * weighted) / (num + 1.0))[:, 0]
+    weight = np.where(num > 0, total(np.where(is_visited, prior, 0.0)), 1.0)
+    weighted = total(np.where(is_visited, prior * q, 0.0))
+    value: Array = ((raw_value[:, None] * weight + num * weighted) / (weight * (num + 1.0)))[:, 0]
     return value
 
 
@@ -126,9 +126,9 @@ def transformed(rule: Gumbel, completed: Array, prior: Array, visits: Array) -> 
     is_possible = prior > 0.0
     low = np.where(is_possible, completed, np.inf).min(-1, keepdims=True)
     high = np.where(is_possible, completed, -np.inf).max(-1, keepdims=True)
-    width = np.maximum(high - low, EPSILON)
     scale = (rule.visit_init + visits.max(-1, keepdims=True)) * rule.value_scale
-    return scale * ((completed - low) / width), scale * ((high - low) / width)
+    factor = scale / np.maximum(high - low, EPSILON)
+    return factor * (completed - low), factor * (high - low)
 
 
 def improved_policy(rule: Gumbel, raw_value: Array, prior: Array, visits: Array, q: Array) -> Array:
@@ -136,12 +136,12 @@ def improved_policy(rule: Gumbel, raw_value: Array, prior: Array, visits: Array,
     completed = completed_values(raw_value, prior, visits, q)
     sigma, most = transformed(rule, completed, prior, visits)
     weights = prior * exp(np.where(prior > 0.0, sigma - most, -np.inf))
-    return weights / total(weights)
+    return weights * (1.0 / total(weights))
 
 
 def interior_scores(rule: Gumbel, raw_value: Array, prior: Array, visits: Array, q: Array) -> Array:
     """Return improved policy - N(a) / (1 + sum_b N(b)), `[n, A]` (equation 14); -inf for a prior of 0."""
-    share = visits / (1.0 + visits.sum(-1, keepdims=True))
+    share = visits * (1.0 / (1.0 + visits.sum(-1, keepdims=True)))
     return np.where(prior > 0.0, improved_policy(rule, raw_value, prior, visits, q) - share, -np.inf)
 
 

@@ -1,7 +1,7 @@
 // The steps of a search in C++. plain.py has the same steps in numpy, with the same operations in the same order, and
 // formulas.py explains them. A test compares the trees bit by bit, so the compiler must not fuse or reorder operations.
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -18,28 +18,34 @@ struct Trees {  // as in trees.py
 
 static const double INFINITE = std::numeric_limits<double>::infinity();
 
-// Return e^x for x of at most 0.
-static inline double exponential(double x) {
-    static const double TAYLOR[] = {1. / 6227020800, 1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880,
-                                    1. / 40320,      1. / 5040,      1. / 720,      1. / 120,     1. / 24,
-                                    1. / 6,          1. / 2,         1.,            1.};
-    const double safe = x < -700. ? -700. : x;
-    const double power = std::nearbyint(safe * 1.4426950408889634);
-    const double rest = (safe - power * 6.93147180369123816490e-01) - power * 1.90821492927058770002e-10;
-    double result = TAYLOR[0];
-    for (int i = 1; i < 14; i++) result = result * rest + TAYLOR[i];
-    const int64_t bits = (static_cast<int64_t>(power) + 1023) << 52;  // 2^power
-    double factor;
-    std::memcpy(&factor, &bits, sizeof factor);
-    return x < -700. ? 0. : result * factor;
+// Replace x, at most 0, by e^x. Compilers make vector instructions of the loop.
+static inline void exponentials(double* x, int64_t num) {
+    static const double SHIFT = 6755399441055744.;  // x + SHIFT rounds x to an integer, which is in the last bits
+    static const double TAYLOR[] = {1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720, 1. / 120,
+                                    1. / 24,      1. / 6,      1. / 2,     1.,        1.};
+    for (int64_t a = 0; a < num; a++) {
+        const double safe = x[a] > -700. ? x[a] : -700.;
+        const double shifted = safe * 1.4426950408889634 + SHIFT, power = shifted - SHIFT;
+        const double rest = (safe - power * 6.93147180369123816490e-01) - power * 1.90821492927058770002e-10;
+        double result = TAYLOR[0];
+        for (int i = 1; i < 11; i++) result = result * rest + TAYLOR[i];
+        int64_t bits;
+        std::memcpy(&bits, &shifted, sizeof bits);
+        bits = static_cast<int64_t>(static_cast<uint64_t>(bits + 1023) << 52);
+        double factor;  // 2^power
+        std::memcpy(&factor, &bits, sizeof factor);
+        x[a] = x[a] > -700. ? result * factor : 0.;
+    }
 }
 
 static void softmax(const float* logits, double* prior, int64_t actions) {
     double most = -INFINITE, sum = 0.;
     for (int64_t a = 0; a < actions; a++) most = logits[a] > most ? logits[a] : most;
-    for (int64_t a = 0; a < actions; a++) prior[a] = exponential(logits[a] - most);
+    for (int64_t a = 0; a < actions; a++) prior[a] = logits[a] - most;
+    exponentials(prior, actions);
     for (int64_t a = 0; a < actions; a++) sum += prior[a];
-    for (int64_t a = 0; a < actions; a++) prior[a] /= sum;
+    sum = 1. / sum;
+    for (int64_t a = 0; a < actions; a++) prior[a] *= sum;
 }
 
 static void back_up(const Trees& t, int64_t tree, int64_t node) {
@@ -84,7 +90,7 @@ static void walk(const Trees& t, int64_t tree, const double* scores, Score score
 
 // sigma of a node's completed values.
 struct Sigma {
-    double mixed, low, width, scale, most;
+    double mixed, low, factor, most;
 
     Sigma(const Trees& t, int64_t row, int64_t edge, double visit_init, double value_scale) {
         const int32_t* visits = t.visits + edge;
@@ -98,21 +104,32 @@ struct Sigma {
             num += visits[a];
             largest = visits[a] > largest ? visits[a] : largest;
         }
-        weighted /= weight > 0. ? weight : 1.;
-        mixed = (t.raw_value[row] + num * weighted) / (num + 1.);
+        weight = num > 0 ? weight : 1.;
+        mixed = (t.raw_value[row] * weight + num * weighted) / (weight * t.node_visits[row]);
         low = INFINITE;
         for (int64_t a = 0; a < t.actions; a++) {
             const double completed = visits[a] > 0 ? q[a] : mixed;
             low = prior[a] > 0. && completed < low ? completed : low;
             high = prior[a] > 0. && completed > high ? completed : high;
         }
-        width = high - low > 1e-8 ? high - low : 1e-8;
-        scale = (visit_init + largest) * value_scale;
-        most = scale * ((high - low) / width);
+        factor = (visit_init + largest) * value_scale / (high - low > 1e-8 ? high - low : 1e-8);
+        most = factor * (high - low);
     }
 
-    double operator()(int32_t visits, double q) const { return scale * (((visits > 0 ? q : mixed) - low) / width); }
+    double operator()(int32_t visits, double q) const { return factor * ((visits > 0 ? q : mixed) - low); }
 };
+
+static inline void improved_policy(const Trees& t, const Sigma& sigma, int64_t edge, double* policy) {
+    double sum = 0.;
+    for (int64_t a = 0; a < t.actions; a++) policy[a] = sigma(t.visits[edge + a], t.q[edge + a]) - sigma.most;
+    exponentials(policy, t.actions);
+    for (int64_t a = 0; a < t.actions; a++) {
+        policy[a] = t.prior[edge + a] > 0. ? t.prior[edge + a] * policy[a] : 0.;
+        sum += policy[a];
+    }
+    sum = 1. / sum;
+    for (int64_t a = 0; a < t.actions; a++) policy[a] *= sum;
+}
 
 extern "C" {
 
@@ -166,15 +183,28 @@ void select_gumbel(const Trees* trees, double visit_init, double value_scale, co
                 }
                 return;
             }
-            double sum = 0., num = 1.;
-            for (int64_t a = 0; a < t.actions; a++) {
-                scores[a] = prior[a] > 0. ? prior[a] * exponential(sigma(visits[a], q[a]) - sigma.most) : 0.;
-                num += visits[a];
-            }
-            for (int64_t a = 0; a < t.actions; a++) sum += scores[a];
+            improved_policy(t, sigma, edge, scores.data());
+            const double share = 1. / t.node_visits[row];
             for (int64_t a = 0; a < t.actions; a++)
-                scores[a] = prior[a] > 0. ? scores[a] / sum - visits[a] / num : -INFINITE;
+                scores[a] = prior[a] > 0. ? scores[a] - visits[a] * share : -INFINITE;
         });
+    }
+}
+
+void finish_gumbel(const Trees* trees, double visit_init, double value_scale, const double* base, int64_t* action,
+                   double* policy) {
+    const Trees& t = *trees;
+    std::vector<double> scores(t.actions);
+    for (int64_t tree = 0; tree < t.roots; tree++) {
+        const int64_t row = tree * t.nodes, edge = row * t.actions;
+        const int32_t *visits = t.visits + edge, most = *std::max_element(visits, visits + t.actions);
+        const Sigma sigma(t, row, edge, visit_init, value_scale);
+        for (int64_t a = 0; a < t.actions; a++) {
+            const bool is_last = t.prior[edge + a] > 0. && visits[a] == most;
+            scores[a] = is_last ? base[tree * t.actions + a] + sigma(visits[a], t.q[edge + a]) : -INFINITE;
+        }
+        action[tree] = first_best(scores.data(), t.actions);
+        improved_policy(t, sigma, edge, policy + tree * t.actions);
     }
 }
 }

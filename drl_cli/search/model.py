@@ -30,8 +30,9 @@ class Memory:
     def __init__(self, root: Embedding, nodes: int) -> None:
         self._is_tuple = isinstance(root, tuple)
         parts = root if isinstance(root, tuple) else (root,)
-        self._stores = [part.new_empty((part.shape[0], nodes, *part.shape[1:])) for part in parts]
-        self._rows = [store.flatten(0, 1) for store in self._stores]
+        stores = [part.new_empty((part.shape[0], nodes, *part.shape[1:])) for part in parts]
+        self._rows = [store.flatten(0, 1) for store in stores]
+        self._slots = [store.unbind(1) for store in stores]
         self.device = parts[0].device
         self.is_near = self.device.type == "cpu"
         self.put(0, root)
@@ -39,8 +40,8 @@ class Memory:
     def put(self, node: int, embedding: Embedding) -> None:
         """Store the embedding of one node of each tree."""
         parts = embedding if isinstance(embedding, tuple) else (embedding,)
-        for store, part in zip(self._stores, parts, strict=True):
-            store[:, node] = part
+        for slots, part in zip(self._slots, parts, strict=True):
+            slots[node].copy_(part)
 
     def take(self, rows: Tensor) -> Embedding:
         """Return the embeddings of the rows b M + node, int64 `[B]`."""

@@ -12,6 +12,9 @@ from drl_cli.search.formulas import Gumbel
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 
+Select = Callable[[int], None]
+"""Selects the actions of simulation i: writes `row` and `chosen` of the trees."""
+
 
 class Plain:
     """The steps of one search."""
@@ -50,8 +53,8 @@ class Plain:
             goes_on = up > 0
             trees, at, returns = trees[goes_on], up[goes_on], returns[goes_on]
 
-    def select_puct(self, exploration: Array) -> None:
-        """Select actions by MuZero's scores. `exploration` `[M + 1]` is the table of `formulas.exploration`."""
+    def puct(self, exploration: Array) -> Select:
+        """Return a function that selects actions by MuZero's scores, for the table of `formulas.exploration`."""
         t = self._trees
 
         def scores(trees: Array, nodes: Array) -> Array:
@@ -59,24 +62,36 @@ class Plain:
             factor = exploration[t.node_visits[trees, nodes]]
             return formulas.puct_scores(prior, visits, q, factor, t.low[trees], t.high[trees])
 
-        self._walk(scores)
+        return lambda simulation: self._walk(scores)
 
-    def select_gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
-        """Select actions as Gumbel MuZero does.
+    def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> Select:
+        """Return a function that selects actions as Gumbel MuZero does.
 
-        At the root, only actions count that have `considered` visits, int32 `[B]`. `base` `[B, A]` is noise + logits.
+        In simulation i, only actions of the root count that have `considered[i]` visits, int32 `[simulations, B]`.
+        `base` `[B, A]` is noise + logits of the roots.
         """
         t = self._trees
 
-        def scores(trees: Array, nodes: Array) -> Array:
+        def scores(trees: Array, nodes: Array, wanted: Array) -> Array:
             raw_value, prior = t.raw_value[trees, nodes], t.prior[trees, nodes]
             visits, q = t.visits[trees, nodes], t.q[trees, nodes]
             if nodes[0] > 0:  # the trees are at equal depths
                 return formulas.interior_scores(rule, raw_value, prior, visits, q)
             root = formulas.root_scores(rule, base, raw_value, prior, visits, q)
-            return np.where(visits == considered[:, None], root, -np.inf)
+            return np.where(visits == wanted[:, None], root, -np.inf)
 
-        self._walk(scores)
+        return lambda i: self._walk(lambda trees, nodes: scores(trees, nodes, considered[i]))
+
+    def finish_gumbel(self, rule: Gumbel, base: Array) -> tuple[Array, Array]:
+        """Return the best actions int64 `[B]` and the improved policy float64 `[B, A]` of the roots.
+
+        The best action has the largest noise + logits + sigma(Q) of those with the most visits.
+        """
+        t = self._trees
+        visits = t.visits[:, 0]
+        state = t.raw_value[:, 0], t.prior[:, 0], visits, t.q[:, 0]
+        scores = np.where(visits == visits.max(-1, keepdims=True), formulas.root_scores(rule, base, *state), -np.inf)
+        return formulas.first_best(scores), formulas.improved_policy(rule, *state)
 
     def _walk(self, scores: Callable[[Array, Array], Array]) -> None:
         """Follow the best actions from the root to an action without a child. `scores` returns `[n, A]`."""

@@ -5,7 +5,6 @@ Both are pure functions: their random numbers are arguments, and equal arguments
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from drl_cli.search import formulas
 from drl_cli.search.compiled import Steps, make_steps
 from drl_cli.search.formulas import GUMBEL, PUCT, Gumbel, Puct
 from drl_cli.search.model import Embedding, Memory, Model
+from drl_cli.search.plain import Select
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 
@@ -60,7 +60,7 @@ def puct(
         allowed = np.where(prior > 0.0, noise, 0.0)
         prior[:] = (1.0 - rule.noise_share) * prior + rule.noise_share * allowed / allowed.sum(-1, keepdims=True)
     exploration = formulas.exploration(rule, trees.nodes)
-    _simulate(model, trees, steps, memory, lambda simulation: steps.select_puct(exploration))
+    _simulate(model, trees, steps, memory, steps.puct(exploration))
     visits = trees.visits[:, 0]
     policy = visits / simulations if simulations else prior.copy()
     return Found(policy.argmax(-1), policy, trees.value, visits, trees.q[:, 0], root, trees)
@@ -80,12 +80,9 @@ def gumbel(
         base = np.where(prior > 0.0, noise + np.log(prior), -np.inf)
     num = np.minimum((prior > 0.0).sum(-1), rule.considered)
     considered = np.array([formulas.halving(k, simulations) for k in num.tolist()], np.int32).T.copy()
-    _simulate(model, trees, steps, memory, lambda i: steps.select_gumbel(rule, base, considered[i]))
-    visits, q = trees.visits[:, 0], trees.q[:, 0]
-    state = trees.raw_value[:, 0], prior, visits, q
-    is_last = visits == visits.max(-1, keepdims=True)
-    action = formulas.first_best(np.where(is_last, formulas.root_scores(rule, base, *state), -np.inf))
-    return Found(action, formulas.improved_policy(rule, *state), trees.value, visits, q, root, trees)
+    _simulate(model, trees, steps, memory, steps.gumbel(rule, base, considered))
+    action, policy = steps.finish_gumbel(rule, base)
+    return Found(action, policy, trees.value, trees.visits[:, 0], trees.q[:, 0], root, trees)
 
 
 def sample_visits(policy: Array, temperature: float, uniform: Array) -> Array:
@@ -118,8 +115,8 @@ def _plant(model: Model, obs: Any, simulations: int, legal: Array | None) -> tup
 
 
 @torch.no_grad()
-def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory, select: Callable[[int], None]) -> None:
-    """Grow all trees by one node for each simulation. `select(i)` selects the actions of simulation i."""
+def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory, select: Select) -> None:
+    """Grow all trees by one node for each simulation."""
     rows, actions = torch.from_numpy(trees.row), torch.from_numpy(trees.chosen)
     for node in range(1, trees.nodes):
         select(node - 1)
