@@ -30,6 +30,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from drl_cli.chains import direct_products
 from drl_cli.chains.program import in_place
+from drl_cli.utils.compiler import library_dir
 
 if TYPE_CHECKING:
     from drl_cli.chains.record import Record
@@ -50,7 +51,7 @@ class Compilation:
         graph = in_place(record)
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._library = _cache_dir() / f"{_key(graph, record)}.so"
+            self._library = library_dir() / f"{_key(graph, record)}.so"
             if self._library.exists():
                 return
             self._start(graph, record, is_urgent)
@@ -94,19 +95,6 @@ class Compilation:
             self._process.kill()
             self._process.wait()
             self._process = None
-
-
-def _cache_dir() -> Path:
-    """Return a folder below torch's own for compiled code. The import of torch's function would take a second.
-
-    Raise NotCompiled if the folder belongs to another user.
-    """
-    own = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
-    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or own) / "drl_cli"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():  # its libraries would run with the rights of this user
-        raise NotCompiled(f"{folder} belongs to another user; set TORCHINDUCTOR_CACHE_DIR")
-    return folder
 
 
 def _key(graph: fx.Graph, record: Record) -> str:

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
+from drl_cli.utils.compiler import compiler as compiler_name
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.gpu import has_nvidia_driver
 from drl_cli.utils.headless import headless
@@ -184,7 +185,7 @@ def gpu() -> Check:
 
 def compiler() -> Check:
     """Check the C++ compiler that trainer.compile=true needs."""
-    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    name = compiler_name()
     if shutil.which(name) is None:
         return Check("skip", "compiler", f"no {name}: trainer.compile=true needs one", "install it, or set CXX")
     return Check("ok", "compiler", name)

@@ -3,9 +3,7 @@
 import dataclasses
 import errno
 import math
-import os
 import shutil
-import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +15,7 @@ from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.compiler import compiler
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.memory import free_memory
 
@@ -123,10 +122,9 @@ def check_hardware(config: Config) -> None:
             )
         if found < config.trainer.num:
             raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     # on a cluster the trainer may run on another machine
-    if config.trainer.compile is True and config.ray.address is None and shutil.which(compiler) is None:
-        line = f"trainer.compile=true needs a C++ compiler: there is no {compiler}. Install one, or name it by CXX=..."
+    if config.trainer.compile is True and config.ray.address is None and shutil.which(name := compiler()) is None:
+        line = f"trainer.compile=true needs a C++ compiler: there is no {name}. Install one, or name it by CXX=..."
         raise UsageError(line, MISSING)
     try:
         make_codec(config.replay.frame_codec)

@@ -1,0 +1,210 @@
+// The steps of a search in C++. plain.py has the same steps in numpy, with the same operations in the same order, and
+// formulas.py explains them. A test compares the trees bit by bit, so the compiler must not fuse or reorder operations.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+struct Trees {  // as in trees.py
+    int64_t roots, nodes, actions;
+    int32_t *child, *visits;
+    double *q, *prior;
+    int32_t *parent, *action, *node_visits;
+    double *total, *raw_value, *reward, *discount, *low, *high;
+    int64_t *row, *chosen;
+};
+
+static const double INFINITE = std::numeric_limits<double>::infinity();
+
+// Replace x, at most 0, by e^x. Compilers make vector instructions of the loop.
+static inline void exponentials(double* x, int64_t num) {
+    static const double SHIFT = 6755399441055744.;  // x + SHIFT rounds x to an integer, which is in the last bits
+    static const double TAYLOR[] = {1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720, 1. / 120,
+                                    1. / 24,      1. / 6,      1. / 2,     1.,        1.};
+    for (int64_t a = 0; a < num; a++) {
+        const double safe = x[a] > -700. ? x[a] : -700.;
+        const double shifted = safe * 1.4426950408889634 + SHIFT, power = shifted - SHIFT;
+        const double rest = (safe - power * 6.93147180369123816490e-01) - power * 1.90821492927058770002e-10;
+        double result = TAYLOR[0];
+        for (int i = 1; i < 11; i++) result = result * rest + TAYLOR[i];
+        int64_t bits;
+        std::memcpy(&bits, &shifted, sizeof bits);
+        bits = static_cast<int64_t>(static_cast<uint64_t>(bits + 1023) << 52);
+        double factor;  // 2^power
+        std::memcpy(&factor, &bits, sizeof factor);
+        x[a] = x[a] > -700. ? result * factor : 0.;
+    }
+}
+
+static void softmax(const float* logits, double* prior, int64_t actions) {
+    double most = -INFINITE, sum = 0.;
+    for (int64_t a = 0; a < actions; a++) most = logits[a] > most ? logits[a] : most;
+    for (int64_t a = 0; a < actions; a++) prior[a] = logits[a] - most;
+    exponentials(prior, actions);
+    for (int64_t a = 0; a < actions; a++) sum += prior[a];
+    sum = 1. / sum;
+    for (int64_t a = 0; a < actions; a++) prior[a] *= sum;
+}
+
+static void back_up(const Trees& t, int64_t tree, int64_t node) {
+    const int64_t first = tree * t.nodes;
+    double returns = t.raw_value[first + node];
+    for (int64_t at = node; at > 0;) {
+        const int64_t i = first + at, up = t.parent[i], edge = (first + up) * t.actions + t.action[i];
+        const double q = t.reward[i] + t.discount[i] * (t.total[i] / t.node_visits[i]);
+        returns = t.reward[i] + t.discount[i] * returns;
+        t.q[edge] = q;
+        t.visits[edge] += 1;
+        t.low[tree] = q < t.low[tree] ? q : t.low[tree];
+        t.high[tree] = q > t.high[tree] ? q : t.high[tree];
+        t.total[first + up] += returns;
+        t.node_visits[first + up] += 1;
+        at = up;
+    }
+}
+
+// Return the first action whose score is at most 1e-6 below the largest.
+static inline int64_t first_best(const double* scores, int64_t actions) {
+    double most = -INFINITE;
+    for (int64_t a = 0; a < actions; a++) most = scores[a] > most ? scores[a] : most;
+    for (int64_t a = 0; a < actions; a++)
+        if (scores[a] >= most - 1e-6) return a;
+    return 0;
+}
+
+// Follow the best actions of one tree to an action without a child. `score(row, edge)` writes the scores of the actions
+// of a node, where `row` is the index of the node, and `edge` that of its first action.
+template <typename Score>
+static void walk(const Trees& t, int64_t tree, const double* scores, Score score) {
+    for (int64_t node = 0; node >= 0;) {
+        const int64_t row = tree * t.nodes + node, edge = row * t.actions;
+        score(row, edge);
+        const int64_t action = first_best(scores, t.actions);
+        t.row[tree] = row;
+        t.chosen[tree] = action;
+        node = t.child[edge + action];
+    }
+}
+
+// sigma of a node's completed values.
+struct Sigma {
+    double mixed, low, factor, most;
+
+    Sigma(const Trees& t, int64_t row, int64_t edge, double visit_init, double value_scale) {
+        const int32_t* visits = t.visits + edge;
+        const double *q = t.q + edge, *prior = t.prior + edge;
+        double weight = 0., weighted = 0., high = -INFINITE;
+        int64_t num = 0;
+        int32_t largest = 0;
+        for (int64_t a = 0; a < t.actions; a++) {
+            weight += visits[a] > 0 ? prior[a] : 0.;
+            weighted += visits[a] > 0 ? prior[a] * q[a] : 0.;
+            num += visits[a];
+            largest = visits[a] > largest ? visits[a] : largest;
+        }
+        weight = num > 0 ? weight : 1.;
+        mixed = (t.raw_value[row] * weight + num * weighted) / (weight * t.node_visits[row]);
+        low = INFINITE;
+        for (int64_t a = 0; a < t.actions; a++) {
+            const double completed = visits[a] > 0 ? q[a] : mixed;
+            low = prior[a] > 0. && completed < low ? completed : low;
+            high = prior[a] > 0. && completed > high ? completed : high;
+        }
+        factor = (visit_init + largest) * value_scale / (high - low > 1e-8 ? high - low : 1e-8);
+        most = factor * (high - low);
+    }
+
+    double operator()(int32_t visits, double q) const { return factor * ((visits > 0 ? q : mixed) - low); }
+};
+
+static inline void improved_policy(const Trees& t, const Sigma& sigma, int64_t edge, double* policy) {
+    double sum = 0.;
+    for (int64_t a = 0; a < t.actions; a++) policy[a] = sigma(t.visits[edge + a], t.q[edge + a]) - sigma.most;
+    exponentials(policy, t.actions);
+    for (int64_t a = 0; a < t.actions; a++) {
+        policy[a] = t.prior[edge + a] > 0. ? t.prior[edge + a] * policy[a] : 0.;
+        sum += policy[a];
+    }
+    sum = 1. / sum;
+    for (int64_t a = 0; a < t.actions; a++) policy[a] *= sum;
+}
+
+extern "C" {
+
+void grow(const Trees* trees, int64_t node, const float* reward, const float* discount, const float* logits,
+          const float* value) {
+    const Trees& t = *trees;
+    for (int64_t tree = 0; tree < t.roots; tree++) {
+        const int64_t i = tree * t.nodes + node;
+        softmax(logits + tree * t.actions, t.prior + i * t.actions, t.actions);
+        t.raw_value[i] = t.total[i] = value[tree];
+        t.node_visits[i] = 1;
+        if (node == 0) continue;
+        t.parent[i] = t.row[tree] - tree * t.nodes;
+        t.action[i] = t.chosen[tree];
+        t.child[t.row[tree] * t.actions + t.chosen[tree]] = node;
+        t.reward[i] = reward[tree];
+        t.discount[i] = discount[tree];
+        back_up(t, tree, node);
+    }
+}
+
+void select_puct(const Trees* trees, const double* exploration) {
+    const Trees& t = *trees;
+    std::vector<double> scores(t.actions);
+    for (int64_t tree = 0; tree < t.roots; tree++) {
+        const double low = t.low[tree], high = t.high[tree], width = high > low ? high - low : 1.;
+        walk(t, tree, scores.data(), [&](int64_t row, int64_t edge) {
+            const int32_t* visits = t.visits + edge;
+            const double *q = t.q + edge, *prior = t.prior + edge, factor = exploration[t.node_visits[row]];
+            for (int64_t a = 0; a < t.actions; a++) {
+                const double value = (visits[a] > 0 && high > low ? q[a] - low : 0.) / width;
+                scores[a] = prior[a] > 0. ? value + prior[a] * factor / (visits[a] + 1.) : -INFINITE;
+            }
+        });
+    }
+}
+
+void select_gumbel(const Trees* trees, double visit_init, double value_scale, const double* base,
+                   const int32_t* considered) {
+    const Trees& t = *trees;
+    std::vector<double> scores(t.actions);
+    for (int64_t tree = 0; tree < t.roots; tree++) {
+        walk(t, tree, scores.data(), [&](int64_t row, int64_t edge) {
+            const int32_t* visits = t.visits + edge;
+            const double *q = t.q + edge, *prior = t.prior + edge, *noisy = base + tree * t.actions;
+            const Sigma sigma(t, row, edge, visit_init, value_scale);
+            if (row == tree * t.nodes) {
+                for (int64_t a = 0; a < t.actions; a++) {
+                    const bool is_considered = prior[a] > 0. && visits[a] == considered[tree];
+                    scores[a] = is_considered ? noisy[a] + sigma(visits[a], q[a]) : -INFINITE;
+                }
+                return;
+            }
+            improved_policy(t, sigma, edge, scores.data());
+            const double share = 1. / t.node_visits[row];
+            for (int64_t a = 0; a < t.actions; a++)
+                scores[a] = prior[a] > 0. ? scores[a] - visits[a] * share : -INFINITE;
+        });
+    }
+}
+
+void finish_gumbel(const Trees* trees, double visit_init, double value_scale, const double* base, int64_t* action,
+                   double* policy) {
+    const Trees& t = *trees;
+    std::vector<double> scores(t.actions);
+    for (int64_t tree = 0; tree < t.roots; tree++) {
+        const int64_t row = tree * t.nodes, edge = row * t.actions;
+        const int32_t *visits = t.visits + edge, most = *std::max_element(visits, visits + t.actions);
+        const Sigma sigma(t, row, edge, visit_init, value_scale);
+        for (int64_t a = 0; a < t.actions; a++) {
+            const bool is_last = t.prior[edge + a] > 0. && visits[a] == most;
+            scores[a] = is_last ? base[tree * t.actions + a] + sigma(visits[a], t.q[edge + a]) : -INFINITE;
+        }
+        action[tree] = first_best(scores.data(), t.actions);
+        improved_policy(t, sigma, edge, policy + tree * t.actions);
+    }
+}
+}
