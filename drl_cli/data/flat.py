@@ -38,7 +38,9 @@ class FlatRecording(Recording):
 
     def __init__(self, name: str, arrays: Mapping[str, Slices]) -> None:
         self.name = name
-        arrays = {OTHER_NAMES.get(key, key): array for key, array in arrays.items()}
+        names = {OTHER_NAMES.get(key, key): key for key in arrays}
+        used = [name for name in names if name.partition(".")[0] in (*NEEDED, "next_observations")]
+        self._names, arrays = sorted(names), {name: arrays[names[name]] for name in used}
         self._obs, self._action, self._next_obs = (
             _parts(arrays, key) for key in ("observations", "actions", "next_observations")
         )
@@ -76,11 +78,12 @@ class FlatRecording(Recording):
         parts = {"observations": self._obs, "actions": self._action}
         if missing := [key for key in NEEDED if not parts.get(key, key in arrays)]:
             text = ", ".join(f"{key}{HINTS.get(key, '')}" for key in missing)
-            raise DatasetError(f"{self.name} has no {text}; it has {', '.join(sorted(arrays)) or 'no arrays'}")
+            raise DatasetError(f"{self.name} has no {text}; it has {', '.join(self._names) or 'no arrays'}")
         if self._next_obs and self._next_obs.keys() != self._obs.keys():
             raise DatasetError(f"{self.name}: next_observations have other parts than observations")
-        used = [key for key in arrays if key.partition(".")[0] in (*NEEDED, "next_observations")]
-        lengths = {key: arrays[key].shape[0] if arrays[key].shape else 0 for key in used}
+        if other := [key for key, array in arrays.items() if array.dtype.kind not in "biuf"]:
+            raise DatasetError(f"{self.name}: {other[0]} holds {arrays[other[0]].dtype}, not numbers")
+        lengths = {key: array.shape[0] if array.shape else 0 for key, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             text = ", ".join(f"{key} {length:,}" for key, length in lengths.items())
             raise DatasetError(f"{self.name}: the arrays have different lengths: {text}")
@@ -89,8 +92,6 @@ class FlatRecording(Recording):
         values = array[:]
         if values.size != len(values):
             raise DatasetError(f"{self.name}: {key} have shape {values.shape}; expected one number per step")
-        if values.dtype.kind not in "biuf":
-            raise DatasetError(f"{self.name}: {key} are {values.dtype}, not numbers")
         return values.ravel()
 
 

@@ -3,9 +3,10 @@
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,6 +17,8 @@ from drl_cli.types import Array
 LOCAL_HEADER = 30
 """Bytes of the header before a member of a zip file, without the member's name and extra field."""
 PIECE_BYTES = 1 << 22
+DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, zlib.error, NotImplementedError)
+"""Errors of zipfile and numpy for files with other contents than they expect."""
 
 
 class Member:
@@ -63,18 +66,26 @@ class Npz(Mapping[str, Member]):
             with zipfile.ZipFile(path) as archive:
                 infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
                 self._infos = {info.filename.removesuffix(".npy"): info for info in infos}
-                self._members = {name: self._open(archive, name) for name in self._infos}
-        except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        except DAMAGE as error:
             raise DatasetError(f"{path} is damaged or is no .npz file ({error})") from error
 
     def __getitem__(self, name: str) -> Member:
-        return self._members[name]
+        info = self._infos[name]
+        try:
+            return self._open(info, f"{self.path}: {name}")
+        except DAMAGE as error:
+            raise DatasetError(f"{self.path} is damaged at '{name}' ({error})") from error
 
-    def __iter__(self) -> Any:
-        return iter(self._members)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._infos)
+
+    def text(self, name: str) -> str:
+        """Return an array that is one text."""
+        with zipfile.ZipFile(self.path) as archive, archive.open(self._infos[name]) as member:
+            return str(npy.read_array(member, allow_pickle=False))
 
     @property
     def stamp(self) -> str:
@@ -89,18 +100,17 @@ class Npz(Mapping[str, Member]):
                     with archive.open(info) as member:
                         while member.read(PIECE_BYTES):
                             pass
-                except (zipfile.BadZipFile, EOFError) as error:
+                except DAMAGE as error:
                     raise DatasetError(f"{self.path} is damaged ({error})") from error
 
-    def _open(self, archive: zipfile.ZipFile, name: str) -> Member:
-        info = self._infos[name]
+    def _open(self, info: zipfile.ZipInfo, name: str) -> Member:
         if info.compress_type != zipfile.ZIP_STORED:
             file = tempfile.TemporaryFile()  # noqa: SIM115
-            with archive.open(info) as member:
+            with zipfile.ZipFile(self.path) as archive, archive.open(info) as member:
                 shutil.copyfileobj(member, file, PIECE_BYTES)
-            return Member(file, 0, f"{self.path}: {name}")
+            return Member(file, 0, name)
         plain = self.path.open("rb")
         plain.seek(info.header_offset)
         header = plain.read(LOCAL_HEADER)
         lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-        return Member(plain, info.header_offset + LOCAL_HEADER + lengths, f"{self.path}: {name}")
+        return Member(plain, info.header_offset + LOCAL_HEADER + lengths, name)

@@ -1,6 +1,7 @@
 """What a file format gives: recorded steps in the units of the environment."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +27,17 @@ class Recording(ABC):
     """Recorded steps in order of time, in the units of the environment.
 
     `name` is what the user typed. `env` is the environment's id, and `spaces` has the spaces of its observations and
-    actions, if they were recorded. `reward` (float64), `terminated` and `truncated` have all steps. `stamp` is a text
-    that changes with the contents as far as it is known without reading them.
+    actions, if they were recorded. With `has_mask`, observations have a mask that was in `info`. `provenance` is what
+    drl-record wrote. `stamp` is a text that changes with the observations and actions. `reward` (float64), `terminated`
+    and `truncated` have all steps.
     """
 
     name: str
     env: str | None = None
     spaces: tuple[Any, Any] | None = None  # Any: spaces of Gymnasium
+    has_mask = False
     reference: tuple[float, float] | None = None
+    provenance: Mapping[str, Any] = {}  # Any: json
     stamp = ""
     reward: Array
     terminated: Array

@@ -34,10 +34,13 @@ class StepMap:
             env.close()
 
     @classmethod
-    def of_spaces(cls, id: str, observations: Space, actions: Space) -> "StepMap":
-        """Return the map of spaces without an environment. Raise EnvError if a space is not supported."""
-        action = action_spec(id, actions)
-        return cls(observations, actions, EnvSpec(id, obs_spec(id, observations, action, {}), action))
+    def of_spaces(cls, id: str, observations: Space, actions: Space, has_mask: bool = False) -> "StepMap":
+        """Return the map of spaces without an environment. With `has_mask`, observations have a mask from `info`.
+
+        Raise EnvError if a space is not supported.
+        """
+        action, info = action_spec(id, actions), {MASK: None} if has_mask else {}
+        return cls(observations, actions, EnvSpec(id, obs_spec(id, observations, action, info), action))
 
     @property
     def obs_paths(self) -> list[str]:
@@ -97,6 +100,15 @@ def parts_of(values: Any, prefix: str = "") -> Parts:  # Any: arrays, or dicts a
     if not isinstance(values, Mapping):
         return {prefix.removesuffix("."): np.asarray(values)}
     return {name: part for key, value in values.items() for name, part in parts_of(value, f"{prefix}{key}.").items()}
+
+
+def tree_of(space: Space, parts: Parts, prefix: str = "") -> Any:  # Any: arrays, or dicts and tuples of them
+    """Return arrays by dotted path as the nested dicts and tuples of a space: the inverse of `parts_of`."""
+    inside = inner(space)
+    if not inside:
+        return parts[prefix.removesuffix(".")]
+    tree = {key: tree_of(part, parts, f"{prefix}{key}.") for key, part in inside.items()}
+    return tree if isinstance(space, spaces.Dict) else tuple(tree.values())
 
 
 def inferred_space(parts: Mapping[str, tuple[str, tuple[int, ...], Array, Array]], is_action: bool) -> Space:
