@@ -31,6 +31,12 @@ class Facts:
     reference: tuple[float, float] | None = None
 
 
+def normalised(score: float, reference: tuple[float, float]) -> float:
+    """Return the normalised score of a return: 0 for the return of a random policy, 100 for that of an expert."""
+    random, expert = reference
+    return 100 * (score - random) / (expert - random)
+
+
 class Dataset(ABC):
     """Recorded steps in order of time, episode after episode.
 

@@ -117,7 +117,7 @@ class MinariRecording(Recording):
         observations, actions = (space_from_json(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
         self.spaces = observations, actions
         low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-        self.reference = None if low is None or high is None else (float(low), float(high))
+        self.reference = None if low is None or high is None or low >= high else (float(low), float(high))
         self.provenance = metadata.get("drl_cli") or {}
         self.env = self.provenance.get("env") or json.loads(metadata.get("env_spec") or "{}").get("id")
         make = storage_class(metadata["data_format"], self.name)

@@ -1,6 +1,7 @@
 """Open a dataset by the name that the user typed."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def open_dataset(
     *,
     is_checked: bool = False,
     download: bool = False,
-    reference: tuple[float, float] | None = None,
+    reference: Sequence[float] | None = None,
 ) -> Dataset:
     """Return a dataset. Raise DatasetError if it is missing, damaged or empty, or does not fit the environment.
 
@@ -39,13 +40,21 @@ def open_dataset(
     """
     try:
         recording = open_recording(source, download)
-        recording.reference = reference or recording.reference
+        if reference is not None:
+            recording.reference = as_reference(reference)
         dataset = RecordedDataset(recording, _steps(recording, env))
         if not is_checked:
             dataset.check()
     except OSError as error:
         raise DatasetError(f"{source} can't be read: {error.strerror or error}") from error
     return dataset
+
+
+def as_reference(returns: Sequence[float]) -> tuple[float, float]:
+    """Return the returns of a random policy and of an expert. Raise DatasetError if they are something else."""
+    if len(returns) != 2 or not returns[0] < returns[1] < np.inf:
+        raise DatasetError(f"reference={[*returns]}: say [random,expert], the returns of a random policy and an expert")
+    return returns[0], returns[1]
 
 
 def open_recording(source: str, download: bool = False) -> Recording:

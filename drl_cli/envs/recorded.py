@@ -9,7 +9,7 @@ from gymnasium import spaces
 from drl_cli.envs.actions import ActionMap, action_spec
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
-from drl_cli.envs.observations import ObsMap, Parts, obs_spec
+from drl_cli.envs.observations import ObsMap, Parts, obs_spec, walk
 from drl_cli.envs.trees import Space, inner, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
@@ -58,6 +58,22 @@ class StepMap:
     def actions(self, parts: Parts) -> tuple[Array, int]:
         """Return the policy's actions and the number of clamped values, as `ActionMap.inverse` does."""
         return self._actions.inverse(parts)
+
+    def raw_obs(self, parts: Parts) -> Parts:
+        """Return observations in the units of the environment: the inverse of `obs`. A mask from `info` stays."""
+        found = {path: parts[path] for path in parts.keys() & {MASK}}
+        for name, _, space in walk(self.spec.id, self.observation_space):
+            path = name if name in parts else "obs"
+            found[path] = (parts[path] + getattr(space, "start", 0)).astype(space.dtype)
+        return found
+
+    def raw_actions(self, actions: Array) -> Parts:
+        """Return actions in the units of the environment: the inverse of `actions`."""
+        made = self._actions(actions)
+        if isinstance(made, np.ndarray):
+            return {"": made}
+        rows = [parts_of(action) for action in made]
+        return {path: np.stack([row[path] for row in rows]) for path in rows[0]}
 
     def differences(self, observations: Space, actions: Space) -> list[str]:
         """Return a line for observations and for actions if the spaces of a dataset differ from the environment's."""
