@@ -190,9 +190,8 @@ def lines(written: "Written") -> list[str]:
     """Return lines with the counts and returns of a recording."""
     found = written.statistics()
     mean, std, low, high = (f"{found[f'return_{name}']:.1f}" for name in ("mean", "std", "min", "max"))
-    counts = (
-        f"{written.steps:,} steps in {len(written.returns):,} episodes, {written.terminations:,} of them terminated"
-    )
+    num = len(written.returns)
+    counts = f"{written.steps:,} steps in {num:,} episode{'s' * (num > 1)}, {written.terminations:,} of them terminated"
     return [counts, f"return: mean {mean}  std {std}  min {low}  max {high}"]
 
 

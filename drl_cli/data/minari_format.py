@@ -15,8 +15,7 @@ import numpy as np
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.recording import Recording, Steps
 from drl_cli.envs.config import EnvError
-from drl_cli.envs.recorded import parts_of
-from drl_cli.envs.space_json import space_from_json
+from drl_cli.envs.trees import parts_of, space_from_json
 from drl_cli.errors import MISSING
 from drl_cli.types import MASK, Array, Columns
 from drl_cli.utils.spelling import did_you_mean

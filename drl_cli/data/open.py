@@ -16,7 +16,7 @@ from drl_cli.data.recorded import RecordedDataset
 from drl_cli.data.recording import Recording
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.recorded import StepMap, inferred_space
-from drl_cli.envs.space_json import space_from_json
+from drl_cli.envs.trees import space_from_json
 from drl_cli.errors import MISSING
 from drl_cli.types import Array
 

@@ -82,7 +82,7 @@ class RecordedDataset(Dataset):
         try:
             yield
         except EnvFault as error:
-            raise DatasetError(f"{self._recording.name}: {error}") from error
+            raise DatasetError(f"{self._recording.name} does not fit {self.spec.id}: {error}") from error
 
 
 def _first(bad: Array) -> int | None:

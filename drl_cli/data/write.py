@@ -18,8 +18,7 @@ from numpy.lib import format as npy
 
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.minari_format import PREFIX, datasets_root, storage_class
-from drl_cli.envs.recorded import tree_of
-from drl_cli.envs.space_json import space_to_json
+from drl_cli.envs.trees import space_to_json, tree_of
 from drl_cli.types import MASK, Array, Columns
 
 Storage = Literal["hdf5", "arrow"]

@@ -12,7 +12,8 @@ from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.faults import as_fault, reset_result
 from drl_cli.envs.make import Env
-from drl_cli.envs.recorded import StepMap, parts_of
+from drl_cli.envs.recorded import StepMap
+from drl_cli.envs.trees import parts_of
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import MASK, Array, Columns, EnvSpec, Obs, PreviousStep, leaves
 from drl_cli.utils.seeding import generator, integers

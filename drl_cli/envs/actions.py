@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl_cli.envs.config import EnvError, EnvFault
-from drl_cli.envs.trees import Space, inner, space_leaves
+from drl_cli.envs.trees import Space, dotted, inner, space_leaves
 from drl_cli.types import ActionSpec, Array
 
 CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -93,7 +93,7 @@ class ActionMap:
         """
         columns, clamped = [], 0
         for path, part in space_leaves(self._space):
-            name = ".".join(map(str, path))
+            name = dotted(path)
             values, shape = parts[name], tuple(part.shape or ())
             if values.shape[1:] != shape:
                 raise EnvFault(f"action{f' {name!r}' if name else ''} has shape {values.shape[1:]}, expected {shape}")

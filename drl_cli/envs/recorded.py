@@ -1,7 +1,6 @@
 """Convert recorded steps, in the units of an environment, to the arrays that a worker makes of them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -10,7 +9,7 @@ from drl_cli.envs.actions import ActionMap, action_spec
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec, walk
-from drl_cli.envs.trees import Space, inner, space_leaves
+from drl_cli.envs.trees import Space, dotted, inner, parts_of, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 
@@ -102,29 +101,6 @@ def _same(one: Space, other: Space) -> bool:
     if parts is None or others is None:
         return type(one) is type(other) and one == other
     return parts.keys() == others.keys() and all(_same(parts[key], others[key]) for key in parts)
-
-
-def dotted(path: tuple[str | int, ...]) -> str:
-    """Return the keys and positions of a path as text with dots."""
-    return ".".join(map(str, path))
-
-
-def parts_of(values: Any, prefix: str = "") -> Parts:  # Any: arrays, or dicts and tuples of them
-    """Return the arrays in nested dicts and tuples by dotted path."""
-    if isinstance(values, tuple):
-        values = dict(enumerate(values))
-    if not isinstance(values, Mapping):
-        return {prefix.removesuffix("."): np.asarray(values)}
-    return {name: part for key, value in values.items() for name, part in parts_of(value, f"{prefix}{key}.").items()}
-
-
-def tree_of(space: Space, parts: Parts, prefix: str = "") -> Any:  # Any: arrays, or dicts and tuples of them
-    """Return arrays by dotted path as the nested dicts and tuples of a space: the inverse of `parts_of`."""
-    inside = inner(space)
-    if not inside:
-        return parts[prefix.removesuffix(".")]
-    tree = {key: tree_of(part, parts, f"{prefix}{key}.") for key, part in inside.items()}
-    return tree if isinstance(space, spaces.Dict) else tuple(tree.values())
 
 
 def inferred_space(parts: Mapping[str, tuple[str, tuple[int, ...], Array, Array]], is_action: bool) -> Space:

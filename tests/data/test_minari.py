@@ -13,7 +13,8 @@ from drl_cli.data import minari_format
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.open import open_dataset
 from drl_cli.data.write import Episode, Header, write
-from drl_cli.envs.recorded import StepMap, parts_of
+from drl_cli.envs.recorded import StepMap
+from drl_cli.envs.trees import parts_of
 
 minari = pytest.importorskip("minari", reason="needs drl-cli[minari]")
 pytest.importorskip("h5py", reason="needs drl-cli[minari]")

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from drl_cli.envs.actions import ActionMap, action_spec
 from drl_cli.envs.config import EnvError, EnvFault
 from drl_cli.envs.observations import ObsMap, obs_spec
-from drl_cli.envs.recorded import StepMap, inferred_space, parts_of, tree_of
-from drl_cli.envs.space_json import space_from_json, space_to_json
+from drl_cli.envs.recorded import StepMap, inferred_space
+from drl_cli.envs.trees import parts_of, space_from_json, space_to_json, tree_of
 from drl_cli.types import EnvSpec, leaves
 
 INF = np.inf
