@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from recorded_envs import env_config
 
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.npz import Npz
@@ -185,3 +186,66 @@ def test_a_member_that_becomes_shorter_is_an_error(tmp_path):
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(OSError, match="ends before row 1000"):
         member[900:1000]
+
+
+def test_the_environments_spaces_are_used_and_checked(tmp_path):
+    """Torques of Pendulum are in [-2, 2]."""
+    config = env_config(id="Pendulum-v1")
+    dataset = open_dataset(saved(tmp_path / "a.npz", **arrays(actions=np.full((10, 1), 1.0))), config)
+    assert (dataset.read(0, 10)["action"] == 0.5).all()
+    assert dataset.spec.id == "Pendulum-v1"
+    dataset = open_dataset(saved(tmp_path / "b.npz", **arrays(actions=np.full((10, 1), 3.0))), config)
+    dataset.read(0, 4)
+    assert dataset.clamped == 4
+    for name, changes, text in (
+        ("c", {}, r"c.npz does not fit Pendulum-v1: action has shape \(2,\), expected \(1,\)"),
+        (
+            "d",
+            {"observations": np.zeros((10, 4)), "next_observations": np.zeros((10, 4))},
+            r"observation has shape \(4,\)",
+        ),
+        (
+            "e",
+            {"observations": None, "observations.a": np.zeros((10, 3)), "next_observations": None},
+            "its observations",
+        ),
+    ):
+        with pytest.raises(DatasetError, match=text):
+            open_dataset(saved(tmp_path / f"{name}.npz", **arrays(**changes)), config)
+
+
+@pytest.mark.parametrize(("id", "code"), [("Nothing-v0", 2), ("ALE/Pong-v5", 3)])
+def test_an_environment_that_cant_be_made(tmp_path, monkeypatch, id, code):
+    monkeypatch.setattr("drl_cli.envs.make.missing_package", lambda id: Missing if id.startswith("ALE") else None)
+    with pytest.raises(DatasetError) as error:
+        open_dataset(saved(tmp_path / "a.npz", **arrays()), env_config(id=id))
+    assert error.value.exit_code == code
+
+
+class Missing:
+    module, install = "ale_py", "drl-cli[atari]"
+
+
+def test_hdf5_of_d4rl(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="needs drl-cli[minari]")
+    given = arrays(1000)
+    given["terminals"], given["timeouts"] = given.pop("terminations"), given.pop("truncations")
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            file.update({**given, "metadata/policy/weights": np.zeros(3)})
+            if name == "b":
+                file["observations"][0, 0] += 1
+    dataset, other = (open_dataset(str(tmp_path / f"{name}.hdf5")) for name in ("a", "b"))
+    np.testing.assert_array_equal(dataset.read(5, 900)["obs"], given["observations"][5:900])
+    assert dataset.facts.truncations == 2
+    assert dataset.facts.identity == open_dataset(str(tmp_path / "a.hdf5")).facts.identity != other.facts.identity
+    (tmp_path / "c.hdf5").write_bytes(b"x")
+    with pytest.raises(DatasetError, match=r"c.hdf5 can't be read"):
+        open_dataset(str(tmp_path / "c.hdf5"))
+
+
+def test_hdf5_without_h5py(tmp_path, monkeypatch):
+    (tmp_path / "a.hdf5").write_bytes(b"x")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(DatasetError, match=r"need h5py:  pip install 'drl-cli\[minari\]'"):
+        open_dataset(str(tmp_path / "a.hdf5"))
