@@ -1,5 +1,6 @@
 """Recordings in .hdf5 files with flat arrays, as d4rl has them."""
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ class Hdf5Recording(FlatRecording):
         super().__init__(name, dict(_arrays(self._file)))
         steps = np.unique(np.linspace(0, len(self) - 1, SAMPLES).astype(int)).tolist() if len(self) else []
         samples = [self._read(step, step + 1) for step in steps]
-        self.stamp = repr([path.stat().st_size, samples])
+        parts = [
+            part for each in samples for found in (each.obs, each.action, each.next_obs) for part in found.values()
+        ]
+        self.stamp = f"{path.stat().st_size} {zlib.crc32(b''.join(part.tobytes() for part in parts))}"
 
 
 def _arrays(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # Any: h5py has no types

@@ -1,9 +1,8 @@
 """Recordings in Minari's format, in the storage formats that Minari has. Nothing in them is executed."""
 
 import json
-import os
 import zlib
-from collections import ChainMap
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.data.dataset import DatasetError
+from drl_cli.data.find import METADATA, MINARI, datasets_root, local_ids
 from drl_cli.data.recording import Recording, Steps
 from drl_cli.envs.config import EnvError
 from drl_cli.envs.trees import parts_of, space_from_json
@@ -20,28 +20,12 @@ from drl_cli.errors import MISSING
 from drl_cli.types import MASK, Array, Columns
 from drl_cli.utils.spelling import did_you_mean
 
-PREFIX = "minari:"
-METADATA = "metadata.json"
 KEPT_BYTES = 1 << 28
 """A recording is kept in memory up to this size. The episodes beyond it are read again when they are asked for."""
+RECENT_BYTES = 1 << 26
+"""Of the other episodes, those that were read last stay in memory up to this size."""
 DAMAGE = (KeyError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 """Errors of Minari and its libraries for files with other contents than they expect."""
-
-
-def datasets_root() -> Path:
-    """Return the folder of Minari's datasets."""
-    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
-
-
-def data_folder(folder: Path) -> Path | None:
-    """Return the folder with the data of a Minari dataset, or None if there is no dataset in `folder`."""
-    return next((path for path in (folder / "data", folder) if (path / METADATA).is_file()), None)
-
-
-def local_ids() -> list[str]:
-    """Return the ids of the datasets in Minari's folder."""
-    root = datasets_root()
-    return sorted(str(path.parents[1].relative_to(root)) for path in root.glob(f"**/data/{METADATA}"))
 
 
 def find_minari(id: str, download: bool) -> Path:
@@ -63,7 +47,7 @@ def find_minari(id: str, download: bool) -> Path:
 
 
 def _download(id: str) -> None:
-    storage_class("hdf5", f"{PREFIX}{id}")
+    storage_class("hdf5", f"{MINARI}{id}")
     import minari
 
     try:
@@ -93,6 +77,10 @@ class _Episode:
 
     obs: Columns
     action: Columns
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in (*self.obs.values(), *self.action.values()))
 
 
 class MinariRecording(Recording):
@@ -127,7 +115,7 @@ class MinariRecording(Recording):
     def _load(self) -> None:
         """Read all episodes. Keep the first ones up to `KEPT_BYTES`."""
         self._kept: dict[int, _Episode] = {}
-        self._recent: dict[int, _Episode] = {}
+        self._recent: OrderedDict[int, _Episode] = OrderedDict()
         flags: list[list[Array]] = [[np.zeros(0)], [np.zeros(0, np.bool_)], [np.zeros(0, np.bool_)]]
         size = checksum = 0
         for i, found in enumerate(self._storage.get_episodes(range(self._num))):
@@ -141,7 +129,7 @@ class MinariRecording(Recording):
                 flags[2][-1] = flags[2][-1] | (np.arange(len(reward)) == len(reward) - 1)  # an episode ends
             for part in (*episode.obs.values(), *episode.action.values()):
                 checksum = zlib.crc32(part.tobytes(), checksum)
-                size += part.nbytes
+            size += episode.nbytes
             if size <= KEPT_BYTES:
                 self._kept[i] = episode
         self.stamp = str(checksum)
@@ -177,17 +165,17 @@ class MinariRecording(Recording):
         return Steps(*joined)
 
     def _episodes(self, wanted: range) -> Iterator[tuple[int, _Episode]]:
-        """Yield the number and the arrays of each episode. The last one that was not kept stays for the next call."""
-        known = ChainMap(self._recent, self._kept)
+        """Yield the number and the arrays of each episode."""
+        known = {i: found for i in wanted if (found := self._kept.get(i) or self._recent.get(i)) is not None}
         missing = [i for i in wanted if i not in known]
-        found = iter(self._storage.get_episodes(missing) if missing else ())
+        loaded = iter(self._storage.get_episodes(missing) if missing else ())
         for i in wanted:
-            episode = known.get(i)
-            if episode is None:
-                arrays = next(found)
-                episode = self._episode(i, arrays, len(arrays["rewards"]))
-                self._recent = {i: episode}
-            yield i, episode
+            if i not in known:
+                arrays = next(loaded)
+                self._recent[i] = self._episode(i, arrays, len(arrays["rewards"]))
+            yield i, known.get(i) or self._recent[i]
+            while len(self._recent) > 1 and sum(each.nbytes for each in self._recent.values()) > RECENT_BYTES:
+                self._recent.popitem(last=False)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

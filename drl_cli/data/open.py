@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from drl_cli.data.dataset import Dataset, DatasetError
+from drl_cli.data.find import FORMATS, MINARI, RUN, data_folder, dataset_of_run
 from drl_cli.data.flat import FlatRecording
 from drl_cli.data.hdf5 import Hdf5Recording
-from drl_cli.data.minari_format import PREFIX, MinariRecording, data_folder, find_minari
+from drl_cli.data.minari_format import MinariRecording, find_minari
 from drl_cli.data.npz import Npz
 from drl_cli.data.recorded import RecordedDataset
 from drl_cli.data.recording import Recording
@@ -19,8 +20,6 @@ from drl_cli.envs.recorded import StepMap, inferred_space
 from drl_cli.envs.trees import space_from_json
 from drl_cli.errors import MISSING
 from drl_cli.types import Array
-
-FORMATS = "a dataset is minari:ID, run:RUN, a folder that drl-record or Minari wrote, a file .npz or .hdf5"
 
 
 def open_dataset(
@@ -59,9 +58,9 @@ def as_reference(returns: Sequence[float]) -> tuple[float, float]:
 
 def open_recording(source: str, download: bool = False) -> Recording:
     """Return the recording that `source` names. Raise DatasetError or OSError."""
-    if source.startswith(PREFIX):
-        return MinariRecording(source, find_minari(source.removeprefix(PREFIX), download) / "data")
-    path = Path(source).expanduser()
+    if source.startswith(MINARI):
+        return MinariRecording(source, find_minari(source.removeprefix(MINARI), download) / "data")
+    path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
     if not path.exists():
         raise DatasetError(f"no dataset '{source}'; {FORMATS}")
     if folder := data_folder(path):

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from drl_cli.data.dataset import DatasetError
-from drl_cli.data.minari_format import PREFIX, datasets_root, storage_class
+from drl_cli.data.find import MINARI, datasets_root
+from drl_cli.data.minari_format import storage_class
 from drl_cli.envs.trees import space_to_json, tree_of
 from drl_cli.types import MASK, Array, Columns
 
@@ -86,10 +87,10 @@ def find_output(output: str) -> Path:
 
     Raise DatasetError if it exists, or can't be one.
     """
-    if output.startswith(PREFIX):
-        id = output.removeprefix(PREFIX)
+    if output.startswith(MINARI):
+        id = output.removeprefix(MINARI)
         if not ID.fullmatch(id):
-            raise DatasetError(f"output={output}: Minari's ids end with a version: {PREFIX}{id or 'my/data'}-v0")
+            raise DatasetError(f"output={output}: Minari's ids end with a version: {MINARI}{id or 'my/data'}-v0")
         path = datasets_root() / id
     else:
         path = Path(output).expanduser()

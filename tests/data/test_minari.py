@@ -16,6 +16,7 @@ from drl_cli.data.write import Episode, Header, write
 from drl_cli.envs.recorded import StepMap
 from drl_cli.envs.trees import parts_of
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 minari = pytest.importorskip("minari", reason="needs drl-cli[minari]")
 pytest.importorskip("h5py", reason="needs drl-cli[minari]")
 FORMATS = [
@@ -79,7 +80,6 @@ def transitions(dataset, steps):
     return rows
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("kind", SPACES)
 def test_reads_what_minaris_collector_wrote(collect, format, kind):
@@ -103,9 +103,10 @@ def test_reads_what_minaris_collector_wrote(collect, format, kind):
     assert ours.facts.truncations == sum(e.truncations.sum() for e in theirs.iterate_episodes())
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_any_part_can_be_read_without_the_kept_episodes(collect, monkeypatch):
+@pytest.mark.parametrize("recent", [0, 60_000, 1 << 26])
+def test_any_part_can_be_read_without_the_kept_episodes(collect, monkeypatch, recent):
     collect("dict")
+    monkeypatch.setattr(minari_format, "RECENT_BYTES", recent)
     monkeypatch.setattr(minari_format, "KEPT_BYTES", 60_000)  # about two episodes
     dataset = open_dataset("minari:test/sampler-v0")
     assert 0 < len(dataset._recording._kept) < dataset.facts.episodes
@@ -115,6 +116,21 @@ def test_any_part_can_be_read_without_the_kept_episodes(collect, monkeypatch):
             part = dataset.read(first, min(last, dataset.facts.steps))
             for name in rows:
                 np.testing.assert_array_equal(part[name], rows[name][first:last])
+    kept = dataset._recording._recent.values()
+    assert len(kept) <= 1 or sum(episode.nbytes for episode in kept) <= recent
+
+
+def test_an_episode_that_was_just_read_is_not_read_again(collect, monkeypatch):
+    collect("box")
+    monkeypatch.setattr(minari_format, "KEPT_BYTES", 0)
+    dataset = open_dataset("minari:test/sampler-v0")
+    storage, asked = dataset._recording._storage, []
+    true = storage.get_episodes
+    monkeypatch.setattr(storage, "get_episodes", lambda numbers: asked.extend(numbers) or true(numbers))
+    dataset._recording._recent.clear()
+    for first in range(dataset.facts.steps):
+        dataset.read(first, first + 1)
+    assert asked == [*range(dataset.facts.episodes)]
 
 
 def episodes(kind, count=5, seed=0):
