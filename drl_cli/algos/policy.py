@@ -16,7 +16,7 @@ from drl_cli.networks.head import Head
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
 from drl_cli.optim.context import Context
 from drl_cli.optim.params import Params
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, map_parts, num_rows
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, map_parts, num_rows
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.torch_ops import one_thread
 
@@ -24,6 +24,17 @@ RANDOM = "is_random"
 """Name of the extra column that marks random actions of the warm-up, bool `[E]`."""
 Sample: TypeAlias = "Callable[[Any, PreviousStep | None], tuple[Tensor, dict[str, Tensor]]]"  # Any: the observations
 """A function that returns actions `[E, ...]` and extra columns, as `TorchPolicy.sample`."""
+
+
+def random_actions(action: ActionSpec, obs: Obs, rng: np.random.Generator) -> Array:
+    """Return one uniformly random legal action for each observation `[E, ...]`."""
+    rows, mask = num_rows(obs), action_mask(obs)
+    if action.kind == "box":
+        return rng.uniform(-1.0, 1.0, (rows, action.size)).astype(np.float32)
+    if mask is None and action.kind == "discrete":
+        return rng.integers(action.size, size=rows)
+    logits = np.zeros((rows, action.size), np.float32)
+    return sample_choices(permitted(logits, mask), action.choices, rng)
 
 
 class RandomActions(Policy):
@@ -35,13 +46,7 @@ class RandomActions(Policy):
 
     def draw(self, obs: Obs) -> Array:
         """Return one random legal action for each observation `[E, ...]`."""
-        rows, mask = num_rows(obs), action_mask(obs)
-        if self.action.kind == "box":
-            return self.rng.uniform(-1.0, 1.0, (rows, self.action.size)).astype(np.float32)
-        if mask is None and self.action.kind == "discrete":
-            return self.rng.integers(self.action.size, size=rows)
-        logits = np.zeros((rows, self.action.size), np.float32)
-        return sample_choices(permitted(logits, mask), self.action.choices, self.rng)
+        return random_actions(self.action, obs, self.rng)
 
 
 class NetworkPolicy(RandomActions):

@@ -1,4 +1,4 @@
-"""drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. One function per topic."""
+"""drl-list TOPIC: list algorithms, environments, modes, keys, runs, sweeps or datasets. One function per topic."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -31,7 +31,11 @@ def answer(words: Sequence[str]) -> int:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """Return the help of drl-list, or the help of the topic `runs` or `sweeps`."""
+    """Return the help of drl-list, or the help of the topic `runs`, `sweeps` or `data`."""
+    if words and words[0] == "data":
+        from drl_cli.cli.list_data import help_text
+
+        return help_text()
     if words and words[0] in ("runs", "sweeps"):
         from drl_cli.cli.list_runs import help_of
 
@@ -99,6 +103,7 @@ TOPICS = {
     "keys": lists_of("drl_cli.settings.key_help", "answer"),
     "runs": lists_of("drl_cli.cli.list_runs", "run_lines"),
     "sweeps": lists_of("drl_cli.cli.list_runs", "sweep_lines"),
+    "data": lists_of("drl_cli.cli.list_data", "data_lines"),
 }
 
 

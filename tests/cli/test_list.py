@@ -48,7 +48,7 @@ def test_help_names_the_lists(listed):
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["algo"], "no list 'algo'. Did you mean algos?   lists: algos, envs, modes, keys, runs, sweeps"),
+        (["algo"], "no list 'algo'. Did you mean algos?   lists: algos, envs, modes, keys, runs, sweeps, data"),
         (
             ["modes", "env=CartPole"],
             "drl-list modes takes no options, got env=CartPole; to search: drl-list modes | grep -i CartPole",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "drl_cli"
-LARGEST_SHARE, MOST_FILES, MOST_COMMANDS = 0.15, 20, 14
+LARGEST_SHARE, MOST_FILES, MOST_COMMANDS = 0.15, 20, 16
 
 
 def rooms():

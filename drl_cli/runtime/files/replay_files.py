@@ -1,6 +1,6 @@
 """The files of a saved replay: name them, read the states of all shards, and fill a table of another kind or size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from drl_cli.errors import CheckpointError
 from drl_cli.replay.base import Table
 from drl_cli.runtime.files.checkpoint import read_arrays
-from drl_cli.types import State
+from drl_cli.types import Columns, State
 
 
 def file_name(shard: int, chunk: int | None = None) -> str:
@@ -45,6 +45,12 @@ def refill(
         mine = slice(*bounds[shard : shard + 2].tolist())
         if mine.stop > mine.start:
             table.refill({name: column[mine] for name, column in rows.items()})
+
+
+def saved_rows(folder: Path, manifest: Mapping[str, Any]) -> Iterator[Columns]:
+    """Yield the packed rows of all shards in pieces, the oldest rows first. Raise CheckpointError as `read_states`."""
+    for shard, chunk, piece in _oldest_first(read_states(folder, manifest)):
+        yield {name: column[piece] for name, column in read_arrays(folder, file_name(shard, chunk), manifest).items()}
 
 
 def _oldest_first(states: Sequence[State]) -> list[tuple[int, int, slice]]:

@@ -1,0 +1,1 @@
+"""Datasets of recorded steps: formats, facts, and writing. Knows no role and no algorithm."""

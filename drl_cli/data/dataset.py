@@ -1,0 +1,58 @@
+"""What every dataset offers: facts about it, its spec, and its steps in order, in the units of a policy."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from drl_cli.errors import UsageError
+from drl_cli.types import Array, Columns, EnvSpec
+
+
+class DatasetError(UsageError):
+    """A dataset can't be used: it is missing, damaged, empty, or does not fit the environment."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a dataset.
+
+    `source` is what the user typed. `identity` is a checksum of the contents: if it changes, the dataset has changed.
+    `env` is the id of the environment, if known. `returns` are the undiscounted returns `[episodes]`. `reference` has
+    the returns of a random policy and of an expert for normalised scores, if known.
+    """
+
+    source: str
+    identity: str
+    env: str | None
+    steps: int
+    episodes: int
+    terminations: int
+    truncations: int
+    returns: Array
+    reference: tuple[float, float] | None = None
+
+
+def normalised(score: float, reference: tuple[float, float]) -> float:
+    """Return the normalised score of a return: 0 for the return of a random policy, 100 for that of an expert."""
+    random, expert = reference
+    return 100 * (score - random) / (expert - random)
+
+
+class Dataset(ABC):
+    """Recorded steps in order of time, episode after episode.
+
+    `ends` has, for each episode, the index after its last step, int64 `[episodes]`. `clamped` counts action values
+    that were outside the action space, in all steps read so far.
+    """
+
+    facts: Facts
+    spec: EnvSpec
+    ends: Array
+    clamped = 0
+
+    @abstractmethod
+    def read(self, first: int, last: int) -> Columns:
+        """Return the steps first..last-1 as new arrays `[steps, ...]`, in the form in which a worker makes them.
+
+        The columns are obs, action, reward, next_obs, terminated, truncated; observations with parts are
+        `obs.<path>`. Box actions are in [-1, 1]. If the recording ends within an episode, its last step is truncated.
+        """

@@ -1,0 +1,46 @@
+"""Find datasets by their names. It does not import gymnasium, so that checking a command line stays fast."""
+
+import os
+from pathlib import Path
+
+from drl_cli.data.dataset import DatasetError
+
+MINARI, RUN = "minari:", "run:"
+METADATA = "metadata.json"
+FORMATS = "a dataset is minari:ID, run:RUN, a folder that drl-record or Minari wrote, a file .npz or .hdf5"
+
+
+def datasets_root() -> Path:
+    """Return the folder of Minari's datasets."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def local_ids() -> list[str]:
+    """Return the ids of the datasets in Minari's folder."""
+    root = datasets_root()
+    return sorted(str(path.parents[1].relative_to(root)) for path in root.glob(f"**/data/{METADATA}"))
+
+
+def data_folder(folder: Path) -> Path | None:
+    """Return the folder with the data of a Minari dataset, or None if there is no dataset in `folder`."""
+    return next((path for path in (folder / "data", folder) if (path / METADATA).is_file()), None)
+
+
+def datasets_in(folder: Path) -> list[Path]:
+    """Return the datasets directly in a folder."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in paths if path.name[0] != "." and (path.suffix == ".npz" or data_folder(path))]
+
+
+def dataset_of_run(source: str) -> Path:
+    """Return the dataset of `run:FOLDER` with a run's folder. Raise DatasetError if it has none or several."""
+    run = source.removeprefix(RUN)
+    if not (Path(run) / "run.json").is_file():
+        raise DatasetError(f"{source}: {run} is no run's folder")
+    found = datasets_in(Path(run) / "data")
+    if not found:
+        raise DatasetError(f"{source}: nothing was recorded for this run; type  drl-record run={run} episodes=100")
+    if len(found) > 1:
+        paths = ", ".join(map(str, found))
+        raise DatasetError(f"{source}: {len(found)} datasets were recorded for this run; say one of them: {paths}")
+    return found[0]

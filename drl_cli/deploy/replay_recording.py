@@ -1,0 +1,73 @@
+"""Turn the replay table of a checkpoint into episodes for a dataset."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from drl_cli.data.write import Episode
+from drl_cli.envs.recorded import StepMap
+from drl_cli.errors import UsageError
+from drl_cli.replay.config import UniformConfig
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import read_manifest
+from drl_cli.runtime.files.replay_files import saved_rows
+from drl_cli.types import Array, Columns, EnvSpec, leaves
+
+
+def check_replay(config: Config, spec: EnvSpec) -> None:
+    """Raise UsageError if the run's replay does not hold single steps in order."""
+    replay = config.replay
+    reason = None
+    if not isinstance(replay, UniformConfig):
+        reason = f"{config.algo_name}'s replay is a queue that keeps no transitions"
+    elif replay.rows == "sequences":
+        reason = "replay.rows=sequences holds sequences"
+    elif config.algo.n_step > 1 and not replay.is_indexed:
+        reason = f"algo.n_step={config.algo.n_step} holds sums of rewards; a run with algo.n_step=1 holds single steps"
+    elif replay.remover == "random":
+        reason = "replay.remover=random mixes the order of the steps"
+    elif config.stackings(spec):
+        reason = "images are stored as frames"
+    elif config.env.reward_clip is not None:
+        reason = f"env.reward_clip={config.env.reward_clip:g} has changed the rewards"
+    if reason is not None:
+        raise UsageError(f"replay=true: {reason}. To record episodes of the policy: drl-record run=RUN episodes=100")
+
+
+def replay_episodes(config: Config, steps: StepMap, checkpoint: Path) -> Iterator[Episode]:
+    """Yield the episodes of each environment in the replay of a checkpoint, in the units of the environment.
+
+    An episode is truncated if its end or its next step is not in the replay. Raise CheckpointError if the replay was
+    not saved or is damaged.
+    """
+    pieces = [*saved_rows(checkpoint, read_manifest(checkpoint))]
+    rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    rows = {name: column[np.argsort(rows["source"], kind="stable")] for name, column in rows.items()}
+    for first, last in pairwise([0, *episode_ends(rows)]):
+        yield _episode(config, steps, {name: column[first:last] for name, column in rows.items()})
+
+
+def episode_ends(rows: Columns) -> list[int]:
+    """Return the indices after the last steps of episodes, for rows `[rows, ...]` of one environment after another."""
+    goes_on = ~(rows["terminated"] | rows["truncated"])[:-1] & (rows["source"][1:] == rows["source"][:-1])
+    for name in rows:
+        kind, dot, path = name.partition(".")
+        if kind == "next_obs":
+            same = rows[name][:-1] == rows[f"obs{dot}{path}"][1:]
+            goes_on &= same.reshape(len(same), -1).all(1)
+    return [*(np.flatnonzero(~goes_on) + 1).tolist(), len(rows["source"])]
+
+
+def _episode(config: Config, steps: StepMap, rows: Columns) -> Episode:
+    obs = {path: _with_last(rows, f".{path}" if path else "") for path in leaves(steps.spec.obs)}
+    truncated = rows["truncated"].copy()
+    truncated[-1] |= not rows["terminated"][-1]
+    reward = rows["reward"] / np.float64(config.env.reward_scale)
+    return Episode(steps.raw_obs(obs), steps.raw_actions(rows["action"]), reward, rows["terminated"], truncated)
+
+
+def _with_last(rows: Columns, path: str) -> Array:
+    """Return a part of the observations `[T+1, ...]`, with the one after the last step."""
+    return np.concatenate([rows[f"obs{path}"], rows[f"next_obs{path}"][-1:]])

@@ -1,0 +1,127 @@
+"""drl-list data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded_envs import SPACES
+
+from drl_cli.data.coverage import coverage
+from drl_cli.data.dataset import DatasetError, normalised
+from drl_cli.data.open import open_dataset
+from drl_cli.data.write import Episode, Header, write
+
+STEPS = 40
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def saved(name, actions, **changes):
+    ends = np.arange(STEPS) % 10 == 9
+    arrays = {
+        "observations": np.zeros((STEPS, 2)),
+        "actions": actions,
+        "rewards": np.repeat([1.0, 2, 3, 4], 10),
+        "terminations": ends & (np.arange(STEPS) < 10),
+        "truncations": ends & (np.arange(STEPS) >= 10),
+        "next_observations": np.zeros((STEPS, 2)),
+    }
+    np.savez(name, **arrays | changes)
+    return name
+
+
+def cells(lines):
+    head, *rows = (line.split("  ") for line in lines)
+    names, *found = ([cell.strip() for cell in row if cell] for row in (head, *rows))
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def test_counts_returns_actions_and_spaces(listed):
+    saved("a.npz", np.arange(STEPS) % 3)
+    (row,) = cells(listed("data", "a.npz"))
+    assert row == {
+        "dataset": "a.npz", "env": "-", "steps": "40", "episodes": "4", "ended": "1", "cut": "3",
+        "mean": "25.0", "min": "10.0", "max": "40.0", "score": "-", "covers": "100%",
+        "observations": "float32(2)", "actions": "Discrete(3)",
+    }  # fmt: skip
+    (row,) = cells(listed("data", "a.npz", "reference=[5,45]"))
+    assert row["score"] == "50.0"
+
+
+def test_spaces_with_parts(listed):
+    episode = next(_episodes("tuple"))
+    write(Path("a.npz").absolute(), Header("Sampler-v0", SPACES["tuple"]), [episode])
+    (row,) = cells(listed("data", "a.npz"))
+    assert (row["env"], row["observations"]) == ("Sampler-v0", "Discrete(7)")
+
+
+def _episodes(kind):
+    observations, actions = SPACES[kind]
+    from drl_cli.envs.trees import parts_of
+
+    obs = [parts_of(observations.sample()) for _ in range(3)]
+    action = [parts_of(actions.sample()) for _ in range(2)]
+    yield Episode(
+        {path: np.stack([each[path] for each in obs]) for path in obs[0]},
+        {path: np.stack([each[path] for each in action]) for path in action[0]},
+        np.ones(2), np.array([False, True]), np.zeros(2, bool),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("actions", "covered"),
+    [
+        (np.linspace([-1, 0], [1, 0], STEPS), (1 + 1 / 20) / 2),
+        (np.repeat([[-1.0], [1.0]], STEPS // 2, 0), 2 / 20),
+        (np.where(np.arange(STEPS) == 0, 3, 0), 2 / 4),
+        (np.stack([np.arange(STEPS) % 2, np.where(np.arange(STEPS) == 0, 4, 0)], 1), (1 + 2 / 5) / 2),
+    ],
+)
+def test_coverage_of_actions(actions, covered, monkeypatch):
+    monkeypatch.setattr("drl_cli.data.coverage.PART_STEPS", 7)
+    assert coverage(open_dataset(saved("a.npz", actions))) == pytest.approx(covered)
+
+
+def test_without_names_all_datasets_are_listed(listed, tmp_path):
+    assert listed("data") == [f"no datasets in {tmp_path}/outputs; drl-record run=RUN episodes=100 makes one"]
+    for folder in ("outputs/data/Pole", "outputs/Pole/sac-sync/2026-s1/data"):
+        (tmp_path / folder).mkdir(parents=True)
+        saved(f"{folder}/a.npz", np.arange(STEPS) % 3)
+    (tmp_path / "outputs/data/Pole/bad.npz").write_bytes(b"")
+    (tmp_path / "minari/my/x-v0/data").mkdir(parents=True)
+    (tmp_path / "minari/my/x-v0/data/metadata.json").write_text(json.dumps({}))
+    *table, bad, theirs = listed("data")
+    assert [row["dataset"] for row in cells(table)] == [
+        "outputs/Pole/sac-sync/2026-s1/data/a.npz",
+        "outputs/data/Pole/a.npz",
+    ]
+    assert (bad.partition(" is ")[0], theirs.partition(" has ")[0]) == ("outputs/data/Pole/bad.npz", "minari:my/x-v0")
+
+
+def test_problems_of_all_named_datasets(drl_here):
+    saved("a.npz", np.arange(STEPS) % 3)
+    done = drl_here("list", "data", "a.npz", "b.npz", "run:latest")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: no dataset 'b.npz'; ")
+    assert "error: no run 'latest'" in done.stderr
+
+
+def test_help_explains_the_columns(listed):
+    text = "\n".join(listed("data", "--help"))
+    assert "covers: the part of the action space that occurs" in text
+    assert "reference " in text
+
+
+def test_normalised_scores():
+    assert [normalised(score, (-10.0, 30.0)) for score in (-10, 30, 10, 50)] == [0, 100, 50, 150]
+
+
+@pytest.mark.parametrize("reference", [[1.0], [1, 2, 3], [2, 1], [1, 1], [float("nan"), 1], [0, float("inf")]])
+def test_wrong_references(reference):
+    with pytest.raises(DatasetError, match=r"say \[random,expert\]"):
+        open_dataset(saved("a.npz", np.arange(STEPS) % 3), reference=reference)
