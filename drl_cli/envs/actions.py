@@ -1,16 +1,18 @@
 """Convert the actions of a policy to actions of the environment's space."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from drl_cli.envs.config import EnvError
+from drl_cli.envs.config import EnvError, EnvFault
 from drl_cli.envs.trees import Space, inner, space_leaves
 from drl_cli.types import ActionSpec, Array
 
 CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+ROUNDING = 1e-5
+"""A recorded action this far outside [-1, 1] is a rounding error."""
 
 
 def action_spec(id: str, space: Space) -> ActionSpec:
@@ -83,6 +85,39 @@ class ActionMap:
         """Return one action for each row; box actions are an array `[n, ...]`."""
         return self._convert(actions)
 
+    def inverse(self, parts: Mapping[str, Array]) -> tuple[Array, int]:
+        """Return the policy's actions `[n, ...]` for actions of the space, and how many box values were outside it.
+
+        `parts` has an array `[n, ...]` for each leaf of the space, by dotted path. Values outside a box become its
+        bounds. Raise EnvFault if shapes do not fit or a choice is outside its space.
+        """
+        columns, clamped = [], 0
+        for path, part in space_leaves(self._space):
+            name = ".".join(map(str, path))
+            values, shape = parts[name], tuple(part.shape or ())
+            if values.shape[1:] != shape:
+                raise EnvFault(f"action{f' {name!r}' if name else ''} has shape {values.shape[1:]}, expected {shape}")
+            flat = values.reshape(len(values), _width(part))
+            if isinstance(part, spaces.Box):
+                column, outside = ActionMap(part)._from_box(flat)
+                clamped += outside
+            else:
+                column = _from_choices(part, flat)
+            columns.append(column)
+        joined = np.concatenate(columns, -1)
+        return joined[:, 0] if isinstance(self._space, spaces.Discrete) else joined, clamped
+
+    def _from_box(self, values: Array) -> tuple[Array, int]:
+        """Return actions `[n, size]` in [-1, 1], and how many values were outside the box by more than rounding."""
+        free, wide = np.zeros(values.shape[1], np.bool_), self._scale > 0
+        scaled = np.where(wide, (values - self._low) / np.where(wide, self._scale, 1.0) - 1.0, 0.0)
+        bounded = np.clip(scaled, -1.0, 1.0)
+        if self._free is not None:
+            free, low, high = self._free
+            scaled = np.where(free, values, scaled)
+            bounded = np.where(free, np.clip(values, low, high), bounded)
+        return bounded.astype(np.float32), int((np.abs(scaled - bounded) > ROUNDING).sum())
+
     def _to_box(self, actions: Array) -> Array:
         scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # faster than `np.clip` for small arrays
         scaled = self._low + (scaled + 1.0) * self._scale
@@ -106,6 +141,15 @@ class ActionMap:
         return (
             [dict(zip(self._parts, row, strict=True)) for row in rows] if isinstance(self._space, spaces.Dict) else rows
         )
+
+
+def _from_choices(space: Space, values: Array) -> Array:
+    """Return the choices `[n, values]` of a discrete space, counted from 0. Raise EnvFault if one is outside it."""
+    choices = values - np.ravel(getattr(space, "start", 0))
+    is_choice = (choices >= 0) & (choices < np.array(_choices(space))) & (choices == np.floor(choices))
+    if not is_choice.all():
+        raise EnvFault(f"action {values[~is_choice][0]} is outside {space}")
+    return choices.astype(np.int64)
 
 
 def _width(space: Space) -> int:

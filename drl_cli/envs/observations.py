@@ -93,20 +93,28 @@ class ObsMap:
             found = {path or self.root: part for path, part in found.items()} | {MASK: info[MASK]}
         return {path: self._read(path, column, found[path]) for path, column in self.columns.items()}
 
-    def _read(self, path: str, column: Column, value: Any) -> Array:
+    def rows(self, parts: Mapping[str, Array]) -> Parts:
+        """Return recorded observations by path `[n, ...]`, with the dtypes of the spec. Raise EnvFault as a call."""
+        return {
+            path: self._read(path, column, parts[path], axes=1).astype(column.dtype, copy=False)
+            for path, column in self.columns.items()
+        }
+
+    def _read(self, path: str, column: Column, value: Any, axes: int = 0) -> Array:
+        """Return a part of one observation, or of many if `axes` is 1."""
         if path == MASK and isinstance(value, tuple):  # a tuple of one mask for each component
             value = np.concatenate(value)
         array: Array = np.asarray(value)
-        if array.shape != column.shape:
-            raise EnvFault(f"observation{at(path)} has shape {array.shape}, expected {column.shape}")
+        if array.shape[axes:] != column.shape:
+            raise EnvFault(f"observation{at(path)} has shape {array.shape[axes:]}, expected {column.shape}")
         if column.choices:
             array = array - self._starts[path]
             if not ((array >= 0) & (array < np.reshape(column.choices, column.shape))).all():
                 raise EnvFault(f"observation{at(path)} is outside its space")
         if path == MASK:
             array = array.astype(np.bool_)
-            for choices in np.split(array, np.cumsum(self._choices[:-1])):  # views
-                choices |= not choices.any()
+            for choices in np.split(array, np.cumsum(self._choices[:-1]), -1):  # views
+                choices |= ~choices.any(-1, keepdims=True)
         return array
 
 

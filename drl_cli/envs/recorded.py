@@ -1,0 +1,136 @@
+"""Convert recorded steps, in the units of an environment, to the arrays that a worker makes of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from drl_cli.envs.actions import ActionMap, action_spec
+from drl_cli.envs.config import EnvConfig, EnvError
+from drl_cli.envs.make import build, read_spec
+from drl_cli.envs.observations import ObsMap, Parts, obs_spec
+from drl_cli.envs.trees import Space, inner, space_leaves
+from drl_cli.types import MASK, Array, EnvSpec, leaves
+
+
+class StepMap:
+    """Converts recorded observations and actions of two spaces. `spec` describes the results.
+
+    Recorded arrays `[n, ...]` are dicts by dotted path, as `parts_of` returns them.
+    """
+
+    def __init__(self, observations: Space, actions: Space, spec: EnvSpec) -> None:
+        self.observation_space, self.action_space, self.spec = observations, actions, spec
+        self._obs, self._actions = ObsMap(observations, spec), ActionMap(actions)
+
+    @classmethod
+    def of_env(cls, config: EnvConfig) -> "StepMap":
+        """Return the map of an environment. Raise EnvError or MissingExtra if it can't be made."""
+        spec, env = read_spec(config, trains=False), build(config)
+        try:
+            return cls(env.observation_space, env.action_space, spec)
+        finally:
+            env.close()
+
+    @classmethod
+    def of_spaces(cls, id: str, observations: Space, actions: Space) -> "StepMap":
+        """Return the map of spaces without an environment. Raise EnvError if a space is not supported."""
+        action = action_spec(id, actions)
+        return cls(observations, actions, EnvSpec(id, obs_spec(id, observations, action, {}), action))
+
+    @property
+    def obs_paths(self) -> list[str]:
+        """The paths of the parts of a recorded observation. A mask that comes in `info` is a part, too."""
+        return list(leaves(self.spec.obs))
+
+    @property
+    def action_paths(self) -> list[str]:
+        return [dotted(path) for path, _ in space_leaves(self.action_space)]
+
+    def obs(self, parts: Parts) -> Parts:
+        """Return observations by path, with the dtypes of `spec`. Raise EnvFault if they do not fit the space."""
+        return self._obs.rows(parts)
+
+    def actions(self, parts: Parts) -> tuple[Array, int]:
+        """Return the policy's actions and the number of clamped values, as `ActionMap.inverse` does."""
+        return self._actions.inverse(parts)
+
+    def differences(self, observations: Space, actions: Space) -> list[str]:
+        """Return a line for observations and for actions if the spaces of a dataset differ from the environment's."""
+        lines = []
+        try:
+            other = StepMap.of_spaces("the dataset", observations, actions).spec
+        except EnvError as error:
+            return [str(error)]
+        own = {path: part for path, part in leaves(self.spec.obs).items() if path != MASK}
+        others = {path: part for path, part in leaves(other.obs).items() if path != MASK}
+        if own.keys() == {"obs"} and others.keys() == {""}:  # the mask in `info` has given the observation a name
+            others = {"obs": others[""]}
+        if own != others:
+            lines.append(f"its observations are {observations}; {self.spec.id} has {self.observation_space}")
+        if not _same(actions, self.action_space):
+            lines.append(f"its actions are {actions}; {self.spec.id} has {self.action_space}")
+        return lines
+
+
+def _same(one: Space, other: Space) -> bool:
+    """Return whether actions of two spaces mean the same. The dtype of a box does not matter."""
+    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
+        bounds = ((one.low, other.low), (one.high, other.high))
+        return one.shape == other.shape and all(np.allclose(a, b) for a, b in bounds)
+    parts, others = inner(one), inner(other)
+    if parts is None or others is None:
+        return type(one) is type(other) and one == other
+    return parts.keys() == others.keys() and all(_same(parts[key], others[key]) for key in parts)
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """Return the keys and positions of a path as text with dots."""
+    return ".".join(map(str, path))
+
+
+def parts_of(values: Any, prefix: str = "") -> Parts:  # Any: arrays, or dicts and tuples of them
+    """Return the arrays in nested dicts and tuples by dotted path."""
+    if isinstance(values, tuple):
+        values = dict(enumerate(values))
+    if not isinstance(values, Mapping):
+        return {prefix.removesuffix("."): np.asarray(values)}
+    return {name: part for key, value in values.items() for name, part in parts_of(value, f"{prefix}{key}.").items()}
+
+
+def inferred_space(parts: Mapping[str, tuple[str, tuple[int, ...], Array, Array]], is_action: bool) -> Space:
+    """Return a space for recorded arrays, by path: (dtype, shape of a row, smallest values, largest values).
+
+    Whole numbers become choices from the smallest (at most 0) to the largest value, uint8 images become boxes. A float
+    action has the range [-1, 1] if it never left it, else the range of its values.
+    """
+    found = {path: _inferred(*part, is_action=is_action) for path, part in parts.items()}
+    return found[""] if found.keys() == {""} else _nested(found)
+
+
+def _nested(found: Mapping[str, Space]) -> Space:
+    keys = dict.fromkeys(path.partition(".")[0] for path in found)
+    tree: dict[str, Space] = {}
+    for key in keys:
+        below = {path.removeprefix(f"{key}."): space for path, space in found.items() if path.startswith(f"{key}.")}
+        tree[key] = _nested(below) if below else found[key]
+    return spaces.Dict(tree)
+
+
+def _inferred(dtype: str, shape: tuple[int, ...], low: Array, high: Array, is_action: bool) -> Space:
+    kind = np.dtype(dtype)
+    if kind == np.bool_:
+        return spaces.MultiBinary(shape)
+    if kind == np.uint8 and not is_action:
+        return spaces.Box(0, 255, shape, np.uint8)
+    if kind.kind in "iu" and not shape:
+        start = min(0, int(low))
+        return spaces.Discrete(int(high) - start + 1, start=start)
+    if kind.kind in "iu" and is_action:
+        return spaces.MultiDiscrete(high.astype(np.int64) + 1)
+    if not is_action:
+        return spaces.Box(-np.inf, np.inf, shape, np.float32)
+    is_unit = bool((np.abs(low) <= 1).all() and (np.abs(high) <= 1).all())
+    low, high = (-np.ones(shape), np.ones(shape)) if is_unit else (low, high)
+    return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
