@@ -136,7 +136,7 @@ def build_graph(tmp_path, request):
             config, read_spec(config.env), folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
         )
         if checkpoint:
-            clean_up(folder, checkpoint)
+            clean_up(folder, checkpoint, config.clock)
             restore(checkpoint, config, graph)
         graph.folder, graph.evaluations = folder, evaluations
         return graph

@@ -187,7 +187,7 @@ def _train(
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
-        start = f"  from step {resumed.env_steps:,}" if resumed else ""
+        start = f"  from step {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
         network += rollout_text(config)
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]

@@ -13,6 +13,7 @@ from drl_cli.chains import recording
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.optim.reward_config import RewardConfig
+from drl_cli.optim.schedules import RunClock
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Context:
     replays: bool = False
     recorded: list[Replays] = field(default_factory=list)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    total_env_steps: int = 1
+    clock: RunClock = field(default_factory=RunClock)
     burn_in: int = 0
     reward: RewardConfig = field(default_factory=RewardConfig)
 

@@ -12,16 +12,17 @@ from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.reward_config import RewardConfig
+from drl_cli.optim.schedules import RunClock
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
 from drl_cli.utils.ranges import Count, DeviceName, Label, Natural
 
-Mode = Literal["single", "sync", "async"]
+Mode = Literal["single", "sync", "async", "offline"]
 
-MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
-MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
+MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32, "offline": 16}
+MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024, "offline": 512}
 """Upper limits on the default size of a call: updates per train call, and rows per collect call."""
 DESCRIBING = ("name", "tags", "notes")
 """Keys with which users describe a run. They change nothing in the run."""
@@ -43,6 +44,7 @@ class Config:
     notes: str | None
     seed: Natural
     total_env_steps: Count
+    total_updates: Count
     device: Annotated[str, DeviceName(("auto", "cpu", "cuda"))]
     precision: Literal["float32", "bf16"]
     output_dir: str
@@ -68,6 +70,18 @@ class Config:
     sweep: sections.SweepConfig
     hpo: sections.HpoConfig
     debug: sections.DebugConfig
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the run has no workers, and learns from a dataset only."""
+        return self.mode == "offline"
+
+    @property
+    def clock(self) -> RunClock:
+        """The clock that everything with a period or a schedule asks."""
+        if self.is_offline:
+            return RunClock("opt_steps", self.total_updates)
+        return RunClock("env_steps", self.total_env_steps)
 
     @property
     def algo_name(self) -> str:

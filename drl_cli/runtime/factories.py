@@ -56,7 +56,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         replays=config.trainer.compile is not False and torch_device.type == "cpu",
         optimizer=config.optimizer,
         reward=config.reward,
-        total_env_steps=config.total_env_steps,
+        clock=config.clock,
         burn_in=config.replay.steps.burn_in if config.replay.steps else 0,
     )
     trainer = Trainer(

@@ -85,7 +85,7 @@ def build(
 
     def on_evaluation(report: EvalReport) -> None:
         progress.evaluated(report)
-        console.evaluation(report.statistics, report.params_header.env_steps, report.is_best)
+        console.evaluation(report.statistics, config.clock.of(report.params_header), report.is_best)
 
     restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
     manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s)

@@ -55,8 +55,8 @@ class ManageLink:
         self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], None]]] = []
         self._problems: set[str] = set()
 
-    def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        self._send(_log_problems, ManageRole.report, scalars, env_steps)
+    def report(self, scalars: Mapping[str, float], position: int) -> None:
+        self._send(_log_problems, ManageRole.report, scalars, position)
 
     def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
         self._send(lambda uses: tell(uses if isinstance(uses, tuple) else ()), ManageRole.used)

@@ -80,16 +80,16 @@ class Orchestrator:
                 self._idle()
             else:
                 step()
-        if self.stop_reason == "total_env_steps":
+        if self.stop_reason == self.config.clock.key:
             self._until(lambda: not self.calls.pending)
         self.pool.end(self.progress.end())
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Start from the parameters of a checkpoint. `progress` must have loaded the checkpoint's counters before."""
         self.learning.go_on(params_header, params)
-        self.reports.go_on(params_header.env_steps)
+        self.reports.go_on(self.config.clock.of(params_header))
         self.collector.issued = self.progress.env_steps
-        self.saver.go_on(self.progress.env_steps)
+        self.saver.go_on(self.progress.position)
 
     def state(self) -> dict[str, Any]:
         """Return the orchestrator's part of a checkpoint, as JSON data. No train call may be in flight."""
@@ -115,7 +115,7 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
-        self.reports.send(self.learning.params_header, is_last=self.progress.env_steps > 0)
+        self.reports.send(self.learning.params_header, is_last=self.progress.position > 0)
         self._until(lambda: not self.saver.busy)
         self._decide()
         self._save()
@@ -136,7 +136,7 @@ class Orchestrator:
 
         Save nothing before the first step.
         """
-        if self.learning.params is None or self.progress.env_steps == 0:
+        if self.learning.params is None or self.progress.position == 0:
             return
         if whole:
             self.deadline = now() + RESCUE_S
@@ -179,9 +179,9 @@ class Orchestrator:
         self._until(lambda: not self.pool.busy)
         self.collector.flush()
         self._update_and_publish()
-        if self.saver.is_due(self.progress.env_steps):
+        if self.saver.is_due(self.progress.position):
             self._save()
-        if self.reports.is_deciding(self.progress.env_steps, self.collector.rows * len(self.pool.members)):
+        if self.reports.is_deciding(self.progress.position, self.collector.rows * len(self.pool.members)):
             self._decide()
         self._housekeeping()
 
@@ -206,7 +206,7 @@ class Orchestrator:
         """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
         if self.collector.is_due():
             self.collector.flush()
-        saving = self.saver.is_due(self.progress.env_steps)
+        saving = self.saver.is_due(self.progress.position)
         if saving and self._is_settled():
             self._save()
             saving = False
@@ -277,5 +277,5 @@ class Orchestrator:
         if self.progress.goal_reached and self.reports.undecided is None:
             self.stop("return")
         if self.admission.is_over():
-            self.stop("total_env_steps")
+            self.stop(self.config.clock.key)
         return self.stop_reason is not None
