@@ -59,7 +59,7 @@ def join_cluster(config: Config) -> "Cluster":
     environment_spec(config)  # find errors of the environment here, which is faster than on the nodes
     assert config.ray.address is not None
     try:
-        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.mode == "single")
+        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.is_one_process)
     except ClusterUnfit as error:
         raise UsageError(error.problems, error.exit_code) from error
 

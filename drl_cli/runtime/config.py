@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import load_algorithm, module_path
-from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.config import NO_ENV, EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
@@ -55,6 +55,7 @@ class Config:
     dry_run: bool
     explain: bool
     console: Kind
+    data: sections.DataConfig
     stop: sections.StopConfig
     orchestrator: sections.OrchestratorConfig
     worker: sections.WorkerConfig
@@ -75,6 +76,16 @@ class Config:
     def is_offline(self) -> bool:
         """Whether the run has no workers, and learns from a dataset only."""
         return self.mode == "offline"
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether all roles except manage take turns in the main process."""
+        return self.mode in ("single", "offline")
+
+    @property
+    def has_env(self) -> bool:
+        """Whether the run has an environment. A run without workers needs one only for its evaluations."""
+        return self.env.id != NO_ENV
 
     @property
     def clock(self) -> RunClock:
@@ -156,6 +167,8 @@ class Config:
     def min_inserts(self) -> int:
         """The number of transitions in replay before the first update. On-policy, the default is 0."""
         given = self.orchestrator.min_inserts
+        if self.is_offline:  # the limiter waits until the dataset is read
+            return 0
         return given if given is not None else 0 if self.is_on_policy else MIN_INSERTS
 
     @property
@@ -198,7 +211,7 @@ class Config:
     @property
     def num_shards(self) -> int:
         """The number of replay shards. On-policy, there is one shard, which keeps the transitions in time order."""
-        return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
+        return 1 if self.is_on_policy or self.is_offline else self.replay.shards or self.num_workers // 25 + 1
 
     @property
     def batches_per_shard(self) -> int:
@@ -209,6 +222,8 @@ class Config:
     @property
     def most_inserts(self) -> int:
         """The maximum number of inserted transitions. Every worker's last block may end after total_env_steps."""
+        if self.is_offline:
+            return self.replay.num_transitions
         return self.total_env_steps + self.num_workers * self.rows_per_collect
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
@@ -227,12 +242,15 @@ class Config:
         """
         if self.is_on_policy:
             return 1
-        paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
-        return self.trainer.updates_per_call or max(1, min(MOST_UPDATES[self.mode], paid))
+        most = MOST_UPDATES[self.mode]
+        paid = most if self.is_offline else int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
+        return self.trainer.updates_per_call or max(1, min(most, paid))
 
     @property
     def num_updates(self) -> int:
         """The number of updates of a whole run. Rows that are incomplete at the end of the run get no updates."""
+        if self.is_offline:
+            return self.total_updates
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - self.min_inserts)))
 

@@ -2,6 +2,8 @@
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
+from drl_cli.data.dataset import Dataset
+from drl_cli.data.open import open_dataset
 from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.products import make_products
@@ -9,9 +11,17 @@ from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
+from drl_cli.runtime.orchestrator.rate_limiter import (
+    REUSE,
+    Limiter,
+    QueueLimiter,
+    RateLimiter,
+    ReadLimiter,
+    required_band,
+)
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import make_layout
+from drl_cli.runtime.roles.reader import SHARE, fits
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
@@ -80,11 +90,16 @@ def make_when(config: Config, device: torch.device) -> When | None:
     return When("beside") if choice is True else When("beside", PaysOff(config.planned_updates))
 
 
-def make_limiter(config: Config) -> Limiter:
-    """Create the limiter. If `orchestrator.band` is null, the band is twice as wide as the calls in flight require.
+def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:
+    """Create the limiter. Without workers, it needs the dataset.
+
+    If `orchestrator.band` is null, the band is twice as wide as the calls in flight require.
 
     With this width, workers need not wait after one late train call, nor trainers after one late collect call.
     """
+    if config.is_offline:
+        assert dataset is not None
+        return make_read_limiter(config, dataset)
     pace, is_free = config.orchestrator, config.orchestrator.limiter == "none"
     if config.is_on_policy:
         ahead = config.replay.batches_ahead(config.versions_per_batch)
@@ -92,3 +107,24 @@ def make_limiter(config: Config) -> Limiter:
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, config.min_inserts, band, free=is_free)
+
+
+def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:
+    """Create the limiter of a run without workers, which fills the table before the first update.
+
+    A dataset that does not fit into the table is read again and again: each row is drawn about REUSE times before it
+    is overwritten, and less often if the run would otherwise end before the end of the dataset.
+    """
+    steps, total, size = dataset.facts.steps, config.total_updates, config.trainer.batch_size
+    if fits(config, dataset):
+        return ReadLimiter(total, steps)
+    fill = max(1, config.replay.num_transitions * (SHARE - 1) // SHARE)
+    return ReadLimiter(total, fill, min(size, max(size / REUSE, (steps - fill) / total)))
+
+
+def opened(config: Config) -> Dataset | None:
+    """Open the dataset of a run without workers, which the checks before the start have read once."""
+    if not config.is_offline:
+        return None
+    assert config.data.source is not None
+    return open_dataset(config.data.source, config.env if config.has_env else None, is_checked=True)

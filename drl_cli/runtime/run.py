@@ -58,7 +58,7 @@ def run(
         try:
             if session is None and not config.debug.in_process:
                 session = RaySession(object_store_mb(config, spec))
-                if config.mode != "single":
+                if not config.is_one_process:
                     session.start()
                     console.awaits("Ray")
             ray = _runtime(session, config, folder, signals) if session else None

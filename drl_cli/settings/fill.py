@@ -18,7 +18,7 @@ INSERTS, RANDOM = "orchestrator.min_inserts", "worker.random_steps"
 
 def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
     """Return the config with the numbers of workers, proxies and threads for this machine, or for a cluster's nodes."""
-    single, proxies, num = config.mode == "single", config.worker.proxies, config.worker.num
+    single, proxies, num = config.is_one_process, config.worker.proxies, config.worker.num
     if proxies == "auto":
         proxies = 0 if single else len(nodes)
     if num is None:

@@ -29,7 +29,8 @@ class ManageLink:
     One evaluation runs at a time. Of the versions that wait for an evaluation, only the newest is kept. `spawn(wait)`
     starts manage and returns a handle. In mode=single, Ray may still be starting: `spawn(False)` then returns None, and
     `spawn(True)` blocks. If manage died, the next manage repeats the evaluation. If the parameters of an evaluation
-    were lost, manage evaluates the newest version from the parameter server `server` instead.
+    were lost, manage evaluates the newest version from the parameter server `server` instead. If `evaluates` is False,
+    there are no evaluations.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class ManageLink:
         max_restarts: int,
         on_evaluation: Callable[[EvalReport], None],
         stall_s: float = math.inf,
+        evaluates: bool = True,
     ) -> None:
         self.spawn, self.server, self.max_restarts, self.stall_s = spawn, server, max_restarts, stall_s
-        self.on_evaluation = on_evaluation
+        self.on_evaluation, self.evaluates = on_evaluation, evaluates
         self.handle: Handle[ManageRole] | None = None
         self.evaluated = -1
         self.skipped = 0
@@ -148,7 +150,7 @@ class ManageLink:
         """Evaluate the last version if necessary. Wait for all answers, or until `is_over()` is true."""
         self.drop_next()
         self._wait(timeout_s, is_over)
-        if self.evaluated != params_header.version and not is_over():
+        if self.evaluates and self.evaluated != params_header.version and not is_over():
             self._next = (params_header, params)
             self._wait(timeout_s, is_over)
 

@@ -72,7 +72,8 @@ class Orchestrator:
         else:  # a resumed run: every role restores its part of the checkpoint first
             self._until(lambda: not self.calls.pending)
         self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
-        step = self._step_async if self.config.mode == "async" else self._step_sync
+        steps = {"async": self._step_async, "offline": self._step_offline}
+        step = steps.get(self.config.mode, self._step_sync)
         while not self._done():
             if self.paused:
                 if self.collector.is_due():
@@ -183,6 +184,31 @@ class Orchestrator:
             self._save()
         if self.reports.is_deciding(self.progress.position, self.collector.rows * len(self.pool.members)):
             self._decide()
+        self._housekeeping()
+
+    def _step_offline(self) -> None:
+        """Read a block if the limiter asks for one, otherwise make the updates of one train call.
+
+        A call ends where an evaluation or a checkpoint is due, and a version is published there. A checkpoint that is
+        due by the time of day has the last version, so that it changes nothing in what is learned.
+        """
+        if not (owed := self.limiter.owed()):
+            for member in self.pool.idle():
+                self._dispatch(member)
+            self._until(lambda: not self.pool.busy)
+            self.collector.flush()
+        else:
+            position = self.progress.position
+            if self.saver.is_due(position):
+                self._save()
+            due = [each for each in (self.saver.next, self.reports.next_eval) if each > position]
+            self.learning.train(min(owed, self.config.updates_per_call, *(each - position for each in due)))
+            self._until(lambda: self.learning.training == 0)
+            if self.progress.position in due:
+                self.learning.publish()
+                self._until(lambda: self.learning.is_idle)
+            if self.reports.is_deciding(self.progress.position, self.config.updates_per_call):
+                self._decide()
         self._housekeeping()
 
     def _update_and_publish(self) -> None:

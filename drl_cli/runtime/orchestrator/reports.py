@@ -75,7 +75,7 @@ class Reports:
     def published(self, params_header: LoadParams, params: Ref[Array]) -> None:
         """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""
         clock = self.config.clock
-        if self.next_eval <= clock.of(params_header) < clock.total:
+        if self.config.has_env and self.next_eval <= clock.of(params_header) < clock.total:
             self.evaluate(params_header, params)
 
     def evaluate(self, params_header: LoadParams, params: Ref[Array]) -> None:
