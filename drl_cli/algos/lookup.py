@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
@@ -35,7 +36,7 @@ HELPERS = (
 """Modules in this folder and in its rooms that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
-MODES = ("single", "sync", "async")
+MODES = ("single", "sync", "async", "offline")
 IN_ORDER = ("sequences", "fifo", "fifo-once")
 """Samplers that serve the steps of an episode in order, which a recurrent network needs."""
 CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": tuple(SAMPLERS)}
@@ -60,11 +61,11 @@ class AlgoModule(Protocol):
     """The module of an algorithm: three classes, and constants that state which runs can use the algorithm.
 
     `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
-    modes, by default all. `TABLES` lists the supported replay samplers, by default uniform and prioritized.
-    `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
-    False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
-    `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
-    that `Update.columns` replaces, by default none.
+    modes, by default all; an on-policy algorithm can't run offline. `TABLES` lists the supported replay samplers, by
+    default uniform and prioritized. `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns,
+    by default none. `WEIGHTS` is False if the loss needs no importance weights for prioritized replay (as in LAP,
+    Fujimoto et al. 2020). `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the
+    columns of rows in replay that `Update.columns` replaces, by default none.
     """
 
     __doc__: str | None
@@ -126,6 +127,8 @@ def load_algorithm(name: str) -> AlgoModule:
         vars(module).setdefault(constant, default)
     if problems := _lacks(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")
+    if is_on_policy(module.TABLES):
+        vars(module)["MODES"] = tuple(mode for mode in module.MODES if mode != "offline")
     return cast(AlgoModule, module)
 
 
@@ -148,6 +151,11 @@ def _lacks(module: ModuleType) -> list[str]:
     if not isinstance(weights := vars(module)["WEIGHTS"], bool):
         problems.append(f"WEIGHTS must be True or False, got {weights!r}")
     return problems
+
+
+def is_on_policy(tables: Iterable[str]) -> bool:
+    """Return whether an algorithm with these `TABLES` learns only from the newest rollouts of its own policy."""
+    return all(table.startswith("fifo") for table in tables)
 
 
 def title(name: str) -> str:

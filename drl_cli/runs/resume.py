@@ -97,6 +97,11 @@ class Resumed:
     def position(self) -> int:
         return self.config.clock.of(self.checkpoint) if self.checkpoint else 0
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The content of run.json."""
+        return read_json(self.folder / "run.json")
+
     def begin(self, command: list[str]) -> dict[str, Any]:
         """Delete what the run recorded after the checkpoint. Return the new content of run.json."""
         from drl_cli.runtime.restore import clean_up
@@ -105,7 +110,7 @@ class Resumed:
         clean_up(self.folder, self.checkpoint, self.config.clock)
         for name in ("summary.json", "error.txt"):  # they were written when the run ended, and the run now continues
             (self.folder / name).unlink(missing_ok=True)
-        record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config), **description(self.config)}
+        record = self.record | {"code": code_hashes(self.config), **description(self.config)}
         return resumed_record(
             record, command, self.config.clock.unit, self.position, [change.text for change in self.changes]
         )
@@ -121,6 +126,11 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     old = read_config(folder)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
     check_changes(changes, config.confirm)
+    if config.is_offline != old.is_offline:
+        line = (
+            f"resume: mode={config.mode}: the run is of mode={old.mode}, which counts its position in {old.clock.text}"
+        )
+        raise UsageError(f"{line}; load_weights={config.resume} starts a new run with its weights", CHECKPOINT)
     summary = read_json(folder / "summary.json")
     clock = config.clock
     if summary.get("status") == "done" and (steps := summary[clock.unit]) >= clock.total:

@@ -122,9 +122,9 @@ def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:
     return ReadLimiter(total, fill, min(size, max(size / REUSE, (steps - fill) / total)))
 
 
-def opened(config: Config) -> Dataset | None:
-    """Open the dataset of a run without workers, which the checks before the start have read once."""
+def opened(config: Config, is_checked: bool = True) -> Dataset | None:
+    """Open the dataset of a run without workers. Unless it `is_checked`, read it once. Return None for other runs."""
     if not config.is_offline:
         return None
     assert config.data.source is not None
-    return open_dataset(config.data.source, config.env if config.has_env else None, is_checked=True)
+    return open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)

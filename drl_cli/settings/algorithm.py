@@ -7,7 +7,16 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import ACTIONS, IN_ORDER, NotAlgorithm, algorithms, installed, load_algorithm, title
+from drl_cli.algos.lookup import (
+    ACTIONS,
+    IN_ORDER,
+    NotAlgorithm,
+    algorithms,
+    installed,
+    is_on_policy,
+    load_algorithm,
+    title,
+)
 from drl_cli.errors import USER_CODE, UsageError, as_usage_error
 from drl_cli.settings.conf import bases, conf_dir, defaults, option_file, options, read_yaml, unreadable
 from drl_cli.settings.synonyms import nearest_algorithm
@@ -91,6 +100,9 @@ def refusal(
     module, subject = load_algorithm(name), title(typed or name)
     if problem := action_problem(name, spec, typed):
         return problem
+    if mode == "offline" and is_on_policy(module.TABLES):
+        why = "learns from the newest rollouts of its own policy, which a dataset does not have"
+        return f"{subject} is on-policy: it {why}; say an off-policy algorithm, such as {_offline(spec.action.kind)}"
     if mode not in module.MODES:
         return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     accepted = {*module.TABLES, *(["fifo-once"] if "fifo" in module.TABLES else [])}
@@ -101,6 +113,12 @@ def refusal(
         tables = " or ".join(f"replay={each}" for each in in_order or module.TABLES)
         return f"{subject} can't learn from replay={replay or table}; say {tables}"
     return None
+
+
+def _offline(kind: str) -> str:
+    """Return `algo=NAME` of algorithms that learn from a dataset and have this kind of actions."""
+    found = (name for name in algorithms() if "offline" in load_algorithm(name).MODES)
+    return " or ".join([f"algo={name}" for name in found if kind in load_algorithm(name).ACTIONS][:3])
 
 
 def action_problem(name: str, spec: EnvSpec, typed: str = "") -> str | None:
