@@ -33,7 +33,7 @@ def data_problems(config: Config) -> Iterator[str]:
         if not config.has_env:
             yield f"env=none: mode={mode} needs an environment; only mode=offline trains without one"
         return
-    if source is None:
+    if not source:
         yield "mode=offline learns from a dataset: say data=PATH"
     if config.trainer.num > 1:
         yield f"trainer.num={config.trainer.num} needs processes of their own, and mode=offline has none; leave it out"

@@ -13,7 +13,7 @@ from drl_cli.utils.gpu import expects_gpu
 ON_POLICY = ("ppo", "impala", "vmpo", "reppo", "pqn")
 WORKER_KEYS = (
     *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.unroll", "worker.random_steps"),
-    *("worker.fetch", "worker.exploration", "worker.max_restarts", "env.backend", "env.max_episode_steps"),
+    *("worker.fetch", "worker.exploration", "worker.max_restarts", "env.max_episode_steps"),
     "replay.shards",
 )
 PACE_KEYS = (
