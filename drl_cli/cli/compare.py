@@ -160,13 +160,14 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
-    """Write a line for each group, each axis (env steps or seconds) and each point of the curve."""
+    """Write a line for each group, each axis (env steps or updates, and seconds) and each point of the curve."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
         for one in comparisons:
             group, seeds = (one.group.env, one.group.label), len(one.runs)
-            for axis, curve in one.curves.items():
+            for name, curve in one.curves.items():
+                axis = one.runs[0].unit if name == "env_steps" else name
                 for x, *values in zip(curve.x, curve.iqm, curve.low, curve.high, strict=True):
                     numbers = ["" if math.isnan(value) else float(value) for value in values]
                     held = str(bool(x > curve.held_from)).lower()

@@ -1,11 +1,13 @@
 """mode=offline: the whole graph in one process, on recorded episodes of the probe Counter."""
 
+import gymnasium
 import numpy as np
 import pytest
+import torch
 from datasets import record
 from graphs import COUNTER, weights
 
-from drl_cli.envs.probes import Counter
+from drl_cli.envs.probes import Counter, Forever
 
 OFFLINE = (COUNTER, "mode=offline", "algo=td3", "total_updates=48", "trainer.batch_size=16", "replay.capacity=2000")
 
@@ -109,3 +111,24 @@ def test_checkpoints_and_evaluations_follow_the_updates(run_graph, data):
 def test_learning_rates_fall_over_the_updates(run_graph, data):
     graph = run_graph(*OFFLINE, data, "optimizer.schedule=linear", "trainer.updates_per_call=7")
     assert graph.trainers.trainers[0].role.algorithm.optimizer.factor == pytest.approx(1 - 47 / 48)
+
+
+def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_path):
+    """10 with gamma 0.9 if truncation bootstraps; otherwise, with episodes of 5 steps, below 3.6."""
+    record(gymnasium.wrappers.TimeLimit(Forever(), 5), tmp_path / "forever.npz", 200)
+    probe = ("env=drl_cli.envs.probes:Forever-v0", "env.max_episode_steps=5", f"data.source={tmp_path / 'forever.npz'}")
+    rates = ("algo.gamma=0.9", "algo.lr=1e-2", "algo.tau=0.1", "algo.n_step=2", "total_updates=600")
+    graph = run_graph(*OFFLINE, *probe, *rates, "optimizer.schedule=linear")
+    algorithm = graph.trainers.trainers[0].role.algorithm
+    values = algorithm.critic(torch.zeros(7, 1), torch.linspace(-0.9, 0.9, 7)[:, None])
+    assert values.detach().numpy() == pytest.approx(10.0, rel=0.01)
+
+
+def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data):
+    graph = run_graph(*OFFLINE, data, "env=none", "manage.eval_period=10")
+    assert (graph.progress.opt_steps, graph.evaluations) == (48, [])
+    assert {path.name for path in (graph.folder / "checkpoints").iterdir()} == {
+        "last",
+        "step_000000000",
+        "step_000000048",
+    }
