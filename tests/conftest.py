@@ -115,6 +115,7 @@ def build_graph(tmp_path, request):
     def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config, run=None):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
+        from drl_cli.runtime.factories import opened
         from drl_cli.runtime.orchestrator.progress import Progress
         from drl_cli.runtime.place.handles import RayRuntime
         from drl_cli.runtime.program import build
@@ -132,11 +133,11 @@ def build_graph(tmp_path, request):
         console = Console("quiet", io.StringIO(), time.time())
         progress, evaluated, evaluations = Progress(config, time.time()), Progress.evaluated, []
         progress.evaluated = lambda report: (evaluations.append(report), evaluated(progress, report))[1]
-        graph = build(
-            config, read_spec(config.env), folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
-        )
+        spec = read_spec(config.env) if config.has_env else opened(config).spec
+        first = first_incarnation(checkpoint)
+        graph = build(config, spec, folder, progress, console, ray=ray, incarnation=first)
         if checkpoint:
-            clean_up(folder, checkpoint)
+            clean_up(folder, checkpoint, config.clock)
             restore(checkpoint, config, graph)
         graph.folder, graph.evaluations = folder, evaluations
         return graph

@@ -175,7 +175,7 @@ class Algorithm(ABC):
         """Set the scheduled learning rates and call `update`; if `update` raises NotFinite, undo the update."""
         if recording():  # the trainer has set the rates, and a chain undoes an update that is not finite
             return self.update(batch, counts)
-        self.optimizer.schedule(counts.env_steps)
+        self.optimizer.schedule(self.optimizer.context.clock.of(counts))
         if not self.optimizer.context.skips:
             return self.update(batch, counts)
         params = {name: tensor.clone() for name, tensor in self.params.tensors().items()}

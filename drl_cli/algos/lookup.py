@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
@@ -16,7 +17,7 @@ ENTRY_POINTS = "drl_cli.algos"
 """The entry point group in which other installed packages list their algorithms (name -> module)."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
-MODES = ("single", "sync", "async")
+MODES = ("single", "sync", "async", "offline")
 IN_ORDER = ("sequences", "windows", "fifo", "fifo-once")
 """Tables that serve the steps of an episode in order, which a recurrent network needs."""
 CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": (*SAMPLERS, "windows")}
@@ -41,8 +42,8 @@ class AlgoModule(Protocol):
     """The module of an algorithm: three classes, and constants that state which runs can use the algorithm.
 
     `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
-    modes, by default all. `TABLES` lists the supported replay tables, by default uniform and prioritized; an algorithm
-    of sequences also supports windows.
+    modes, by default all; an on-policy algorithm can't run offline. `TABLES` lists the supported replay tables, by
+    default uniform and prioritized; an algorithm of sequences also supports windows.
     `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
     False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
     `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
@@ -113,6 +114,8 @@ def load_algorithm(name: str) -> AlgoModule:
         vars(module).setdefault(constant, default)
     if problems := _lacks(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")
+    if is_on_policy(module.TABLES):
+        vars(module)["MODES"] = tuple(mode for mode in module.MODES if mode != "offline")
     return cast(AlgoModule, module)
 
 
@@ -135,6 +138,11 @@ def _lacks(module: ModuleType) -> list[str]:
     if not isinstance(weights := vars(module)["WEIGHTS"], bool):
         problems.append(f"WEIGHTS must be True or False, got {weights!r}")
     return problems
+
+
+def is_on_policy(tables: Iterable[str]) -> bool:
+    """Return whether an algorithm with these `TABLES` learns only from the newest rollouts of its own policy."""
+    return all(table.startswith("fifo") for table in tables)
 
 
 def title(name: str) -> str:

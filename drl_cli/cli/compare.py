@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
-from drl_cli.runs.comparison import Comparison, compare, over_environments
+from drl_cli.runs.comparison import Comparison, compare, over_environments, units_text
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
@@ -111,12 +111,13 @@ def chosen_groups(options: Options) -> list[Group]:
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
     """Return a table with a line per group. Hide `env` if there is only one, and goals if no run has a goal."""
+    units = units_text(run for one in comparisons for run in one.runs)
     rows = [
         {
             "env": one.group.env,
             "runs of": one.group.label,
             "seeds": str(len(one.runs)),
-            "env steps": number(one.env_steps),
+            units: number(one.position),
             "seconds": number(one.wall_s),
             "final IQM [95%]": between(*one.final),
             "goal": number(one.threshold, "g"),
@@ -159,13 +160,14 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
-    """Write a line for each group, each axis (env steps or seconds) and each point of the curve."""
+    """Write a line for each group, each axis (env steps or updates, and seconds) and each point of the curve."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
         for one in comparisons:
             group, seeds = (one.group.env, one.group.label), len(one.runs)
-            for axis, curve in one.curves.items():
+            for name, curve in one.curves.items():
+                axis = one.runs[0].unit if name == "env_steps" else name
                 for x, *values in zip(curve.x, curve.iqm, curve.low, curve.high, strict=True):
                     numbers = ["" if math.isnan(value) else float(value) for value in values]
                     held = str(bool(x > curve.held_from)).lower()

@@ -35,7 +35,7 @@ Sort = Literal["newest", "best", "final", "steps", "seconds"]
 ORDER: dict[Sort, Callable[[Run], float]] = {
     "best": lambda run: -math.inf if run.best is None else run.best,
     "final": lambda run: -math.inf if run.final is None else run.final,
-    "steps": lambda run: run.env_steps,
+    "steps": lambda run: run.position,
     "seconds": lambda run: run.wall_s,
 }
 LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", *DESCRIBING, "differs in")
@@ -107,7 +107,8 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     rows = []
     for run, values in zip(listed, differing, strict=True):
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
-        row += [number(run.env_steps), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
+        steps = number(run.position) + (" updates" if run.unit == "opt_steps" else "")
+        row += [steps, number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
         row += [as_typed(value) if (value := run.config.get(key)) else NONE for key in described]
         rows.append([*row, override_text(values) or NONE] if any(differing) else row)
     return _table(head, rows, len(runs), f": limit={len(runs)}")

@@ -69,7 +69,7 @@ def _episodes(options: Options) -> "tuple[TrainedPolicy, list[TrainedPolicy], li
         raise UsageError("evolution=true plays one episode of each checkpoint: leave episodes out")
     policy = open_policy(options.run, options.checkpoint, options.output_dir)
     policies = stages(policy) if options.evolution else [policy] * options.episodes
-    titles = [f"{policy.config.algo_name}  {stage.manifest['env_steps']:,} env steps" for stage in policies]
+    titles = [f"{policy.config.algo_name}  {stage.trained}" for stage in policies]
     seeds = integers(policy.config.seed, "confirm", options.episodes, index=options.seed)
     return policy, policies, titles, seeds * len(policies) if options.evolution else seeds
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.command import run_words
 from drl_cli.cli.complete import shell_completion
-from drl_cli.errors import DONE, EXIT_CODES, RESOURCES, ReportedError, UsageError, as_usage_error, users_errors
+from drl_cli.errors import (
+    DONE,
+    EXIT_CODES,
+    RESOURCES,
+    Problems,
+    ReportedError,
+    UsageError,
+    as_usage_error,
+    users_errors,
+)
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.preflight.unread import unread_keys
@@ -22,6 +31,7 @@ from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
+from drl_cli.settings.data_env import with_data_env
 from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
@@ -31,6 +41,7 @@ from drl_cli.utils.clock import process_start
 from drl_cli.utils.run_log import run_log
 
 if TYPE_CHECKING:  # slow to import
+    from drl_cli.data.dataset import Dataset
     from drl_cli.runtime.place.launch import Cluster
 
 OURS = (
@@ -56,7 +67,8 @@ def answer(args: list[str]) -> int:
             print("\n".join(words))
         return DONE
     command = read_command(args)
-    command, auto_line = with_auto(with_config_of(named_run(command), command))
+    command, data_line = with_data_env(with_config_of(named_run(command), command))
+    command, auto_line = with_auto(command)
     if is_search(command.overrides) and not command.is_sweep:
         raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
     with naming_choice(auto_line):
@@ -87,7 +99,7 @@ def answer(args: list[str]) -> int:
                     raise UsageError(unread)
                 print("\n".join(explanation(config, args)))
                 return DONE
-            lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain))
+            lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain), data_line)
             notes = [line for line in lines if line is not None]
             return int(train(plain, args, notes)["exit_code"])
     except ReportedError:
@@ -126,11 +138,12 @@ def train(
 
 def _prepared(
     config: Config, console: Console, args: Sequence[str]
-) -> "tuple[Config, list[str], EnvSpec, Resumed | None, Cluster | None]":
+) -> "tuple[Config, list[str], EnvSpec, Resumed | None, Cluster | None, Dataset | None]":
     """Fill in the config for this machine or cluster, and check it. Raise UsageError if the config can't run.
 
     The lines say what is changed to fit total_env_steps.
     """
+    from drl_cli.preflight.data import check_identity, open_data, with_table
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.resources import with_capacity
@@ -147,9 +160,17 @@ def _prepared(
         cluster = join_cluster(config)
     config = fill(with_weights(config), cluster.nodes if cluster else ())
     config, changes = (config, []) if resumed else with_short_warm_up(config, args)
+    problems, dataset = Problems(), None
     with users_errors(config.outside_modules):
-        spec = preflight(config, args)
-        return with_capacity(config, spec), changes, spec, resumed, cluster
+        with problems.collect():
+            dataset = open_data(config)
+        with problems.collect():
+            spec = preflight(config, args, dataset)
+        problems.report()
+        if resumed is not None:
+            check_identity(resumed.record.get("data"), dataset)
+        config = with_capacity(config, spec) if dataset is None else with_table(config, spec, dataset)
+        return config, changes, spec, resumed, cluster, dataset
 
 
 def _train(
@@ -160,7 +181,7 @@ def _train(
     args: Sequence[str],
     began: float,
 ) -> dict[str, Any]:
-    config, changes, spec, resumed, cluster = _prepared(config, console, args)
+    config, changes, spec, resumed, cluster, dataset = _prepared(config, console, args)
     if config.dry_run:
         print("".join(f"{line}\n" for line in changes), end="")
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
@@ -169,6 +190,7 @@ def _train(
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
+    from drl_cli.preflight.data import data_text, describe
     from drl_cli.preflight.pace import rollout_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
@@ -181,15 +203,17 @@ def _train(
             record = resumed.begin(command) if resumed else run_record(config, folder, command)
             formats = kind_of(load_algorithm(config.algo.name).Policy, config.network).formats
             record |= {"renders": spec.renders, "formats": list(formats)}  # which commands `end_text` may recommend
+            if dataset is not None:
+                record |= {"data": describe(dataset)}
             write_config(folder, config)
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
-        start = f"  from step {resumed.env_steps:,}" if resumed else ""
+        start = f"  from step {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
-        network += rollout_text(config)
+        network += rollout_text(config) if dataset is None else data_text(config, dataset)
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
         for line in (
             f"{title}  ->  {relative_path(folder)}{start}",

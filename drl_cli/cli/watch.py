@@ -14,7 +14,7 @@ from drl_cli.errors import LOST
 from drl_cli.metrics.console import TICK_S, make_display
 from drl_cli.metrics.display import Display
 from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import clock
+from drl_cli.metrics.text import clock, step_text
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.find import find_run
 from drl_cli.runs.run import RUN_LOCK, read_json
@@ -88,7 +88,7 @@ class View:
 
     def __init__(self, display: Display, status: Status, folder: Path) -> None:
         self.display, self.folder = display, folder
-        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)  # later ones are shown
+        self.last_evaluation = max((position for position, _ in status.scores), default=-1)  # later ones are shown
         display.line(f"{status.title}  ->  {relative_path(folder)}")
         display.awaits(status)
 
@@ -104,7 +104,8 @@ class View:
         self._evaluations(status)
         text = summary.get("why") or end_text(summary, self.folder)
         if summary["status"] == "killed":
-            last = f"its last report was of step {status.env_steps:,}, {clock(status.wall_s)} after its start"
+            at = f"{step_text(status)} {status.position:,}, {clock(status.wall_s)}"
+            last = f"its last report was of {at} after its start"
             text = f"{text}; {last}\nnext: drl-train resume={relative_path(self.folder)}"
         self.display.tick(replace(status, state=str(summary["status"]), awaits="", note=str(summary.get("why", ""))))
         self.display.close()
@@ -112,11 +113,11 @@ class View:
         return int(summary["exit_code"])
 
     def _evaluations(self, status: Status) -> None:
-        for env_steps, mean in status.scores:
-            if env_steps > self.last_evaluation:
-                self.last_evaluation = env_steps
-                is_best = status.best is not None and status.best[0] == env_steps
-                self.display.evaluation(status, {"mean": mean}, env_steps, is_best)
+        for position, mean in status.scores:
+            if position > self.last_evaluation:
+                self.last_evaluation = position
+                is_best = status.best is not None and status.best[0] == position
+                self.display.evaluation(status, {"mean": mean}, position, is_best)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,12 @@ class TrainedPolicy(Caller):
     def __repr__(self) -> str:
         return f"<policy of {self.config.algo_name} for {self.config.env.name}: {self.checkpoint}>"
 
+    @property
+    def trained(self) -> str:
+        """How long the policy was trained."""
+        clock = self.config.clock
+        return f"{self.manifest[clock.unit]:,} {clock.text}"
+
     def fresh(self) -> Policy:
         """Return a new policy of the algorithm with the same parameters. Raise ValueError if they do not fit."""
         policy = make_policy(self.config, self.spec, 0)

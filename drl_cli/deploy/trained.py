@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
-from drl_cli.errors import CHECKPOINT, MISSING, RESOURCES, USER_CODE, CheckpointError, as_usage_error, users_errors
+from drl_cli.errors import (
+    CHECKPOINT,
+    MISSING,
+    RESOURCES,
+    USER_CODE,
+    CheckpointError,
+    UsageError,
+    as_usage_error,
+    users_errors,
+)
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.find import check_format, find_saved_step, read_config
 from drl_cli.runtime.config import Config
@@ -32,16 +41,19 @@ def find_step_and_config(run: str, checkpoint: str, output_dir: str) -> tuple[Pa
 
 def open_step(step: Path, config: Config) -> "TrainedPolicy":
     """Return the policy of a checkpoint's folder. Raise UsageError if it can't be opened."""
+    if not config.has_env:
+        advice = f"drl-train load_weights={step} env=ID begins a run in an environment"
+        raise UsageError(f"{step}: its run had no environment (env=none), so its policy can't act; {advice}")
     plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))
     return _policy(step, config, environment_spec(plain, trains=False))
 
 
 def stages(policy: "TrainedPolicy") -> list["TrainedPolicy"]:
-    """Return the policies of all checkpoints of the same run, ordered by env steps, without duplicates."""
+    """Return the policies of all checkpoints of the same run, ordered by their position, without duplicates."""
     folders = sorted(path for path in (policy.run / "checkpoints").glob("step_*") if path.is_dir())
     found = [_policy(folder, policy.config, policy.spec) for folder in folders]
-    by_steps = {int(stage.manifest["env_steps"]): stage for stage in found}
-    return [by_steps[env_steps] for env_steps in sorted(by_steps)]
+    by_position = {int(stage.manifest[policy.config.clock.unit]): stage for stage in found}
+    return [by_position[position] for position in sorted(by_position)]
 
 
 def _policy(checkpoint: Path, config: Config, spec: EnvSpec) -> "TrainedPolicy":

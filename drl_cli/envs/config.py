@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from drl_cli.utils.ranges import Count, Positive
 
+NO_ENV = "none"
+"""The value of `env` and `env.id` in a run without an environment."""
+
 
 @dataclass(frozen=True)
 class EnvConfig:

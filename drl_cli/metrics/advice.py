@@ -14,6 +14,8 @@ CHANGES = "this changes what is learned"
 def bottleneck(status: Status) -> str:
     """Return one line of advice, or an empty text if too little is known."""
     worker, trainer = status.worker_time.get("waiting"), status.trainer_time.get("waiting")
+    if status.mode == "offline":
+        return "" if status.awaits or status.compiles else "updates take all the time: trainer.compile=true"
     if status.awaits or worker is None:
         return ""
     if trainer is None:

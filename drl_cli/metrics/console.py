@@ -69,11 +69,11 @@ class Console:
             self.update(**fields)
             self._show("report", self.status)
 
-    def evaluation(self, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
+    def evaluation(self, statistics: Mapping[str, float], position: int, is_best: bool) -> None:
         with self._lock:
-            evaluated = self.status.evaluated(env_steps, statistics["mean"])
+            evaluated = self.status.evaluated(position, statistics["mean"])
             self.update(scores=evaluated.scores, best=evaluated.best)
-            self._show("evaluation", self.status, statistics, env_steps, is_best)
+            self._show("evaluation", self.status, statistics, position, is_best)
 
     def end(self, summary: Mapping[str, Any], text: str) -> None:
         """Display the end of the run. `text` is the summary as plain text."""

@@ -29,7 +29,7 @@ class Display:
     def line(self, text: str) -> None: ...
     def awaits(self, status: Status) -> None: ...
     def report(self, status: Status) -> None: ...
-    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None: ...
+    def evaluation(self, status: Status, statistics: Mapping[str, float], position: int, is_best: bool) -> None: ...
     def tick(self, status: Status) -> None: ...
     def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None: ...
     def close(self) -> None: ...
@@ -95,8 +95,8 @@ class Plain(Display):
             self.shown = status.awaits
             self.print(report_line(status))
 
-    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
-        self.print(evaluation_line(status, statistics, env_steps, is_best))
+    def evaluation(self, status: Status, statistics: Mapping[str, float], position: int, is_best: bool) -> None:
+        self.print(evaluation_line(status, statistics, position, is_best))
 
     def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
         self.print(text)
@@ -129,8 +129,9 @@ class Json(Display):
         if self.is_due(status):
             self._put("status", dataclasses.asdict(status))
 
-    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
-        self._put("evaluation", {"env_steps": env_steps, "is_best": is_best, **statistics})
+    def evaluation(self, status: Status, statistics: Mapping[str, float], position: int, is_best: bool) -> None:
+        unit = "env_steps" if status.total_updates is None else "opt_steps"
+        self._put("evaluation", {unit: position, "is_best": is_best, **statistics})
 
     def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
         self._put("end", summary)

@@ -40,7 +40,7 @@ class Live(Display):
     def report(self, status: Status) -> None:
         self.status = status
 
-    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
+    def evaluation(self, status: Status, statistics: Mapping[str, float], position: int, is_best: bool) -> None:
         self.status = status
 
     def tick(self, status: Status) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text
+from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text, step_text
 
 COLORS = dict.fromkeys(("failed", "diverged", "killed"), "red") | dict.fromkeys(("interrupted", "paused"), "yellow")
 COLORS["done"] = "green"
@@ -84,32 +84,40 @@ def _head(status: Status, wall_s: float) -> RenderableType:
     bar = Table.grid(padding=(0, 2), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
-    steps = f"{status.share:6.1%}   {status.env_steps:,} / {status.total_env_steps:,} env steps"
+    is_offline = status.total_updates is not None
+    unit, updates = ("updates", "") if is_offline else ("env steps", f"   {status.opt_steps:,} updates")
+    steps = f"{status.share:6.1%}   {status.position:,} / {status.total:,} {unit}"
     bar.add_row(ProgressBar(total=1.0, completed=status.share), steps)
     left = "" if status.awaits or status.is_over else f"   {left_text(status)}"
-    return Group(bar, Text(f"elapsed {clock(wall_s)}{left}   {status.opt_steps:,} updates"))
+    return Group(bar, Text(f"elapsed {clock(wall_s)}{left}{updates}"))
 
 
 def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     """Yield the name and content of each row. Unknown values are left out."""
     if status.awaits:
         yield "waiting for", Text(status.awaited, style="bold")
-    if not status.env_steps:
+    if not status.position:
         return
+    is_offline = status.total_updates is not None
     training = [NO_EPISODE]
     if status.train_return is not None:
         last = f"mean of the last {status.train_episodes} of {status.episodes:,} episodes"
         training = [f"return {status.train_return:.1f}", f"length {number(status.train_length)}", last]
-    yield "training", Items(training)
-    evaluation = [f"return {mean:.1f} at step {env_steps:,}" for env_steps, mean in status.scores[-1:]] or ["none yet"]
+    if not is_offline:
+        yield "training", Items(training)
+    at = step_text(status)
+    evaluation = [f"return {mean:.1f} at {at} {position:,}" for position, mean in status.scores[-1:]] or ["none yet"]
     if status.best is not None and status.scores:
         evaluation.append(f"best {status.best[1]:.1f} at {status.best[0]:,}")
     target = [] if status.goal is None else [f"target {status.goal:g}"]
     yield "evaluation", Items([*evaluation, *target], [mean for _, mean in status.scores])
-    rates = [f"{number(status.env_steps_per_s)} env/s", f"{number(status.opt_steps_per_s)} updates/s"]
+    rates = [f"{number(status.opt_steps_per_s)} updates/s"]
+    if not is_offline:
+        rates = [f"{number(status.env_steps_per_s)} env/s", *rates, f"ratio {ratio_text(status)}"]
     lag = [] if status.policy_lag is None else [f"policy lag {status.policy_lag:.0f} updates"]
-    yield "speed", Items([*rates, f"ratio {ratio_text(status)}", *lag])
-    for side, shares in (("workers", status.worker_time), ("trainer", status.trainer_time)):
+    yield "speed", Items([*rates, *lag])
+    sides = {"workers": {} if is_offline else status.worker_time, "trainer": status.trainer_time}
+    for side, shares in sides.items():
         yield side, Items([f"{name} {share:.0%}" for name, share in shares.items()])
     losses = [f"{name} {value:.3g}" for name, value in status.losses.items()]
     more = [f"and {len(losses) - MAX_LOSSES} more"] if len(losses) > MAX_LOSSES else []

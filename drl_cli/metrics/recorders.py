@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO, TypeAlias
 
+from drl_cli.optim.schedules import Unit
 from drl_cli.utils.files import replace_file
 
 Value: TypeAlias = float | int | str | bool | None
@@ -20,7 +21,8 @@ class RunInfo:
     """The run that is recorded.
 
     `id` is the name of the run's `folder` and stays the same after a resume. `name` is a title. `hparams` are the
-    values of the config by key. `project` is the value of logger.project.
+    values of the config by key. `project` is the value of logger.project. `unit` is what positions count: env_steps, or
+    opt_steps in a run without workers.
     """
 
     id: str
@@ -28,10 +30,13 @@ class RunInfo:
     folder: Path
     project: str
     hparams: Mapping[str, Value]
+    unit: Unit = "env_steps"
 
 
 class Recorder(Protocol):
     """Receives reports and evaluations (`eval/...`): scalars by tag, with the number of environment steps.
+
+    In a run without workers (mode=offline), `env_steps` is the number of updates.
 
     An evaluation may have fewer `env_steps` than the report before, because training continues during an evaluation.
     The constructor of a recorder in the user's code (logger.recorders) takes a RunInfo.
@@ -54,12 +59,12 @@ class VideoRecorder(Recorder, Protocol):
 class JsonLines:
     """Writes metrics.jsonl: one JSON object per report. NaN and infinity become null."""
 
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("a", buffering=1)
+    def __init__(self, path: Path, unit: Unit = "env_steps") -> None:
+        self.file, self.unit = path.open("a", buffering=1), unit
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         finite = {tag: value if math.isfinite(value) else None for tag, value in scalars.items()}
-        self.file.write(json.dumps({"env_steps": env_steps, **finite}) + "\n")
+        self.file.write(json.dumps({self.unit: env_steps, **finite}) + "\n")
 
     def close(self, status: str) -> None:
         self.file.close()

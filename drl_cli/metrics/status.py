@@ -22,9 +22,11 @@ class Status:
     `state` is starting, running, paused, ending, killed, or the final status in run.json. `note` is a remark from
     drl-watch. `awaits` names what the run is waiting for; `done` of `needed` items are complete. `started` and
     `written` are in seconds since the epoch. For a resumed run, `started` is moved back by the duration of the earlier
-    part. `left_s` is the expected time until total_env_steps or stop.wall_s is reached.
+    part. `left_s` is the expected time until the end of the run or stop.wall_s is reached.
 
-    `scores` are pairs (env_steps, mean return) of evaluations, the oldest first. `train_return` and `train_length` are
+    A run without workers has `total_updates`, and its `position` counts updates.
+
+    `scores` are pairs (position, mean return) of evaluations, the oldest first. `train_return` and `train_length` are
     means over the last `train_episodes` training episodes. `ratio` is the number of updates per environment step, and
     `ratio_asked` is its target or None. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch,
     update, waiting) are fractions of time in the last reports. `roles` maps each kind of role to its number of
@@ -48,6 +50,7 @@ class Status:
     env_steps: int = 0
     total_env_steps: int = 0
     opt_steps: int = 0
+    total_updates: int | None = None
     episodes: int = 0
     train_return: float | None = None
     train_length: float | None = None
@@ -82,8 +85,18 @@ class Status:
         return self.wall_s if self.is_over else max(0.0, moment - self.started)
 
     @property
+    def position(self) -> int:
+        """The position of the run's clock."""
+        return self.env_steps if self.total_updates is None else self.opt_steps
+
+    @property
+    def total(self) -> int:
+        """The position at which the run ends."""
+        return self.total_env_steps if self.total_updates is None else self.total_updates
+
+    @property
     def share(self) -> float:
-        return min(1.0, self.env_steps / max(1, self.total_env_steps))
+        return min(1.0, self.position / max(1, self.total))
 
     @property
     def awaited(self) -> str:
@@ -95,12 +108,12 @@ class Status:
             count += f", {self.done_per_s:.3g} steps/s, about {left_s:.0f} s left"
         return f"{self.awaits}{count}" if self.awaits else ""
 
-    def evaluated(self, env_steps: int, mean: float) -> "Status":
+    def evaluated(self, position: int, mean: float) -> "Status":
         """Return the status with another evaluation. Ignore an evaluation whose mean is not finite."""
         if not math.isfinite(mean):
             return self
-        best = self.best if self.best is not None and self.best[1] >= mean else (env_steps, mean)
-        return dataclasses.replace(self, scores=(*self.scores, (env_steps, mean))[-MAX_SCORES:], best=best)
+        best = self.best if self.best is not None and self.best[1] >= mean else (position, mean)
+        return dataclasses.replace(self, scores=(*self.scores, (position, mean))[-MAX_SCORES:], best=best)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Status":  # Any: JSON data

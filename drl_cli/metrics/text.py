@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from drl_cli.metrics.status import Status
 
 NO_EPISODE = "no episode has ended yet"
+LINE_LOSSES = 3
+"""The number of losses in a line about a run without workers."""
 
 
 def clock(seconds: float | None) -> str:
@@ -35,20 +37,24 @@ def left_text(status: Status) -> str:
 
 def report_line(status: Status) -> str:
     """Return a line about training, without unknown values. Successive lines have aligned columns."""
-    rates = f"{_cell('{} env/s', status.env_steps_per_s)}  {_cell('{} updates/s', status.opt_steps_per_s)}"
+    is_offline = status.total_updates is not None
+    rates = "" if is_offline else f"{_cell('{} env/s', status.env_steps_per_s)}  "
+    rates += _cell("{} updates/s", status.opt_steps_per_s)
     if status.awaits:
-        return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {rates}".rstrip()
+        return f"{_begin(status, status.position)}  waiting for {status.awaited}  {rates}".rstrip()
     mean, length = status.train_return, status.train_length
     episodes = f"{_cell('train return {}', mean, 9, '.1f')}  {_cell('length {}', length)}"
     if mean is None:
         episodes = f"{NO_EPISODE:<{len(episodes)}}"
+    if is_offline:
+        episodes = "  ".join(f"{name} {value:.3g}" for name, value in [*status.losses.items()][:LINE_LOSSES])
     ratio = "" if status.ratio is None else f"ratio {ratio_text(status)}"
     left = "" if status.state == "ending" or status.left_s is None else left_text(status)
     columns = (episodes, rates, ratio, _cell("lag {}", status.policy_lag, 4), left)
-    return "  ".join([_begin(status, status.env_steps), *columns]).rstrip()
+    return "  ".join([_begin(status, status.position), *columns]).rstrip()
 
 
-def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> str:
+def evaluation_line(status: Status, statistics: Mapping[str, float], position: int, is_best: bool) -> str:
     """Return a line about an evaluation that is already in `status`. Only the mean must be in `statistics`."""
     best = "" if status.best is None else f"  best {status.best[1]:.1f}"
     target = "" if status.goal is None else f"  target {status.goal:g}"
@@ -57,14 +63,19 @@ def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: 
         low_high = f"[{statistics['min']:.1f}, {statistics['max']:.1f}]"
         spread = f"  +- {statistics['std']:.1f} {low_high} over {statistics['episodes']:.0f} episodes"
     mark = "  (new best)" if is_best else ""
-    newest = max(status.env_steps, env_steps)  # training has gone on during the evaluation
-    at = f"  at step {env_steps:,}" if env_steps < newest else ""
+    newest = max(status.position, position)  # training has gone on during the evaluation
+    at = f"  at {step_text(status)} {position:,}" if position < newest else ""
     return f"{_begin(status, newest)}  eval  return {statistics['mean']:>9.1f}{spread}{best}{target}{at}{mark}"
 
 
-def _begin(status: Status, env_steps: int) -> str:
-    share = min(1.0, env_steps / max(1, status.total_env_steps))
-    return f"{clock(status.wall_s):>9}  {share:>6.1%}  step {env_steps:>{len(f'{status.total_env_steps:,}')},}"
+def step_text(status: Status) -> str:
+    """Return what a number of the run's clock counts."""
+    return "step" if status.total_updates is None else "update"
+
+
+def _begin(status: Status, position: int) -> str:
+    share = min(1.0, position / max(1, status.total))
+    return f"{clock(status.wall_s):>9}  {share:>6.1%}  {step_text(status)} {position:>{len(f'{status.total:,}')},}"
 
 
 def _cell(text: str, value: float | None, width: int = 6, form: str = ",.0f") -> str:

@@ -12,6 +12,7 @@ from drl_cli.errors import Refused
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
+from drl_cli.optim.schedules import RunClock
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Context:
     If `replays`, updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps. If
     `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
     None: never. If `compiles`, torch.compile compiles each loss together with its gradient.
-    `total_env_steps` is the planned length of the run, for schedules.
+    `clock` is what the position of the run is counted in, and `total_env_steps` is its last position, for schedules.
     """
 
     device: torch.device
@@ -41,7 +42,12 @@ class Context:
     replays: bool = False
     recorded: list[Replays] = field(default_factory=list)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    total_env_steps: int = 1
+    clock: RunClock = field(default_factory=RunClock)
+
+    @property
+    def total_env_steps(self) -> int:
+        """The planned length of the run in environment steps, or in updates if the run has no workers."""
+        return self.clock.total
 
     @property
     def is_bf16(self) -> bool:

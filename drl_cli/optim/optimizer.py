@@ -59,9 +59,9 @@ class Optimizer:
         self.norm: Tensor | None = None
         self._all = tuple(lrs)
 
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rates to their scheduled values after `env_steps` environment steps."""
-        self.factor = self.config.factor(env_steps, self.context.total_env_steps)
+    def schedule(self, position: int) -> None:
+        """Set the learning rates to their scheduled values at a position of the run's clock."""
+        self.factor = self.config.factor(position, self.context.clock.total)
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
         """Set the gradients of these parts (default: all parts) to 0, because `loss.backward()` adds to gradients."""

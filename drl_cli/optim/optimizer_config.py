@@ -52,17 +52,17 @@ class OptimizerConfig:
     weight_decay: NonNegative = 0.0
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: arguments of the torch.optim class
 
-    def factor(self, env_steps: int, total_env_steps: int) -> float:
-        """Return the factor by which all learning rates are multiplied after `env_steps` environment steps.
+    def factor(self, position: int, total: int) -> float:
+        """Return the factor by which all learning rates are multiplied at a position of the run's clock.
 
-        The factor grows linearly from 0 to 1 during the warm-up. Then it stays 1, or falls until it is `end` at the end
-        of the run, linearly or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
+        The factor grows linearly from 0 to 1 during the warm-up. Then it stays 1, or falls until it is `end` at the
+        position `total`, linearly or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
         """
-        if env_steps < self.warmup_steps:
-            return (env_steps + 1) / (self.warmup_steps + 1)
+        if position < self.warmup_steps:
+            return (position + 1) / (self.warmup_steps + 1)
         if self.schedule == "constant":
             return 1.0
-        done = min(1.0, (env_steps - self.warmup_steps) / max(1, total_env_steps - self.warmup_steps))
+        done = min(1.0, (position - self.warmup_steps) / max(1, total - self.warmup_steps))
         left = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return self.end + (1.0 - self.end) * left
 

@@ -1,4 +1,45 @@
-"""Schedules: values that change during a run, as functions of the number of steps or updates."""
+"""The clock of a run, and schedules: values that change during a run, as functions of the clock's position."""
+
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+Unit: TypeAlias = Literal["env_steps", "opt_steps"]
+
+
+class HasCounts(Protocol):
+    """The counters of a run, a header, or a record that has them."""
+
+    @property
+    def env_steps(self) -> int: ...
+
+    @property
+    def opt_steps(self) -> int: ...
+
+
+class RunClock(NamedTuple):
+    """What a run's position is counted in: environment steps, or updates (`opt_steps`) if there are no workers.
+
+    Everything that has a period or a schedule asks this clock. The run ends at the position `total`.
+    """
+
+    unit: Unit = "env_steps"
+    total: int = 1
+
+    def of(self, counts: HasCounts) -> int:
+        """Return the position of a run with these counts."""
+        return counts.env_steps if self.unit == "env_steps" else counts.opt_steps
+
+    @property
+    def key(self) -> str:
+        """The key that sets `total`."""
+        return "total_env_steps" if self.unit == "env_steps" else "total_updates"
+
+    @property
+    def text(self) -> str:
+        """The name of the unit in messages."""
+        return UNIT_TEXTS[self.unit]
+
+
+UNIT_TEXTS: dict[str, str] = {"env_steps": "env steps", "opt_steps": "updates"}
 
 
 def linear(count: int, start: float, end: float, length: int) -> float:
@@ -6,6 +47,6 @@ def linear(count: int, start: float, end: float, length: int) -> float:
     return end if count >= length else start + (end - start) * (count / length)
 
 
-def multiple_after(env_steps: int, period: int) -> int:
-    """Return the first multiple of `period` that is larger than `env_steps`."""
-    return period * (env_steps // period + 1)
+def multiple_after(position: int, period: int) -> int:
+    """Return the first multiple of `period` that is larger than `position`."""
+    return period * (position // period + 1)

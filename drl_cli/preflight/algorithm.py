@@ -104,8 +104,8 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     from drl_cli.runtime.trial import try_policy  # imports torch
 
     group = ProcessGroup(0, config.trainer.num)
-    cpu, steps = torch.device("cpu"), config.total_env_steps
-    context = AlgoContext(cpu, group, optimizer=config.optimizer, reward=config.reward, total_env_steps=steps)
+    cpu, clock = torch.device("cpu"), config.clock
+    context = AlgoContext(cpu, group, optimizer=config.optimizer, reward=config.reward, clock=clock)
     with as_usage_error(Refused, prefix=f"{name}: "), torch.random.fork_rng(devices=[]):
         algorithm = module.Algorithm(*options, config.seed, context)
         params, policy = algorithm.policy_params(), module.Policy(*options, config.seed)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
+from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
@@ -23,6 +23,8 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
     """Return the environment's spec. Raise UsageError if the environment is missing, fails, or can't be used."""
     from drl_cli.envs.apart import ProcessEnded, spec_apart
 
+    if not config.has_env:
+        raise UsageError(f"env={NO_ENV}: there is no environment; say env=ID")
     if config.env.kwargs.get("render_mode") == "human" and is_mujoco(config.env.id) and not has_display():
         advice = "leave it out, and record a video with drl-play run=RUN"
         raise UsageError(f"env.kwargs.render_mode=human needs a display; {advice}", MISSING)
@@ -59,7 +61,7 @@ def join_cluster(config: Config) -> "Cluster":
     environment_spec(config)  # find errors of the environment here, which is faster than on the nodes
     assert config.ray.address is not None
     try:
-        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.mode == "single")
+        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.is_one_process)
     except ClusterUnfit as error:
         raise UsageError(error.problems, error.exit_code) from error
 

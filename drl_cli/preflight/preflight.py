@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from drl_cli.data.dataset import Dataset
 from drl_cli.errors import Problems, UsageError
 from drl_cli.preflight.algorithm import (
     check_network,
@@ -10,6 +11,7 @@ from drl_cli.preflight.algorithm import (
     try_algorithm,
     warn_of_slow_updates,
 )
+from drl_cli.preflight.data import check_data, with_table
 from drl_cli.preflight.environment import (
     check_evaluation,
     check_goals,
@@ -32,10 +34,11 @@ LARGE_BATCH = 2**16
 """If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
 
 
-def preflight(config: Config, words: Sequence[str] = ()) -> EnvSpec:
+def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None = None) -> EnvSpec:
     """Return the environment's spec. Raise UsageError, with the problems of all checks, if the run can't start.
 
-    `words` are the words that the user typed. A key in them that the run does not read is a problem.
+    `words` are the words that the user typed. A key in them that the run does not read is a problem. Without workers,
+    the run learns from `dataset`.
     """
     check_workers(config)  # first, because other problems of a huge number of workers would hide this one
     problems, unread = Problems(), unread_keys(config, words)
@@ -46,7 +49,7 @@ def preflight(config: Config, words: Sequence[str] = ()) -> EnvSpec:
         if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
             raise UsageError(lines)
     with problems.collect():
-        spec = environment_spec(config)
+        spec = environment_spec(config) if config.has_env or dataset is None else dataset.spec
         for note in spec.notes:
             tell(f"warning: {note}")
         is_recurrent, typed, replay = config.network.memory != "none", config.algo_name, config.replay.option
@@ -59,14 +62,17 @@ def preflight(config: Config, words: Sequence[str] = ()) -> EnvSpec:
         check_normalization(config, spec)
         check_goals(config, spec)
         check_writes(config, spec)
+        if dataset is not None:
+            check_data(config, spec, dataset)
     for check in (check_priorities, check_recording, check_hardware):
         with problems.collect():
             check(config)
     problems.report()
     check_evaluation(config, spec)
     check_weights(config, spec)
-    check_resources(config, spec)
-    try_environment(config, spec)
+    check_resources(config if dataset is None else with_table(config, spec, dataset), spec)
+    if config.has_env:
+        try_environment(config, spec)
     try_algorithm(config, spec)
     if config.dry_run or config.trainer.batch_size > LARGE_BATCH:
         warn_of_slow_updates(config, spec)

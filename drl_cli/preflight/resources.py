@@ -35,7 +35,7 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
     config, free = with_capacity(config, spec), free_memory()
     capacity, needed = config.replay.num_transitions, replay_bytes(config, spec)
     _check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
-    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
+    if not config.is_one_process and not config.debug.in_process and config.ray.address is None:
         store_mb, size = config.ray.object_store_mb, config.trainer.batch_size
         _check_fits(f"ray.object_store_mb={store_mb}", (store_mb or 0) * 2**20, free, "leave it out")
         batch_bytes = 2 * config.updates_per_call * size * row_bytes(leaves(spec.obs))
@@ -79,7 +79,7 @@ def check_workers(config: Config) -> None:
     if config.ray.address is not None:
         return
     num, envs, free = config.num_workers, config.worker.envs, free_memory()
-    if config.mode != "single" and not config.debug.in_process:
+    if not config.is_one_process and not config.debug.in_process:
         advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
         _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
     _check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")

@@ -11,6 +11,15 @@ from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.gpu import expects_gpu
 
 ON_POLICY = ("ppo", "impala", "vmpo", "reppo", "pqn")
+WORKER_KEYS = (
+    *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.unroll", "worker.random_steps"),
+    *("worker.fetch", "worker.exploration", "worker.max_restarts", "env.max_episode_steps"),
+    "replay.shards",
+)
+PACE_KEYS = (
+    *("orchestrator.sample_insert_ratio", "orchestrator.sample_load_ratio", "orchestrator.min_inserts"),
+    *("orchestrator.limiter", "orchestrator.band", "orchestrator.gather_window_s"),
+)
 EXPLORING_BY_EPSILON = ("dqn", "c51", "qr_dqn", "iqn")
 
 
@@ -64,6 +73,31 @@ def _has_torso(config: Config, spec: EnvSpec) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        ("total_env_steps",),
+        lambda config: not config.is_offline,
+        "mode=offline makes no environment steps",
+        "say total_updates=N",
+    ),
+    Rule(
+        ("total_updates",),
+        lambda config: config.is_offline,
+        "mode={mode} ends after its environment steps",
+        "say total_env_steps=N, or mode=offline",
+    ),
+    Rule(
+        WORKER_KEYS,
+        lambda config: not config.is_offline,
+        "mode=offline has no workers",
+        "leave it out, or say mode=single",
+    ),
+    Rule(
+        PACE_KEYS,
+        lambda config: not config.is_offline,
+        "mode=offline reads the dataset, and then makes total_updates updates",
+        "leave it out",
+        harmless=("ratio",),
+    ),
     Rule(
         ("orchestrator.sample_insert_ratio", "trainer.updates_per_call"),
         lambda config: not config.is_on_policy,

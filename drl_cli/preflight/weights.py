@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.find import checkpoint_names, find_saved_run
 from drl_cli.runs.run import Run
@@ -26,16 +27,21 @@ def with_weights(config: Config, find: Callable[[str, str], Path] | None = None)
 
 
 def find_weights(path: str, output_dir: str) -> Path:
-    """Return the checkpoint at `path`, or the best checkpoint of the run that `path` names. Raise UsageError."""
+    """Return the checkpoint at `path`, or the best checkpoint of the run that `path` names. Raise UsageError.
+
+    Of a run without evaluations, it is the last checkpoint.
+    """
     folder = Path(path).parent if Path(path).name == MODEL else Path(path)
     if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
         return folder.resolve()
     is_checkpoint = folder.parent.name == "checkpoints" and folder.parent.is_dir()
     if not is_checkpoint:
         try:
-            folder = find_saved_run(path, output_dir) / "checkpoints" / "best"
+            checkpoints = find_saved_run(path, output_dir) / "checkpoints"
         except UsageError as error:
             raise UsageError(f"load_weights: {error}; or name a checkpoint's folder") from error
+        has_env = Run(checkpoints.parent).config.get("env.id") != NO_ENV  # without one, there is no best checkpoint
+        folder = checkpoints / ("best" if has_env else "last")
     if is_checkpoint or not folder.exists():
         there = checkpoint_names(folder.parent)
         raise UsageError(f"load_weights: no '{folder.name}' in {folder.parent}; {there}", CHECKPOINT)
@@ -52,7 +58,7 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
     if algo not in (None, config.algo.name):
         line = f"load_weights: {folder} is of algo={algo}, and this run has algo={config.algo.name}"
         raise UsageError(line, CHECKPOINT)
-    is_other_env = env not in (None, config.env.id)
+    is_other_env = env not in (None, NO_ENV, config.env.id)
     try:
         params, _ = load_model(folder)
         make_policy(config, spec, 0).load(params)

@@ -9,7 +9,7 @@ import numpy as np
 from drl_cli.replay.base import Load, Steps, Table
 from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize
 from drl_cli.replay.store import reserved_rows, row_bytes
-from drl_cli.types import Schema
+from drl_cli.types import Array, Schema
 from drl_cli.utils.ranges import Count, NameOrClass
 
 MOST_TRANSITIONS = 1_000_000
@@ -107,6 +107,10 @@ class ReplayConfig:
     def row_steps(self, n_step: int) -> int:
         """Return the number of environment steps that one row spans."""
         return n_step
+
+    def num_rows_of(self, lengths: Array) -> int:
+        """Return the number of rows that the builder makes of episodes with these numbers of steps, `[episodes]`."""
+        return int(lengths.sum())
 
     def problems(self, load: Load) -> Iterator[str]:
         """Yield a line for each option that does not fit the other options or the load."""

@@ -17,7 +17,7 @@ from drl_cli.replay.store import RandomStore, RingStore
 from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.replay.tables import ReplayTable, SequenceTable
 from drl_cli.replay.windows import WindowTable, window_schema
-from drl_cli.types import Schema
+from drl_cli.types import Array, Schema
 from drl_cli.utils.outside import import_object
 from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 
@@ -97,6 +97,12 @@ class UniformConfig(ReplayConfig):
 
     def row_steps(self, n_step: int) -> int:
         return self.seq_len if self.rows == "sequences" else 1 if self.is_indexed else n_step
+
+    def num_rows_of(self, lengths: Array) -> int:
+        if self.rows != "sequences":
+            return super().num_rows_of(lengths)
+        later = np.maximum(0, lengths - self.seq_len)  # steps after the first row
+        return int((1 - (-later // self.row_stride)).sum())
 
     def problems(self, load: Load) -> Iterator[str]:
         if self.rows == "rollouts":

@@ -12,7 +12,7 @@ from drl_cli.types import flatten
 from drl_cli.utils.outside import source_file, source_hash
 
 FREE = (
-    *("mode", "device", "total_env_steps", "stop", "output_dir", *DESCRIBING),
+    *("mode", "device", "total_env_steps", "total_updates", "data", "stop", "output_dir", *DESCRIBING),
     *(
         "worker.num",
         "worker.proxies",

@@ -1,13 +1,14 @@
 """Comparison: a group's joint curves, final returns, and the steps and seconds until a threshold is reached."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from drl_cli.optim.schedules import UNIT_TEXTS
 from drl_cli.runs.curve import Axis, JointCurve, join
 from drl_cli.runs.groups import Group, seed_of, without_repeats
 from drl_cli.runs.run import Run
@@ -33,7 +34,7 @@ class Comparison:
     runs: list[Run]
     curves: dict[Axis, JointCurve]
     final: Estimate
-    env_steps: float  # at the last evaluation, median over the runs
+    position: float  # at the last evaluation, median over the runs
     wall_s: float
     threshold: float | None
     num_reached: int
@@ -48,12 +49,11 @@ class Comparison:
             lines.append(f"several runs have seed {', '.join(twice)}: only the newest of them counts")
         runs = self.runs
         unfinished = [run for run in runs if run.status != "done"]
-        shortest = min(unfinished, key=lambda run: run.curve.env_steps[-1], default=runs[0])
-        end, latest = shortest.curve.env_steps[-1], max(run.curve.env_steps[-1] for run in runs)
+        shortest = min(unfinished, key=lambda run: run.curve.positions[-1], default=runs[0])
+        end, latest = shortest.curve.positions[-1], max(run.curve.positions[-1] for run in runs)
         if unfinished and end < EARLY * latest:
-            lines.append(
-                f"its curve ends at {end:,.0f} of {latest:,.0f} env steps, with {shortest.id} ({shortest.status})"
-            )
+            of = f"{end:,.0f} of {latest:,.0f} {units_text(self.runs)}"
+            lines.append(f"its curve ends at {of}, with {shortest.id} ({shortest.status})")
         return lines
 
 
@@ -71,13 +71,18 @@ def compare(group: Group, threshold: float | None, smooth: int = 1) -> Compariso
         runs,
         {axis: join([curve.smoothed(smooth) for curve in curves], done, axis) for axis in ("env_steps", "wall_s")},
         final=estimate(np.array([curve.returns[-1] for curve in curves])),
-        env_steps=median(float(curve.env_steps[-1]) for curve in curves),
+        position=median(float(curve.positions[-1]) for curve in curves),
         wall_s=median(float(curve.wall_s[-1]) for curve in curves),
         threshold=goal,
         num_reached=sum(np.isfinite(steps) for steps, _ in times),
         steps_to=float(np.median([steps for steps, _ in times])),
         seconds_to=float(np.median([seconds for _, seconds in times])),
     )
+
+
+def units_text(runs: Iterable[Run]) -> str:
+    """Return what the positions of the runs count: env steps, updates, or both."""
+    return " or ".join(UNIT_TEXTS[unit] for unit in sorted({run.unit for run in runs}))
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from drl_cli.optim.schedules import Unit
 from drl_cli.runs.statistics import interval, iqm
 from drl_cli.types import Array
 
@@ -18,9 +19,12 @@ MAX_POINTS = 200  # of a joint curve; each point needs a bootstrap, and more poi
 
 @dataclass(frozen=True)
 class Curve:
-    """A run's evaluations in order. Environment steps, wall-clock seconds and mean returns are `[evaluations]` each."""
+    """A run's evaluations in order, `[evaluations]` each: positions of its clock, wall-clock seconds and mean returns.
 
-    env_steps: Array
+    Positions are environment steps, or updates of a run in mode=offline.
+    """
+
+    positions: Array
     wall_s: Array
     returns: Array
 
@@ -36,7 +40,7 @@ class Curve:
         return float(self.returns[-1]) if len(self) else None
 
     def x(self, axis: Axis) -> Array:
-        return self.env_steps if axis == "env_steps" else self.wall_s
+        return self.positions if axis == "env_steps" else self.wall_s
 
     def smoothed(self, num: int) -> "Curve":
         """Return the curve with each return replaced by the mean of the last `num` returns."""
@@ -48,9 +52,9 @@ class Curve:
         return np.where(last >= 0, self.returns[np.maximum(last, 0)], np.nan)
 
     def reaches(self, threshold: float) -> tuple[float, float]:
-        """Return environment steps and seconds of the first evaluation that reaches the threshold, else infinity."""
+        """Return the position and the seconds of the first evaluation that reaches the threshold, else infinity."""
         hits = np.flatnonzero(self.returns >= threshold)
-        return (float(self.env_steps[hits[0]]), float(self.wall_s[hits[0]])) if len(hits) else (np.inf, np.inf)
+        return (float(self.positions[hits[0]]), float(self.wall_s[hits[0]])) if len(hits) else (np.inf, np.inf)
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,13 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
     return JointCurve(grid, iqm(scores), *interval([scores], iqm), held_from)
 
 
-def read_curve(path: Path) -> Curve:
-    """Read the complete and finite lines of an eval.csv, sorted by environment steps. A missing file has no lines."""
+def read_curve(path: Path, unit: Unit = "env_steps") -> Curve:
+    """Read the complete and finite lines of an eval.csv, sorted by the column `unit`. A missing file has no lines."""
     points = []
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     for line in csv.DictReader(line for line in lines if line.endswith("\n")):
         try:
-            point = [float(line[name]) for name in ("env_steps", "wall_s", "mean")]
+            point = [float(line[name]) for name in (unit, "wall_s", "mean")]
         except (KeyError, TypeError, ValueError):  # a damaged line, or a file with other columns
             continue
         if np.isfinite(point).all():

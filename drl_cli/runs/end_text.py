@@ -9,19 +9,23 @@ from typing import Any
 
 from drl_cli.errors import USER_CODE
 from drl_cli.metrics.text import clock
+from drl_cli.optim.schedules import UNIT_TEXTS, Unit
 from drl_cli.runs.run import read_json
 from drl_cli.runs.table import number
 
 
 def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     """Return the results in summary.json, and commands that evaluate, export or resume the run."""
+    is_offline = summary.get("mode") == "offline"
+    env_steps = "" if is_offline else f"{number(summary.get('env_steps'))} env steps, "
     lines = [
         f"{summary['status']}: best return {number(summary.get('best_return'), '.1f')}, "
-        f"last {number(summary.get('final_return'), '.1f')}, {number(summary.get('env_steps'))} env steps, "
+        f"last {number(summary.get('final_return'), '.1f')}, {env_steps}"
         f"{number(summary.get('opt_steps'))} updates, {number(summary.get('wall_s'))} s{_speed(summary)}"
     ]
     if (reached := summary.get("time_to_return_s")) is not None:
-        lines.append(f"stop.return reached at step {summary['time_to_return_env_steps']:,}, after {clock(reached)}")
+        at = "" if is_offline else f"at step {summary['time_to_return_env_steps']:,}, "
+        lines.append(f"stop.return reached {at}after {clock(reached)}")
     lines += saved_text(summary, folder)
     return "\n".join([*lines, *next_lines(_commands(summary, folder))])
 
@@ -50,22 +54,24 @@ def _commands(summary: Mapping[str, Any], folder: Path) -> list[str]:
 
 def saved_text(summary: Mapping[str, Any], folder: Path) -> list[str]:
     """Return a line with the step of the last checkpoint if the run has taken more steps, otherwise []."""
-    if not (env_steps := summary.get("env_steps")):
+    unit: Unit = "opt_steps" if summary.get("mode") == "offline" else "env_steps"
+    if not (position := summary.get(unit)):
         return []
     names = [path.name for path in (folder / "checkpoints").glob("step_*")]
     saved = max((int(name.split("_")[1].split("-")[0]) for name in names), default=None)
     if saved is None:
-        return [f"nothing was saved of {env_steps:,} env steps"]
-    return [f"last saved: step {saved:,} of {env_steps:,}"] if saved < env_steps else []
+        return [f"nothing was saved of {position:,} {UNIT_TEXTS[unit]}"]
+    return [f"last saved: step {saved:,} of {position:,}"] if saved < position else []
 
 
 def _speed(summary: Mapping[str, Any]) -> str:
     """Return the mean speed over the time in training, which has no start and no evaluation, or '' if it is unknown."""
     rates = [summary.get(name) for name in ("env_steps_per_s", "opt_steps_per_s")]
-    if not rates[0]:
+    is_offline, seconds = summary.get("mode") == "offline", number(summary.get("training_s"), ",.1f")
+    if not rates[1 if is_offline else 0]:
         return ""
-    seconds = number(summary.get("training_s"), ",.1f")
-    return f" ({number(rates[0])} env/s, {number(rates[1])} updates/s in {seconds} s of training)"
+    env = "" if is_offline else f"{number(rates[0])} env/s, "
+    return f" ({env}{number(rates[1])} updates/s in {seconds} s of training)"
 
 
 def relative_path(folder: Path) -> str:

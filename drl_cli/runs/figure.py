@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
-from drl_cli.runs.comparison import Comparison
+from drl_cli.runs.comparison import Comparison, units_text
 from drl_cli.runs.curve import Axis, JointCurve
 from drl_cli.runs.groups import SHORT, override_text
 
@@ -73,7 +73,7 @@ def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis, has
     if last > first:
         margin = MARGIN * (last - first)
         plot.set_xlim(left=(first - margin) / size, right=(last + margin) / size)
-    plot.set_xlabel(f"wall-clock time [{unit}]" if unit else "environment steps")
+    plot.set_xlabel(f"wall-clock time [{unit}]" if unit else units_text(runs).replace("env steps", "environment steps"))
     if not unit:
         plot.xaxis.set_major_formatter(EngFormatter(sep=""))
     plot.grid(alpha=0.2)

@@ -94,19 +94,26 @@ class Resumed:
     changes: list[Change]
 
     @property
-    def env_steps(self) -> int:
-        return self.checkpoint.env_steps if self.checkpoint else 0
+    def position(self) -> int:
+        return self.config.clock.of(self.checkpoint) if self.checkpoint else 0
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The content of run.json."""
+        return read_json(self.folder / "run.json")
 
     def begin(self, command: list[str]) -> dict[str, Any]:
         """Delete what the run recorded after the checkpoint. Return the new content of run.json."""
         from drl_cli.runtime.restore import clean_up
         from drl_cli.runtime.run_folder import code_hashes, description, resumed_record
 
-        clean_up(self.folder, self.checkpoint)
+        clean_up(self.folder, self.checkpoint, self.config.clock)
         for name in ("summary.json", "error.txt"):  # they were written when the run ended, and the run now continues
             (self.folder / name).unlink(missing_ok=True)
-        record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config), **description(self.config)}
-        return resumed_record(record, command, self.env_steps, [change.text for change in self.changes])
+        record = self.record | {"code": code_hashes(self.config), **description(self.config)}
+        return resumed_record(
+            record, command, self.config.clock.unit, self.position, [change.text for change in self.changes]
+        )
 
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
@@ -119,9 +126,15 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     old = read_config(folder)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
     check_changes(changes, config.confirm)
+    if config.is_offline != old.is_offline:
+        line = (
+            f"resume: mode={config.mode}: the run is of mode={old.mode}, which counts its position in {old.clock.text}"
+        )
+        raise UsageError(f"{line}; load_weights={config.resume} starts a new run with its weights", CHECKPOINT)
     summary = read_json(folder / "summary.json")
-    if summary.get("status") == "done" and (steps := summary["env_steps"]) >= config.total_env_steps:
-        line = f"resume: {folder.name} is done at {steps:,} env steps; total_env_steps={2 * steps} would go on"
+    clock = config.clock
+    if summary.get("status") == "done" and (steps := summary[clock.unit]) >= clock.total:
+        line = f"resume: {folder.name} is done at {steps:,} {clock.text}; {clock.key}={2 * steps} would go on"
         raise UsageError(line)
     with claim_run(folder):
         try:
@@ -130,12 +143,10 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
             others = {file.parent for file in path.parent.glob("step_*/state.orchestrator.json")} - {path.resolve()}
             hint = f"; to go on from an older one: resume={max(others)}" if others else ""
             raise UsageError(f"resume: {error}{hint}", CHECKPOINT) from error
-    steps = checkpoint.env_steps if checkpoint is not None else 0
-    if config.total_env_steps < min(steps, old.total_env_steps):
-        line = (
-            f"resume: {folder.name} already has {steps:,} env steps, more than total_env_steps={config.total_env_steps}"
-        )
-        raise UsageError(f"{line}; say for example total_env_steps={2 * steps}")
+    steps = clock.of(checkpoint) if checkpoint is not None else 0
+    if clock.total < min(steps, old.clock.total):
+        line = f"resume: {folder.name} already has {steps:,} {clock.text}, more than {clock.key}={clock.total}"
+        raise UsageError(f"{line}; say for example {clock.key}={2 * steps}")
     worker = config.worker
     if config.mode != old.mode:  # the new mode needs other numbers, unless the user typed them
         if not any(arg.startswith("worker.num=") for arg in typed):

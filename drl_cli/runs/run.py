@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from drl_cli.optim.schedules import Unit
 from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.settings.conf import LOADER
 from drl_cli.types import flatten
@@ -77,7 +78,17 @@ class Run:
 
     @cached_property
     def curve(self) -> Curve:
-        return read_curve(self.folder / "eval.csv")
+        return read_curve(self.folder / "eval.csv", self.unit)
+
+    @property
+    def unit(self) -> Unit:
+        """What the positions of the run count."""
+        return "opt_steps" if self.config.get("mode") == "offline" else "env_steps"
+
+    @cached_property
+    def position(self) -> int:
+        """The last known position of the run's clock."""
+        return int(self.summary.get(self.unit) or self.last_report.get(self.unit) or 0)
 
     @cached_property
     def env_steps(self) -> int:

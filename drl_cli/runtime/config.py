@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import load_algorithm, module_path
 from drl_cli.algos.reward_config import RewardConfig
-from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.config import NO_ENV, EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
+from drl_cli.optim.schedules import RunClock
 from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
@@ -19,10 +20,10 @@ from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
 from drl_cli.utils.ranges import Count, DeviceName, Label, Natural
 
-Mode = Literal["single", "sync", "async"]
+Mode = Literal["single", "sync", "async", "offline"]
 
-MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
-MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
+MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32, "offline": 16}
+MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024, "offline": 512}
 """Upper limits on the default size of a call: updates per train call, and rows per collect call."""
 DESCRIBING = ("name", "tags", "notes")
 """Keys with which users describe a run. They change nothing in the run."""
@@ -44,6 +45,7 @@ class Config:
     notes: str | None
     seed: Natural
     total_env_steps: Count
+    total_updates: Count
     device: Annotated[str, DeviceName(("auto", "cpu", "cuda"))]
     precision: Literal["float32", "bf16"]
     output_dir: str
@@ -54,6 +56,7 @@ class Config:
     dry_run: bool
     explain: bool
     console: Kind
+    data: sections.DataConfig
     stop: sections.StopConfig
     orchestrator: sections.OrchestratorConfig
     worker: sections.WorkerConfig
@@ -69,6 +72,28 @@ class Config:
     sweep: sections.SweepConfig
     hpo: sections.HpoConfig
     debug: sections.DebugConfig
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the run has no workers, and learns from a dataset only."""
+        return self.mode == "offline"
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether all roles except manage take turns in the main process."""
+        return self.mode in ("single", "offline")
+
+    @property
+    def has_env(self) -> bool:
+        """Whether the run has an environment. A run without workers needs one only for its evaluations."""
+        return self.env.id != NO_ENV
+
+    @property
+    def clock(self) -> RunClock:
+        """The clock that everything with a period or a schedule asks."""
+        if self.is_offline:
+            return RunClock("opt_steps", self.total_updates)
+        return RunClock("env_steps", self.total_env_steps)
 
     @property
     def algo_name(self) -> str:
@@ -143,6 +168,8 @@ class Config:
     def min_inserts(self) -> int:
         """The number of transitions in replay before the first update. On-policy, the default is 0."""
         given = self.orchestrator.min_inserts
+        if self.is_offline:  # the limiter waits until the dataset is read
+            return 0
         return given if given is not None else 0 if self.is_on_policy else MIN_INSERTS
 
     @property
@@ -171,7 +198,7 @@ class Config:
     def load(self) -> Load:
         """What this config asks of its replay table. A block comes from a worker, or from a proxy for its workers."""
         collected = self.num_workers * self.rows_per_collect
-        block_rows, is_async = collected // (self.num_proxies or self.num_workers), self.mode == "async"
+        block_rows, is_async = collected // max(1, self.num_proxies or self.num_workers), self.mode == "async"
         size, versions = self.trainer.batch_size, self.versions_per_batch
         return Load(self.total_env_steps, size, block_rows, collected, is_async, versions)
 
@@ -199,7 +226,7 @@ class Config:
     @property
     def num_shards(self) -> int:
         """The number of replay shards. On-policy, there is one shard, which keeps the transitions in time order."""
-        return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
+        return 1 if self.is_on_policy or self.is_offline else self.replay.shards or self.num_workers // 25 + 1
 
     @property
     def batches_per_shard(self) -> int:
@@ -210,6 +237,8 @@ class Config:
     @property
     def most_inserts(self) -> int:
         """The maximum number of inserted transitions. Every worker's last block may end after total_env_steps."""
+        if self.is_offline:
+            return self.replay.num_transitions
         return self.total_env_steps + self.num_workers * self.rows_per_collect
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
@@ -228,12 +257,15 @@ class Config:
         """
         if self.is_on_policy:
             return 1
-        paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
-        return self.trainer.updates_per_call or max(1, min(MOST_UPDATES[self.mode], paid))
+        most = MOST_UPDATES[self.mode]
+        paid = most if self.is_offline else int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
+        return self.trainer.updates_per_call or max(1, min(most, paid))
 
     @property
     def num_updates(self) -> int:
         """The number of updates of a whole run. Rows that are incomplete at the end of the run get no updates."""
+        if self.is_offline:
+            return self.total_updates
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - self.min_inserts)))
 

@@ -3,6 +3,8 @@
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
+from drl_cli.data.dataset import Dataset
+from drl_cli.data.open import open_dataset
 from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
@@ -11,9 +13,17 @@ from drl_cli.replay.frames import make_codec
 from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.windows import WindowTable
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
+from drl_cli.runtime.orchestrator.rate_limiter import (
+    REUSE,
+    Limiter,
+    QueueLimiter,
+    RateLimiter,
+    ReadLimiter,
+    required_band,
+)
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import make_layout
+from drl_cli.runtime.roles.reader import SHARE, fits
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
@@ -60,7 +70,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         replays=config.trainer.compile is not False and torch_device.type == "cpu",
         optimizer=config.optimizer,
         reward=config.reward,
-        total_env_steps=config.total_env_steps,
+        clock=config.clock,
         burn_in=config.replay.steps.burn_in if config.replay.steps else 0,
     )
     trainer = Trainer(
@@ -84,11 +94,16 @@ def make_when(config: Config, device: torch.device) -> When | None:
     return When("beside") if choice is True else When("beside", PaysOff(config.planned_updates))
 
 
-def make_limiter(config: Config) -> Limiter:
-    """Create the limiter. If `orchestrator.band` is null, the band is twice as wide as the calls in flight require.
+def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:
+    """Create the limiter. Without workers, it needs the dataset.
+
+    If `orchestrator.band` is null, the band is twice as wide as the calls in flight require.
 
     With this width, workers need not wait after one late train call, nor trainers after one late collect call.
     """
+    if config.is_offline:
+        assert dataset is not None
+        return make_read_limiter(config, dataset)
     pace, is_free = config.orchestrator, config.orchestrator.limiter == "none"
     if config.is_on_policy:
         ahead = config.replay.batches_ahead(config.versions_per_batch)
@@ -96,3 +111,24 @@ def make_limiter(config: Config) -> Limiter:
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, config.min_inserts, band, free=is_free)
+
+
+def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:
+    """Create the limiter of a run without workers, which fills the table before the first update.
+
+    A dataset that does not fit into the table is read again and again: each row is drawn about REUSE times before it
+    is overwritten, and less often if the run would otherwise end before the end of the dataset.
+    """
+    steps, total, size = dataset.facts.steps, config.total_updates, config.trainer.batch_size
+    if fits(config, dataset):
+        return ReadLimiter(total, steps)
+    fill = max(1, config.replay.num_transitions * (SHARE - 1) // SHARE)
+    return ReadLimiter(total, fill, min(size, max(size / REUSE, (steps - fill) / total)))
+
+
+def opened(config: Config, is_checked: bool = True) -> Dataset | None:
+    """Open the dataset of a run without workers. Unless it `is_checked`, read it once. Return None for other runs."""
+    if not config.is_offline:
+        return None
+    assert config.data.source is not None
+    return open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)

@@ -8,9 +8,11 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
 """
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+from drl_cli.data.dataset import Dataset
 from drl_cli.errors import RoleLost
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
@@ -19,7 +21,7 @@ from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.factories import make_limiter, make_replay, make_trainer
+from drl_cli.runtime.factories import make_limiter, make_replay, make_trainer, opened
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
@@ -28,6 +30,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.parameter_server import ParameterServer
+from drl_cli.runtime.roles.reader import Reader
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.types import EnvSpec
@@ -57,11 +60,12 @@ def build(
     """
     local = LocalRuntime()
     learning_place: Runtime = ray if ray and config.mode == "async" else local
-    worker_place: Runtime = ray if ray and config.mode != "single" else local
+    worker_place: Runtime = local if ray is None or config.is_one_process else ray
+    dataset = opened(config)
 
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)
-    pool = make_pool(config, spec, worker_place, incarnation)
+    pool = make_pool(config, spec, worker_place, incarnation) if dataset is None else make_reader(config, spec, dataset)
     modules = config.outside_modules
     shards = [
         learning_place.spawn(f"replay {i}", make_replay, config, spec, i, modules=modules)
@@ -78,19 +82,19 @@ def build(
         try:
             return (ray or local).spawn("manage", Manage, *args, concurrent=("evaluate",))  # do not delay reports
         except RoleLost as error:
-            if config.mode != "single":
+            if not config.is_one_process:
                 raise
             log.warning("%s; evaluations run in this process and training waits for them", error)
             return local.spawn("manage", Manage, *args)
 
     def on_evaluation(report: EvalReport) -> None:
         progress.evaluated(report)
-        console.evaluation(report.statistics, report.params_header.env_steps, report.is_best)
+        console.evaluation(report.statistics, config.clock.of(report.params_header), report.is_best)
 
     restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
-    manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s)
+    manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s, evaluates=config.has_env)
     edges = Edges(pool, replay, trainers, server, manage, share=worker_place.put)
-    return Orchestrator(config, edges, make_limiter(config), progress, console, folder, health)
+    return Orchestrator(config, edges, make_limiter(config, dataset), progress, console, folder, health)
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
@@ -103,6 +107,15 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     return TrainerGroup(
         [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
     )
+
+
+def make_reader(config: Config, spec: EnvSpec, dataset: Dataset) -> WorkerPool:
+    """Create a pool whose only member reads the dataset, in this process."""
+
+    def spawn(index: int, incarnation: int) -> Handle[Reader]:
+        return LocalRuntime().spawn(f"reader {index}", Reader, config, spec, dataset)
+
+    return WorkerPool("reader", 1, spawn, config.worker.max_restarts, timeout_s=math.inf)
 
 
 def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from drl_cli.errors import CheckpointError
 from drl_cli.metrics.truncate import truncate_records
+from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.worker_pool import worker_of
 from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
@@ -44,6 +45,10 @@ class Checkpoint:
         return int(self.state["counts"]["env_steps"])
 
     @property
+    def opt_steps(self) -> int:
+        return int(self.state["counts"]["opt_steps"])
+
+    @property
     def unfinished(self) -> LoadParams | None:
         """The version whose evaluation the resumed run has to repeat, if any."""
         return LoadParams(**self.state["evaluation"]) if EVALUATION in self.manifest["sha256"] else None
@@ -69,18 +74,18 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
     return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
 
 
-def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
+def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> None:
     """Let `last` point to this checkpoint. Remove all records after this checkpoint, and unfinished checkpoints.
 
     Evaluations of later versions than the checkpoint's are removed, too. In mode=async, such a version may be of the
-    same environment step as the checkpoint. Without a checkpoint, remove all records and checkpoints.
+    same position as the checkpoint. Without a checkpoint, remove all records and checkpoints.
     """
-    env_steps = evaluated = -1
+    position = evaluated = -1
     if checkpoint is not None:
         unfinished = checkpoint.unfinished
-        env_steps = checkpoint.env_steps
-        evaluated = unfinished.env_steps - 1 if unfinished else checkpoint.params_header.env_steps
-    truncate_records(run, env_steps, evaluated)
+        position = clock.of(checkpoint)
+        evaluated = clock.of(unfinished) - 1 if unfinished else clock.of(checkpoint.params_header)
+    truncate_records(run, position, evaluated, clock.unit)
     drop_drafts(run / "checkpoints")
     if checkpoint is not None:
         point(run / "checkpoints", "last", checkpoint.folder)  # the user may have chosen an older checkpoint
@@ -133,5 +138,5 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     graph.go_on(checkpoint.params_header, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]
     if unfinished := checkpoint.unfinished:
-        graph.progress.forget_scores(unfinished.env_steps)
+        graph.progress.forget_scores(config.clock.of(unfinished))
         graph.reports.evaluate(unfinished, graph.learning.share(read_arrays(folder, EVALUATION, manifest)["policy"]))

@@ -69,7 +69,7 @@ def run(
         try:
             if session is None and not config.debug.in_process:
                 session = RaySession(object_store_mb(config, spec))
-                if config.mode != "single":
+                if not config.is_one_process:
                     session.start()
                     console.awaits("Ray")
             ray = _runtime(session, config, folder, signals) if session else None
@@ -91,7 +91,7 @@ def run(
         finally:
             signals.is_closing = True
             console.measures(None)  # asks the workers, which are closed now
-        if orchestrator is not None and progress.env_steps == 0:  # later, a resume would not continue from these steps
+        if orchestrator is not None and progress.position == 0:  # later, a resume would not continue from these steps
             progress.env_steps = orchestrator.pool.running_steps()
         summary = summarise(config, folder, record, progress, orchestrator, exit_code)
         _close(orchestrator, session, str(summary["status"]), exit_code)

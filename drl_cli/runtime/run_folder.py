@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.errors import INTERRUPTED, RUN_STATUS
+from drl_cli.optim.schedules import Unit
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
@@ -52,9 +53,11 @@ def description(config: Config) -> dict[str, Any]:
     return {"name": config.name, "tags": list(config.tags), "notes": config.notes}
 
 
-def resumed_record(record: dict[str, Any], command: list[str], env_steps: int, changes: list[str]) -> dict[str, Any]:
-    """Return the content of run.json for a run that resumes at `env_steps` with the changed keys `changes`."""
-    resumption = {"command": command, "when": now_text(), "env_steps": env_steps, "changes": changes}
+def resumed_record(
+    record: dict[str, Any], command: list[str], unit: Unit, position: int, changes: list[str]
+) -> dict[str, Any]:
+    """Return the content of run.json for a run that resumes at `position` with the changed keys `changes`."""
+    resumption = {"command": command, "when": now_text(), unit: position, "changes": changes}
     process = {"status": "running", "pid": os.getpid(), "host": socket.gethostname(), "git_commit": _git_commit()}
     return record | process | {"resumed": [*record.get("resumed", []), resumption]}
 

@@ -11,8 +11,15 @@ Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, fl
 
 
 @dataclass(frozen=True)
+class DataConfig:
+    """The dataset to learn from."""
+
+    source: str | None
+
+
+@dataclass(frozen=True)
 class StopConfig:
-    """Conditions that end a run before total_env_steps."""
+    """Conditions that end a run before total_env_steps or total_updates."""
 
     return_: float | None
     wall_s: Positive | None

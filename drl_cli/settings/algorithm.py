@@ -13,6 +13,7 @@ from drl_cli.algos.lookup import (
     NotAlgorithm,
     algorithms,
     installed,
+    is_on_policy,
     load_algorithm,
     module_path,
     title,
@@ -106,6 +107,9 @@ def refusal(
     module, subject = load_algorithm(name), title(typed or name)
     if problem := action_problem(name, spec, typed):
         return problem
+    if mode == "offline" and is_on_policy(module.TABLES):
+        why = "learns from the newest rollouts of its own policy, which a dataset does not have"
+        return f"{subject} is on-policy: it {why}; say an off-policy algorithm, such as {_offline(spec.action.kind)}"
     if mode not in module.MODES:
         return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     implied = {"fifo": "fifo-once", "sequences": "windows"}
@@ -117,6 +121,12 @@ def refusal(
         tables = " or ".join(f"replay={each}" for each in in_order or module.TABLES)
         return f"{subject} can't learn from replay={replay or table}; say {tables}"
     return None
+
+
+def _offline(kind: str) -> str:
+    """Return `algo=NAME` of algorithms that learn from a dataset and have this kind of actions."""
+    found = (name for name in algorithms() if "offline" in load_algorithm(name).MODES)
+    return " or ".join([f"algo={name}" for name in found if kind in load_algorithm(name).ACTIONS][:3])
 
 
 def action_problem(name: str, spec: EnvSpec, typed: str = "") -> str | None:

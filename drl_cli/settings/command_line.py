@@ -20,8 +20,10 @@ VALUE_FLAGS = {
     **dict.fromkeys(("--package", "-p"), "package"),
 }
 """Flags that need a value. A flag and its short form have the same name here."""
+DATA = re.compile(r"^data=")
+"""The short form of data.source=."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
-TEXTS = ("resume", "from_config", "load_weights", "output_dir", "name", *PROSE)
+TEXTS = ("resume", "from_config", "load_weights", "output_dir", "data.source", "name", *PROSE)
 """Keys whose values are always text. Otherwise, Hydra could read a run id, which begins with digits, as a number."""
 
 
@@ -48,7 +50,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
         arg = rest.pop(0)
         flag, equals, value = arg.partition("=")
         if not arg.startswith("-"):
-            overrides.append(arg)
+            overrides.append(DATA.sub("data.source=", arg))
         elif name := VALUE_FLAGS.get(flag):
             value = value if equals else rest.pop(0) if rest else ""
             # Hydra would resolve a relative path against its own config folder

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.config import NO_ENV, EnvConfig
 from drl_cli.errors import MISSING, USER_CODE, UsageError
 from drl_cli.networks.images import image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
@@ -77,7 +77,7 @@ def check_env(name: str, ours: Sequence[str]) -> None:
         new = f"ALE/{old['game'] or old['known']}-v5"
         say_package(new, f"{name} is now {new}, which")
         raise UsageError(f"{name} is now {new}; say env={new}")
-    if name and exists(name):
+    if name == NO_ENV or (name and exists(name)):
         return
     if near_id := _nearest_task(name):
         raise UsageError(f"no environment '{name}'. Did you mean env={near_id}?")

@@ -21,7 +21,7 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
 
     These are the numbers of workers, proxies and threads, and the bound on the age of a queue's rows.
     """
-    single, proxies, num = config.mode == "single", config.worker.proxies, config.worker.num
+    single, proxies, num = config.is_one_process, config.worker.proxies, config.worker.num
     if proxies == "auto":
         proxies = 0 if single else len(nodes)
     if num is None:

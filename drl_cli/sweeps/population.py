@@ -181,6 +181,8 @@ def check_rounds(config: Config) -> None:
         for name, value in (("return", config.stop.return_), ("wall_s", config.stop.wall_s))
         if value is not None
     ]
+    if config.is_offline:
+        problems.append("hpo=pbt: a round is a number of environment steps, and mode=offline has none; say hpo=tpe")
     if config.hpo.rounds > config.total_env_steps:
         problems.append(f"hpo.rounds={config.hpo.rounds}: more than total_env_steps={config.total_env_steps}")
     if problems:
@@ -254,7 +256,7 @@ class Rounds:
         """Set the state and the score of each turn from the evaluations of this round."""
         for job, turn in zip(self.sweep.jobs, self.population.turns, strict=True):
             run = Run(job.run) if job.run is not None and job.is_done else None
-            returns = run.curve.returns[run.curve.env_steps > turn.start] if run else np.zeros(0)
+            returns = run.curve.returns[run.curve.positions > turn.start] if run else np.zeros(0)
             score = float(np.mean(returns[-self.population.hpo.evaluations :])) if len(returns) else np.nan
             turn.env_steps = run.env_steps if run else turn.start
             turn.state, turn.score = ("done", score) if np.isfinite(score) else ("failed", None)

@@ -96,7 +96,7 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
     from drl_cli.runtime.place.nodes import NodeProcess
 
     # a job with mode=single runs on one node; any other job uses an equal share of every node
-    parts = 1 if any(config.mode == "single" for config in configs) else len(nodes)
+    parts = 1 if any(config.is_one_process for config in configs) else len(nodes)
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
@@ -112,7 +112,7 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
 def busy_processors(config: Config) -> int:
     """Return the number of processors that a job keeps busy."""
     threads = config.trainer.threads if isinstance(config.trainer.threads, int) else 1
-    return threads if config.mode == "single" else config.num_workers + config.trainer.num * threads
+    return threads if config.is_one_process else config.num_workers + config.trainer.num * threads
 
 
 def memory_bytes(config: Config) -> int:
@@ -120,5 +120,5 @@ def memory_bytes(config: Config) -> int:
     from drl_cli.preflight.environment import environment_spec
     from drl_cli.preflight.resources import replay_bytes, with_capacity
 
-    processes, spec = 5 if config.mode == "single" else 6 + config.num_workers, environment_spec(config)
+    processes, spec = 5 if config.is_one_process else 6 + config.num_workers, environment_spec(config)
     return processes * PROCESS_BYTES + replay_bytes(with_capacity(config, spec), spec)

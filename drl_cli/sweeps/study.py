@@ -197,7 +197,7 @@ class Trials:
         """Return the mean return over the jobs by evaluation period, for periods with an evaluation of every job."""
         curves = []
         for curve in (job.curve for job in jobs):
-            periods, first = np.unique(curve.env_steps // self.eval_period, return_index=True)
+            periods, first = np.unique(curve.positions // self.eval_period, return_index=True)
             curves.append(dict(zip(periods.astype(int).tolist(), curve.returns[first].tolist(), strict=True)))
         return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0] if all(at in c for c in curves)}
 

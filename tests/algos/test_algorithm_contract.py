@@ -96,7 +96,7 @@ def same(ours, theirs):
 
 def test_module(name, kind, case):
     assert case.module.__doc__
-    assert set(case.module.MODES) <= {"single", "sync", "async"}
+    assert set(case.module.MODES) <= {"single", "sync", "async", "offline"}
     assert issubclass(case.module.Config, AlgoConfig)
     assert case.config.name == name
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}

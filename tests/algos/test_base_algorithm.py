@@ -8,6 +8,7 @@ from drl_cli.api import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.params import Params
+from drl_cli.optim.schedules import RunClock
 
 
 class Pair(Algorithm):
@@ -60,6 +61,6 @@ def test_policy_params_are_only_the_policys_parts():
 
 def test_learning_rates_follow_the_environment_steps():
     config = OptimizerConfig(schedule="linear")
-    algorithm = Pair(Context(torch.device("cpu"), optimizer=config, total_env_steps=100))
+    algorithm = Pair(Context(torch.device("cpu"), optimizer=config, clock=RunClock(total=100)))
     algorithm.learn({"obs": torch.ones(3, 2)}, Counts(opt_steps=3, env_steps=75))
     assert algorithm.optimizer.metrics()["lr"] == pytest.approx(0.25e-2)

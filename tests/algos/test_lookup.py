@@ -100,10 +100,18 @@ def test_refusal_says_why(monkeypatch):
     assert "does not run in mode=batch" in refusal("sac", BOX, "batch", "uniform")
 
 
+def test_on_policy_algorithms_are_refused_offline():
+    line = refusal("ppo", BOX, "offline", "fifo")
+    assert line.startswith("PPO is on-policy: it learns from the newest rollouts of its own policy")
+    assert line.endswith("such as algo=crossq or algo=d4pg or algo=ddpg")
+    assert lookup.load_algorithm("ppo").MODES == ("single", "sync", "async")
+    assert refusal("sac", BOX, "offline", "uniform") is refusal("dqn", DISCRETE, "offline", "prioritized") is None
+
+
 def test_constants_of_a_users_module_have_defaults(write):
     module = lookup.load_algorithm(write("del EXPLORATION"))
     assert (module.ACTIONS, module.EXPLORATION) == (("discrete",), ())
-    assert module.MODES == ("single", "sync", "async")
+    assert module.MODES == ("single", "sync", "async", "offline")
     assert module.TABLES == ("uniform", "prioritized")
     assert refusal("their_algo", DISCRETE, "async", "prioritized") is None
     line = refusal("their_algo", BOX, "async", "uniform")
@@ -134,7 +142,7 @@ def test_constants_of_a_users_module_are_used(write):
         ("ACTIONS = 'discrete'", "ACTIONS must be a tuple of box, discrete, multidiscrete, got 'discrete'"),
         ("ACTIONS = ('discret',)", r"ACTIONS must be .*, got \('discret',\)"),
         ("ACTIONS = ()", r"ACTIONS must be .*, got \(\)"),
-        ("MODES = ('batch',)", r"MODES must be a tuple of single, sync, async, got \('batch',\)"),
+        ("MODES = ('batch',)", r"MODES must be a tuple of single, sync, async, offline, got \('batch',\)"),
         ("TABLES = ['uniform']", r"TABLES must be a tuple of .*uniform.*, got \['uniform'\]"),
         ("EXPLORATION = 'epsilon'", "EXPLORATION must be a tuple of names, got 'epsilon'"),
         ("WEIGHTS = 'no'", "WEIGHTS must be True or False, got 'no'"),

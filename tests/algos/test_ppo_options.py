@@ -15,6 +15,7 @@ from drl_cli.errors import Refused
 from drl_cli.losses import distributions
 from drl_cli.losses.distributions import Gaussian, TanhGaussian
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.schedules import RunClock
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -154,7 +155,7 @@ def test_squashing_needs_actions_with_bounds(action):
 
 
 def test_the_entropy_coefficient_falls_linearly():
-    context = dataclasses.replace(CPU, total_env_steps=1000)
+    context = dataclasses.replace(CPU, clock=RunClock(total=1000))
     network = NetworkConfig((16, 12), "tanh", "orthogonal")
     moved = []
     for config, steps in (({"entropy_coef": 0.2, "entropy_end": 0.1}, 500), ({"entropy_coef": 0.15}, 500)):

@@ -11,13 +11,14 @@ from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig, Part, option_problems
 from drl_cli.optim.params import Params
+from drl_cli.optim.schedules import RunClock
 from drl_cli.testing import check_algorithm
 
 CPU = torch.device("cpu")
 
 
 def make(lrs, skips=False, total=100, rule=None, **options):
-    context = Context(CPU, skips=skips, optimizer=OptimizerConfig(**options), total_env_steps=total)
+    context = Context(CPU, skips=skips, optimizer=OptimizerConfig(**options), clock=RunClock(total=total))
     params = Params(context, **{name: 20 - i for i, name in enumerate(lrs)})
     params.flat.copy_(torch.randn(len(params.flat), generator=torch.Generator().manual_seed(0)))
     return params, Optimizer(params, lrs, context, rule)

@@ -12,10 +12,23 @@ from drl_cli.preflight.unread_rules import RULES
 
 PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
 TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mode=single")
+OFFLINE = (*TD3, "mode=offline", "data.source=recorded.npz")
 MRQ, A2C = (PENDULUM, "algo=mrq"), (CUE, "algo=a2c", "mode=single")
 RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 
 UNREAD = [
+    (OFFLINE, "total_env_steps=5000"),
+    ((*TD3, "mode=single"), "total_updates=5000"),
+    *(
+        (OFFLINE, typed)
+        for typed in (
+            *("worker.num=2", "worker.proxies=1", "worker.envs=4", "worker.block_rows=64", "worker.unroll=4"),
+            *("worker.random_steps=10", "worker.fetch=2", "worker.exploration=ladder", "worker.max_restarts=3"),
+            *("env.max_episode_steps=100", "replay.shards=2"),
+            *("orchestrator.sample_insert_ratio=4", "orchestrator.sample_load_ratio=4", "orchestrator.min_inserts=9"),
+            *("orchestrator.limiter=none", "orchestrator.band=100", "orchestrator.gather_window_s=1"),
+        )
+    ),
     (PPO, "orchestrator.sample_insert_ratio=4"),
     (PPO, "trainer.updates_per_call=2"),
     (PPO, "orchestrator.min_inserts=4000"),

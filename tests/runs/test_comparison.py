@@ -31,7 +31,7 @@ def compare_all(folder):
 def test_medians_over_seeds(group):
     runs = group([(10, 1.0, 5.0), (30, 9.0, 1.0)], [(20, 4.0, 5.0)], [(10, 1.0, 0.0), (70, 5.0, 6.0)])
     found = compare(runs, threshold=5.0)
-    assert (found.env_steps, found.wall_s) == (30, 5.0)
+    assert (found.position, found.wall_s) == (30, 5.0)
     assert (found.threshold, found.num_reached, found.steps_to, found.seconds_to) == (5.0, 3, 20, 4.0)
     assert found.final == estimate(np.array([1.0, 5.0, 6.0]))
     assert {axis: curve.x[-1] for axis, curve in found.curves.items()} == {"env_steps": 70, "wall_s": 9.0}

@@ -57,5 +57,5 @@ def test_eval_csv_is_read_by_its_header_without_incomplete_lines(tmp_path):
     lines = ["200,1,0.5,2.5,-7.5", "150,1", "160,1,0,2.0,nan", "100,0,0.5,1.5,-9", "300,2,0.5,3.5,-1"]
     (tmp_path / "eval.csv").write_text("\n".join(["env_steps,version,success,wall_s,mean", *lines]))
     read = read_curve(tmp_path / "eval.csv")
-    parts = [part.tolist() for part in (read.env_steps, read.wall_s, read.returns)]
+    parts = [part.tolist() for part in (read.positions, read.wall_s, read.returns)]
     assert parts == [[100, 200], [1.5, 2.5], [-9, -7.5]]

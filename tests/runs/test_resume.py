@@ -12,6 +12,7 @@ import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
+from drl_cli.optim.schedules import RunClock
 from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
 from drl_cli.runs.resume import claim_run, named_run, resume, with_config_of
 from drl_cli.runs.run import RUN_LOCK
@@ -141,7 +142,7 @@ def test_a_run_is_resumed_from_an_older_checkpoint(run, train):
 
 def test_the_resumed_checkpoint_becomes_the_last(run):
     older = older_checkpoint(run)
-    clean_up(run, open_checkpoint(older))
+    clean_up(run, open_checkpoint(older), RunClock())
     assert (run / "checkpoints" / "last").resolve() == older.resolve()
 
 
@@ -151,7 +152,7 @@ def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(run):
     steps, header = checkpoint.env_steps, (run / "eval.csv").read_text().splitlines()[0]
     rest = "," * header.count(",")
     (run / "eval.csv").write_text("\n".join([header, f"{steps - 9}{rest}", f"{steps}{rest}", ""]))
-    clean_up(run, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)))
+    clean_up(run, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)), RunClock())
     assert eval_steps(run) == [steps - 9]
 
 

@@ -148,7 +148,7 @@ NAMES = [
     ("algo.name=sca", 2, "unknown algorithm 'sca'. Did you mean 'sac'?"),
     ("algo=a3c", 2, "unknown algorithm 'a3c'."),
     ("algo=answers_algo", 2, "answers_algo ("),
-    ("mode=asink", 2, "no mode option 'asink'. Did you mean async?   available: async, single, sync"),
+    ("mode=asink", 2, "no mode option 'asink'. Did you mean async?   available: async, offline, single, sync"),
     ("network=cnnn", 2, "no network option 'cnnn'. Did you mean cnn?"),
     ("network=answers_mod:Net", 2, "no network 'answers_mod:Net': answers_mod has no 'Net'."),
     ("network=[256,256]", 2, "no network option '[256,256]'. Did you mean network.hidden=[256,256]?"),

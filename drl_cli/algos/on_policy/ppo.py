@@ -62,7 +62,9 @@ class Algorithm(ActorCritic):
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
         if config.entropy_end is not None:
-            now = linear(counts.env_steps, config.entropy_coef, config.entropy_end, self.context.total_env_steps)
+            now = linear(
+                self.context.clock.of(counts), config.entropy_coef, config.entropy_end, self.context.clock.total
+            )
             self.entropy_coef.fill_(now)  # in place, because a compiled step reads it
         return super().update(batch, counts)
 

@@ -29,7 +29,8 @@ class ManageLink:
     One evaluation runs at a time. Of the versions that wait for an evaluation, only the newest is kept. `spawn(wait)`
     starts manage and returns a handle. In mode=single, Ray may still be starting: `spawn(False)` then returns None, and
     `spawn(True)` blocks. If manage died, the next manage repeats the evaluation. If the parameters of an evaluation
-    were lost, manage evaluates the newest version from the parameter server `server` instead.
+    were lost, manage evaluates the newest version from the parameter server `server` instead. If `evaluates` is False,
+    there are no evaluations.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class ManageLink:
         max_restarts: int,
         on_evaluation: Callable[[EvalReport], None],
         stall_s: float = math.inf,
+        evaluates: bool = True,
     ) -> None:
         self.spawn, self.server, self.max_restarts, self.stall_s = spawn, server, max_restarts, stall_s
-        self.on_evaluation = on_evaluation
+        self.on_evaluation, self.evaluates = on_evaluation, evaluates
         self.handle: Handle[ManageRole] | None = None
         self.evaluated = -1
         self.failure: str | None = None  # why the last evaluation failed
@@ -57,8 +59,8 @@ class ManageLink:
         self._problem = ""  # the last of these
         self._problems: set[str] = set()
 
-    def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        self._send(_log_problems, ManageRole.report, scalars, env_steps)
+    def report(self, scalars: Mapping[str, float], position: int) -> None:
+        self._send(_log_problems, ManageRole.report, scalars, position)
 
     def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
         self._send(lambda uses: tell(uses if isinstance(uses, tuple) else ()), ManageRole.used)
@@ -152,7 +154,7 @@ class ManageLink:
         """Evaluate the last version if necessary. Wait for all answers, or until `is_over()` is true."""
         self.drop_next()
         self._wait(timeout_s, is_over)
-        if self.evaluated != params_header.version and not is_over():
+        if self.evaluates and self.evaluated != params_header.version and not is_over():
             self._next = (params_header, params)
             self._wait(timeout_s, is_over)
 

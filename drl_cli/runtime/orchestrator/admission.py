@@ -55,7 +55,7 @@ class Admission:
         return self.collector.issued < self.config.random_steps
 
     def is_over(self) -> bool:
-        if self.progress.env_steps < self.config.total_env_steps:
+        if self.config.clock.of(self.progress) < self.config.clock.total:
             return False
         if self.learning.training or self.collector.pool.busy or self.collector.arrived:
             return False

@@ -72,7 +72,8 @@ class Orchestrator:
         else:  # a resumed run: every role restores its part of the checkpoint first
             self._until(lambda: not self.calls.pending)
         self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
-        step = self._step_async if self.config.mode == "async" else self._step_sync
+        steps = {"async": self._step_async, "offline": self._step_offline}
+        step = steps.get(self.config.mode, self._step_sync)
         while not self._done():
             if self.paused:
                 if self.collector.is_due():
@@ -80,16 +81,16 @@ class Orchestrator:
                 self._idle()
             else:
                 step()
-        if self.stop_reason == "total_env_steps":
+        if self.stop_reason == self.config.clock.key:
             self._until(lambda: not self.calls.pending)
         self.pool.end(self.progress.end())
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Start from the parameters of a checkpoint. `progress` must have loaded the checkpoint's counters before."""
         self.learning.go_on(params_header, params)
-        self.reports.go_on(params_header.env_steps)
+        self.reports.go_on(self.config.clock.of(params_header))
         self.collector.issued = self.progress.env_steps
-        self.saver.go_on(self.progress.env_steps)
+        self.saver.go_on(self.progress.position)
 
     def state(self) -> dict[str, Any]:
         """Return the orchestrator's part of a checkpoint, as JSON data. No train call may be in flight."""
@@ -115,7 +116,7 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
-        self.reports.send(self.learning.params_header, is_last=self.progress.env_steps > 0)
+        self.reports.send(self.learning.params_header, is_last=self.progress.position > 0)
         self._until(lambda: not self.saver.busy)
         self._decide()
         self._save()
@@ -136,7 +137,7 @@ class Orchestrator:
 
         Save nothing before the first step.
         """
-        if self.learning.params is None or self.progress.env_steps == 0:
+        if self.learning.params is None or self.progress.position == 0:
             return
         if whole:
             self.deadline = now() + RESCUE_S
@@ -179,10 +180,35 @@ class Orchestrator:
         self._until(lambda: not self.pool.busy)
         self.collector.flush()
         self._update_and_publish()
-        if self.saver.is_due(self.progress.env_steps):
+        if self.saver.is_due(self.progress.position):
             self._save()
-        if self.reports.is_deciding(self.progress.env_steps, self.collector.rows * len(self.pool.members)):
+        if self.reports.is_deciding(self.progress.position, self.collector.rows * len(self.pool.members)):
             self._decide()
+        self._housekeeping()
+
+    def _step_offline(self) -> None:
+        """Read a block if the limiter asks for one, otherwise make the updates of one train call.
+
+        A call ends where an evaluation or a checkpoint is due, and a version is published there. A checkpoint that is
+        due by the time of day has the last version, so that it changes nothing in what is learned.
+        """
+        if not (owed := self.limiter.owed()):
+            for member in self.pool.idle():
+                self._dispatch(member)
+            self._until(lambda: not self.pool.busy)
+            self.collector.flush()
+        else:
+            position = self.progress.position
+            if self.saver.is_due(position):
+                self._save()
+            due = [each for each in (self.saver.next, self.reports.next_eval) if each > position]
+            self.learning.train(min(owed, self.config.updates_per_call, *(each - position for each in due)))
+            self._until(lambda: self.learning.training == 0)
+            if self.progress.position in due:
+                self.learning.publish()
+                self._until(lambda: self.learning.is_idle)
+            if self.reports.is_deciding(self.progress.position, self.config.updates_per_call):
+                self._decide()
         self._housekeeping()
 
     def _update_and_publish(self) -> None:
@@ -206,7 +232,7 @@ class Orchestrator:
         """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
         if self.collector.is_due():
             self.collector.flush()
-        saving = self.saver.is_due(self.progress.env_steps)
+        saving = self.saver.is_due(self.progress.position)
         if saving and self._is_settled():
             self._save()
             saving = False
@@ -277,5 +303,5 @@ class Orchestrator:
         if self.progress.goal_reached and self.reports.undecided is None:
             self.stop("return")
         if self.admission.is_over():
-            self.stop("total_env_steps")
+            self.stop(self.config.clock.key)
         return self.stop_reason is not None

@@ -42,7 +42,7 @@ class Progress:
 
     `inserts` counts transitions inserted into replay, `samples` counts batches drawn, and `loads` counts published
     versions. `started` is the start time of the process [s since the epoch]. `latest` has (return, length) of the last
-    training episodes, and `scores` has (env_steps, mean return) of the last evaluations. `goal_reached` is True if an
+    training episodes, and `scores` has (position, mean return) of the last evaluations. `goal_reached` is True if an
     evaluation in this process has reached stop.return.
     """
 
@@ -81,6 +81,11 @@ class Progress:
         # (env_steps since the warm-up, inserts) when this process resumed without a saved replay; otherwise zeros
         self._before_empty = (0.0, 0)
 
+    @property
+    def position(self) -> int:
+        """The position of the run's clock."""
+        return self.config.clock.of(self)
+
     def process_s(self) -> float:
         return time.time() - self.started
 
@@ -111,12 +116,14 @@ class Progress:
         self.policy_s += header.policy_s
         self.usage.tell(header.uses)
         for block in header.blocks:
+            if block.last_env_step == block.first_env_step:  # recorded steps, which no policy of this run made
+                continue
             lag = self.opt_steps - block.opt_steps
             self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
             self._means.add({"async/policy_lag": lag})
             self._worker_steps[block.worker] += block.last_env_step - block.first_env_step
         missing = self.missing_inserts()
-        if self.warm_env_steps is None and missing <= 0:
+        if self.warm_env_steps is None and missing <= 0 and self.env_steps:
             self.warm_env_steps = self.env_steps + missing - self._before_empty[0]
 
     def missing_inserts(self) -> int:
@@ -157,7 +164,7 @@ class Progress:
         """Record an evaluation. Set `goal_reached` if the mean return has reached stop.return."""
         self.last = report
         if math.isfinite(report.mean):
-            self.scores.append((report.params_header.env_steps, report.mean))
+            self.scores.append((self.config.clock.of(report.params_header), report.mean))
         if self.best is None or report.mean > self.best.mean:
             self.best = report
         if self.config.stop.return_ is not None and report.mean >= self.config.stop.return_:
@@ -192,7 +199,7 @@ class Progress:
         for name in (*self.counts(), *SAVED):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
-        self.scores.extend((env_steps, mean) for env_steps, mean in state.get("scores", ()))
+        self.scores.extend((position, mean) for position, mean in state.get("scores", ()))
         for name in REPORTS:
             setattr(self, name, state[name] and EvalReport.of(state[name]))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
@@ -205,9 +212,9 @@ class Progress:
             paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
             self._before_empty, self.warm_env_steps = (paid, self.inserts), None
 
-    def forget_scores(self, env_steps: int) -> None:
-        """Remove the scores from `env_steps` on, because these versions are evaluated again."""
-        while self.scores and self.scores[-1][0] >= env_steps:
+    def forget_scores(self, position: int) -> None:
+        """Remove the scores from `position` on, because these versions are evaluated again."""
+        while self.scores and self.scores[-1][0] >= position:
             self.scores.pop()
 
     def end(self) -> float:
@@ -307,7 +314,7 @@ class Progress:
             "time_to_return_env_steps": reached.params_header.env_steps if reached else None,
             "final_return": last.mean if last else None,
             "best_return": best.mean if best else None,
-            "best_step": best.params_header.env_steps if best else None,
+            "best_step": self.config.clock.of(best.params_header) if best else None,
             "eval_episodes": self.config.manage.eval_episodes,
             **self.mean_rates(),
             "policy_lag_mean": self._lags[0] / max(1, self._lags[1]),

@@ -130,7 +130,61 @@ class QueueLimiter:
         self.queued, self.repeats = state["queued"], state.get("repeats", 0)
 
 
-Limiter: TypeAlias = RateLimiter | QueueLimiter
+REUSE = 8
+"""A row of a dataset that does not fit into the table is drawn about this number of times before the next row of the
+dataset overwrites it."""
+
+
+@dataclass
+class ReadLimiter:
+    """Paces a run without workers: `fill` transitions are read, then `total` updates are made. See RateLimiter.
+
+    If the table can't hold the whole dataset, `rows_per_update` more transitions are read for each update. Otherwise
+    `rows_per_update` is 0.
+    """
+
+    total: int
+    fill: int
+    rows_per_update: float = 0.0
+    landed: int = 0
+    samples: int = 0
+    free: bool = False
+
+    def may_sample(self, batches: int) -> bool:
+        return self.owed() >= batches
+
+    def may_collect(self, rows: int) -> bool:
+        return self.samples < self.total and self.owed() == 0
+
+    def owed(self, rows: int = 0) -> int:
+        """Return how many updates are due. 0 means that the reader has to read."""
+        ahead, left = self.landed + rows - self.fill, self.total - self.samples
+        if ahead < 0:
+            return 0
+        if not self.rows_per_update:
+            return left
+        return max(0, min(left, int((ahead + 1) / self.rows_per_update + ROUNDING) - self.samples))
+
+    def issue_collect(self, rows: int) -> None:
+        """Do nothing: the reader decides how many transitions it reads."""
+
+    def land(self, issued: int, rows: int) -> None:
+        self.landed += rows
+
+    def issue_sample(self, batches: int) -> None:
+        self.samples += batches
+
+    def served(self, asked: int, batches: int, waiting: int, repeats: int) -> None:
+        self.samples -= asked - batches
+
+    def state(self) -> dict[str, int]:
+        return {"landed": self.landed, "samples": self.samples}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        self.landed, self.samples = state["landed"], state["samples"]
+
+
+Limiter: TypeAlias = RateLimiter | QueueLimiter | ReadLimiter
 
 
 def required_band(ratio: float, rows: int, batches: int) -> float:

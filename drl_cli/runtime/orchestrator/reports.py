@@ -23,7 +23,7 @@ DECISION = 4
 
 
 class Reports:
-    """Sends a report at time `next` [s], and starts an evaluation at `next_eval` environment steps.
+    """Sends a report at time `next` [s], and starts an evaluation at the position `next_eval`.
 
     In mode=single and sync, `undecided` is the version whose evaluation may still end the run. At the step at which
     `is_deciding` returns True, the run waits for this evaluation. No evaluation is skipped, so `stop.return` ends
@@ -42,8 +42,8 @@ class Reports:
         self.next_eval = config.manage.eval_period
         self.undecided: tuple[LoadParams, Ref[Array]] | None = None
 
-    def go_on(self, env_steps: int) -> None:
-        self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
+    def go_on(self, position: int) -> None:
+        self.next_eval = multiple_after(position, self.config.manage.eval_period)
 
     def send(self, params_header: LoadParams, state: str = "running", is_last: bool = False) -> None:
         """Send a report. The last report, after the last step of training, is shown even if no report is due."""
@@ -56,7 +56,7 @@ class Reports:
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         in_flight = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
-        self.manage.report(scalars, self.progress.env_steps)
+        self.manage.report(scalars, self.progress.position)
         self.manage.used(self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)
         if self.progress.collect_started is None and self.console.status.env_steps:  # shows the first collect calls
@@ -74,21 +74,22 @@ class Reports:
 
     def published(self, params_header: LoadParams, params: Ref[Array]) -> None:
         """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""
-        if self.next_eval <= params_header.env_steps < self.config.total_env_steps:
+        clock = self.config.clock
+        if self.config.has_env and self.next_eval <= clock.of(params_header) < clock.total:
             self.evaluate(params_header, params)
 
     def evaluate(self, params_header: LoadParams, params: Ref[Array]) -> None:
-        self.go_on(params_header.env_steps)
+        self.go_on(self.config.clock.of(params_header))
         if self.config.mode != "async":
             self.undecided = params_header, params
         self.manage.evaluate(params_header, params)
 
-    def is_deciding(self, env_steps: int, next_steps: int) -> bool:
+    def is_deciding(self, position: int, next_steps: int) -> bool:
         """Return whether the workers wait for the running evaluation before their next round, of `next_steps` steps."""
         if self.undecided is None:
             return False
-        decision = self.undecided[0].env_steps + self.config.manage.eval_period // DECISION
-        return env_steps >= decision or env_steps + next_steps >= self.next_eval
+        decision = self.config.clock.of(self.undecided[0]) + self.config.manage.eval_period // DECISION
+        return position >= decision or position + next_steps >= self.next_eval
 
     def state(self) -> dict[str, Any]:
         """Return the header of the undecided version for a checkpoint, as json; empty without an undecided version."""

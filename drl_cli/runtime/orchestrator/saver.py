@@ -38,19 +38,19 @@ class Saver:
         self.config, self.edges, self.calls, self.root = config, edges, calls, root
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
-        self.next = 0  # env steps at the next checkpoint; the first checkpoint is saved before training
+        self.next = 0  # position at the next checkpoint; the first checkpoint is saved before training
         self.first_at = math.inf  # when to save whatever `checkpoint.period` says
         self.busy = False
         self.problem: Exception | None = None  # why the last save failed
         self.warned: set[str] = set()
 
-    def is_due(self, env_steps: int) -> bool:
+    def is_due(self, position: int) -> bool:
         """Return whether a periodic checkpoint is due. The last checkpoint of a run is always saved."""
-        is_due = self.next <= env_steps or now() >= self.first_at
-        return is_due and env_steps < self.config.total_env_steps and not self.busy
+        is_due = self.next <= position or now() >= self.first_at
+        return is_due and position < self.config.clock.total and not self.busy
 
-    def go_on(self, env_steps: int) -> None:
-        self.next = multiple_after(env_steps, self.config.checkpoint.period)
+    def go_on(self, position: int) -> None:
+        self.next = multiple_after(position, self.config.checkpoint.period)
 
     def begin(
         self,
@@ -68,12 +68,13 @@ class Saver:
         assert not self.busy
         is_before_progress = self.saved is None or params_header.opt_steps == 0
         self.first_at = now() + FIRST_S if is_before_progress else math.inf
-        self.go_on(counters["counts"]["env_steps"])
+        position = counters["counts"][self.config.clock.unit]
+        self.go_on(position)
         if counters["counts"] == self.saved:
             return
         self.busy = True
         try:
-            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], params_header.version))
+            draft = make_draft(free_folder(self.root, position, params_header.version))
         except OSError as error:
             self.on_saved(counters, error)
             return

@@ -14,9 +14,10 @@ from drl_cli.utils.cores import num_cores
 
 def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
     """Return the status fields that do not change during the run."""
-    holds_ratio = config.orchestrator.limiter == "ratio" and not config.is_on_policy
+    holds_ratio = config.orchestrator.limiter == "ratio" and not (config.is_on_policy or config.is_offline)
     return {
         "total_env_steps": config.total_env_steps,
+        "total_updates": config.total_updates if config.is_offline else None,
         "goal": config.stop.return_,
         "ratio_asked": config.orchestrator.sample_insert_ratio if holds_ratio else None,
         "replay_capacity": config.replay.capacity,
@@ -44,7 +45,7 @@ def status_fields(
         "awaits": awaits,
         "done": done,
         "needed": needed,
-        "left_s": left_s(config, progress, env_steps_per_s),
+        "left_s": left_s(config, progress, speeds["opt_steps_per_s"] if config.is_offline else env_steps_per_s),
         "env_steps": progress.env_steps,
         "opt_steps": progress.opt_steps,
         "episodes": progress.num_episodes,
@@ -68,6 +69,8 @@ def status_fields(
 
 def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | None]:
     """Return what the run waits for before its first update, and how many items are present and needed."""
+    if config.is_offline and progress.train_started is None:
+        return "the dataset", progress.inserts, None
     if progress.collect_started is None:
         return "the first steps of the workers", None, None
     missing = progress.missing_inserts()
@@ -76,10 +79,13 @@ def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | 
     return "the first update" if progress.train_started is None else "", None, None
 
 
-def left_s(config: Config, progress: Progress, env_steps_per_s: float | None) -> float | None:
-    """Return the seconds left until total_env_steps or stop.wall_s, whichever is first. None if this is unknown."""
+def left_s(config: Config, progress: Progress, per_s: float | None) -> float | None:
+    """Return the seconds left until the end of the run or stop.wall_s, whichever is first. None if this is unknown.
+
+    `per_s` is the speed of the run's clock.
+    """
     limit = config.stop.wall_s
     left = [] if limit is None else [max(0.0, limit - progress.process_s())]
-    if env_steps_per_s:
-        left.append(max(0, config.total_env_steps - progress.env_steps) / env_steps_per_s)
+    if per_s:
+        left.append(max(0, config.clock.total - progress.position) / per_s)
     return min(left, default=None)

@@ -22,12 +22,12 @@ class Camera:
         self.evaluator, self.folder = Evaluator(config, spec, [seed]), folder
         self.env = self.evaluator.envs[0].raw
 
-    def film(self, params: Array, env_steps: int) -> Path:
+    def film(self, params: Array, position: int) -> Path:
         """Write an animated GIF and return its path. Raise ValueError if the environment does not render."""
         film = Film(frames_per_second(self.env))
         self.evaluator.evaluate(params, watch=lambda: film.step(self.env.render))
         self.folder.mkdir(exist_ok=True)
-        path = self.folder / f"eval_{env_steps:09d}.gif"
+        path = self.folder / f"eval_{position:09d}.gif"
         path.write_bytes(film.gif())
         return path
 

@@ -40,6 +40,7 @@ class Manage:
 
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
         self.config, self.spec, self.folder, self.started = config, spec, folder, started
+        self.clock = config.clock
         self.checkpoints = folder / "checkpoints"
         self.reserve = folder / ".reserve"  # keeps room on the disk for the final weights
         self.recording = Recording(config, folder)
@@ -53,10 +54,10 @@ class Manage:
         if (self.checkpoints / "best").exists():
             self.best = float(checkpoint.read_manifest(self.checkpoints / "best")["mean"])
 
-    def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]:
-        """Write one report of the orchestrator. Return the problems since the last report, one line each."""
+    def report(self, scalars: Mapping[str, float], position: int) -> list[str]:
+        """Write a report at a position of the run's clock. Return the problems since the last report, one line each."""
         with self.lock:
-            self.recording.record(scalars, env_steps, self.recording.lines)
+            self.recording.record(scalars, position, self.recording.lines)
             return self.recording.take_problems()
 
     def used(self) -> tuple[ProcessUse, ...]:
@@ -137,7 +138,7 @@ class Manage:
             name = f"state.{role.replace(' ', '-')}.safetensors"
             files[name] = checkpoint.write_arrays(path / name, state)
         files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, counters)
-        folder = checkpoint.free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
+        folder = checkpoint.free_folder(self.checkpoints, counters["counts"][self.clock.unit], params_header.version)
         checkpoint.finish(path, folder, params_header, params, files, {})
         checkpoint.point(self.checkpoints, "last", folder)
         return folder
@@ -146,7 +147,7 @@ class Manage:
         """Save only the model; return its folder, or the error if the disk fails even after everything that can go."""
         last = self.checkpoints / "last"
         with self.lock:
-            folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version)
+            folder = checkpoint.free_folder(self.checkpoints, self.clock.of(params_header), params_header.version)
             self._drop_reserve()
             write = partial(checkpoint.save_model, folder, params_header, params, {})
             try:
@@ -210,9 +211,9 @@ class Manage:
             if self.camera is None:
                 (seed,) = integers(self.config.seed, "evaluate", 1)
                 self.camera = Camera(self.config, self.spec, seed, self.folder / "videos")
-            path = self.camera.film(params, params_header.env_steps)
+            path = self.camera.film(params, self.clock.of(params_header))
             with self.lock:
-                self.recording.video(path, params_header.env_steps)
+                self.recording.video(path, self.clock.of(params_header))
         except Exception as error:
             self.until_film = 0
             log.info("no video", exc_info=True)
@@ -220,7 +221,7 @@ class Manage:
                 self.recording.warn(f"manage.video_period: no video is made: {one_line(error)}")
 
     def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
-        folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
+        folder = checkpoint.free_folder(self.checkpoints, self.clock.of(params_header), params_header.version, "-best")
         write = partial(checkpoint.save_model, folder, params_header, params, statistics)
         checkpoint.point(self.checkpoints, "best", write_or_make_room(write, *self._drop_older()))
         checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)

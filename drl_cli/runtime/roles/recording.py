@@ -50,20 +50,20 @@ class Recording:
     """Writes to the run's files, which raise OSError on a full disk, and to background recorders, which never raise."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        run = describe(config, folder)
-        self.lines = JsonLines(folder / "metrics.jsonl")
+        run, self.unit = describe(config, folder), config.clock.unit
+        self.lines = JsonLines(folder / "metrics.jsonl", self.unit)
         self.boards = [TensorBoard(run)] if config.logger.tensorboard else []
         self.scores = Csv(folder / "eval.csv", EVAL_COLUMNS)
         self.background = make_background(config, run)
         self.aliases = ALIASES[config.logger.aliases]
         self._problems: list[str] = []
 
-    def record(self, scalars: Mapping[str, float], env_steps: int, *more: Recorder) -> None:
+    def record(self, scalars: Mapping[str, float], position: int, *more: Recorder) -> None:
         """Send scalars to the background recorders first, because the run's files raise OSError on a full disk."""
         scalars = {**scalars, **{self.aliases[tag]: scalars[tag] for tag in self.aliases if tag in scalars}}
         recorders: list[Recorder] = [*self.background, *more, *self.boards]
         for recorder in recorders:
-            recorder.record(scalars, env_steps)
+            recorder.record(scalars, position)
 
     def evaluation(self, row: Mapping[str, float], info: Mapping[str, float], cut: int) -> None:
         """Write an evaluation to eval.csv. Send the values as `eval/...` to all recorders except metrics.jsonl.
@@ -74,12 +74,12 @@ class Recording:
         row_tags = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
         row_tags |= {f"eval/{name}": row[name] for name in ("length_mean", "opt_steps", "version", "wall_s")}
         tags = {f"eval/{name}": value for name, value in info.items()} | row_tags | {"eval/episodes_cut": cut}
-        self.record(tags, int(row["env_steps"]))
+        self.record(tags, int(row[self.unit]))
 
-    def video(self, path: Path, env_steps: int) -> None:
+    def video(self, path: Path, position: int) -> None:
         takers: list[VideoRecorder] = [*self.background, *self.boards]
         for recorder in takers:
-            recorder.video("eval/video", path, env_steps)
+            recorder.video("eval/video", path, position)
 
     def warn(self, problem: str) -> None:
         self._problems.append(problem)
@@ -114,7 +114,7 @@ def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
 def describe(config: Config, folder: Path) -> RunInfo:
     """Return the RunInfo of a run, for its recorders."""
     name = f"{config.name or f'{config.env.name} {config.algo_name}-{config.mode}'} s{config.seed}"
-    return RunInfo(folder.name, name, folder, config.logger.project, hyperparameters(config))
+    return RunInfo(folder.name, name, folder, config.logger.project, hyperparameters(config), config.clock.unit)
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:

@@ -83,9 +83,9 @@ class Trainer:
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
         batch_s = time.perf_counter() - started
         updates, opt_steps = list[Made](), self.opt_steps
-        self.algorithm.optimizer.schedule(header.env_steps)
         for batch in rows:
             counts = Counts(opt_steps, header.env_steps)
+            self.algorithm.optimizer.schedule(self.context.clock.of(counts))
             update = self._update(dict(zip(batches, batch, strict=True)), frames, counts)
             updates.append(update)
             opt_steps += update.steps
@@ -136,7 +136,8 @@ class Trainer:
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
         """Return the policy's parameters as one flat float32 vector. Raise Diverged if a parameter is not finite."""
-        exploration = dict(self.algorithm.exploration(env_steps))
+        position = self.context.clock.of(Counts(self.opt_steps, env_steps))
+        exploration = dict(self.algorithm.exploration(position))
         params_header = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
         params = self.algorithm.policy_params()
         if self.normalizer is not None:

@@ -8,6 +8,7 @@ from graphs import TINY, make_config
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.orchestrator.admission import Admission
 from drl_cli.runtime.orchestrator.rate_limiter import QueueLimiter, RateLimiter, required_band
 
@@ -112,7 +113,9 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
     """
     rng = random.Random(seed)
     is_on_policy, asked = isinstance(limiter, QueueLimiter), rows * share
-    config = SimpleNamespace(is_on_policy=is_on_policy, total_env_steps=total, rows_per_collect=rows)
+    config = SimpleNamespace(
+        is_on_policy=is_on_policy, total_env_steps=total, clock=RunClock(total=total), rows_per_collect=rows
+    )
     collector = SimpleNamespace(issued=0, rows=asked, arrived=[], pool=SimpleNamespace(busy=[]))
     learning = SimpleNamespace(training=0, publishing=False, params=object(), call_updates=batches)
     admission = Admission(config, limiter, SimpleNamespace(env_steps=0), collector, learning)

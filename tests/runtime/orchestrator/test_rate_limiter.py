@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.runtime.orchestrator.rate_limiter import QueueLimiter, RateLimiter, required_band
+from drl_cli.runtime.orchestrator.rate_limiter import QueueLimiter, RateLimiter, ReadLimiter, required_band
 
 
 def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=300, trainers=2):
@@ -243,3 +243,38 @@ def test_the_state_excludes_calls_in_flight():
     empty.load_state(queue.state())
     assert (resumed.inserts, resumed.landed, resumed.samples) == (30, 30, 3)
     assert (empty.queued, empty.in_flight) == (30, 0)
+
+
+def read(limiter, updates_per_call, rows_per_block):
+    """Return the transitions that were read before each update of a whole run."""
+    before = []
+    while limiter.samples < limiter.total:
+        if owed := limiter.owed():
+            assert limiter.may_sample(owed)
+            before += [limiter.landed] * min(owed, updates_per_call)
+            limiter.issue_sample(min(owed, updates_per_call))
+        else:
+            assert limiter.may_collect(rows_per_block)
+            limiter.issue_collect(rows_per_block)
+            limiter.land(rows_per_block, rows_per_block)
+    assert limiter.owed() == 0
+    return before
+
+
+def test_a_dataset_that_fits_is_read_once_before_the_first_update():
+    assert read(ReadLimiter(50, fill=1000), 16, 300) == [1200] * 50
+
+
+@pytest.mark.parametrize("rows_per_update", [0.3, 4.0, 100.0])
+def test_a_dataset_that_does_not_fit_is_read_at_the_same_rate_during_the_whole_run(rows_per_update):
+    before = read(ReadLimiter(500, fill=1000, rows_per_update=rows_per_update), 16, 64)
+    for update, rows in enumerate(before):
+        assert 0 <= rows - 1000 - rows_per_update * update + 1 <= 2 * 64 + rows_per_update
+
+
+def test_a_read_limiter_goes_on_from_its_state():
+    limiter, other = ReadLimiter(500, 1000, 4.0), ReadLimiter(500, 1000, 4.0)
+    limiter.land(64, 1400)
+    limiter.issue_sample(30)
+    other.load_state(limiter.state())
+    assert other == limiter

@@ -1,0 +1,109 @@
+"""Checks of a dataset, and the size of the replay table for it."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.data.dataset import Dataset
+from drl_cli.errors import CHECKPOINT, UsageError
+from drl_cli.preflight.resources import replay_bytes
+from drl_cli.runtime.config import Config
+from drl_cli.types import EnvSpec
+from drl_cli.utils.memory import free_memory
+
+
+def open_data(config: Config) -> Dataset | None:
+    """Open the dataset of a run without workers, and read it once. Return None for other runs.
+
+    Raise UsageError if there is no dataset, if it is damaged or empty, or if it does not fit the environment.
+    """
+    if problems := [*data_problems(config)]:
+        raise UsageError(problems)
+    from drl_cli.runtime.factories import opened  # slow: imports torch and gymnasium
+
+    return opened(config, is_checked=False)
+
+
+def data_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting that does not fit a run with, or without, a dataset."""
+    source, mode = config.data.source, config.mode
+    if not config.is_offline:
+        if source is not None:
+            yield f"data={source}: mode={mode} learns from its own steps; say mode=offline, or leave data out"
+        if not config.has_env:
+            yield f"env=none: mode={mode} needs an environment; only mode=offline trains without one"
+        return
+    if not source:
+        yield "mode=offline learns from a dataset: say data=PATH"
+    if config.trainer.num > 1:
+        yield f"trainer.num={config.trainer.num} needs processes of their own, and mode=offline has none; leave it out"
+    if config.replay.changes_goals and not config.has_env:
+        yield "replay=hindsight computes rewards with the environment; say env=ID"
+    if config.stop.return_ is not None and not config.has_env:
+        yield "stop.return: without an environment there are no evaluations; say env=ID, or leave it out"
+
+
+def check_data(config: Config, spec: EnvSpec, dataset: Dataset) -> None:
+    """Raise UsageError if the algorithm can't learn from the recorded columns, or if a batch is too large."""
+    problems = []
+    extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
+    if lacking := sorted(extra.keys() - {"state"}):
+        problems.append(
+            f"{title(config.algo_name)} learns from columns that its own policy computes ({', '.join(lacking)}), "
+            "and a dataset does not have them; say an off-policy algorithm, such as algo=td3 or algo=dqn"
+        )
+    if (size := config.trainer.batch_size) > (steps := dataset.facts.steps):
+        line = f"trainer.batch_size={size} is above the {steps} steps of {dataset.facts.source}"
+        problems.append(f"{line}: a batch would hold every row many times; say trainer.batch_size={steps} or less")
+    if problems:
+        raise UsageError(problems)
+
+
+def check_identity(saved: object, dataset: Dataset | None) -> None:
+    """Raise UsageError (exit 8) if a run resumes with another dataset. `saved` is the entry `data` of run.json."""
+    if dataset is None or not isinstance(saved, dict) or saved.get("identity") == dataset.facts.identity:
+        return
+    now, before = dataset.facts, saved.get("source")
+    line = f"resume: {now.source} has changed since the run began: it has {now.steps:,} steps in {now.episodes:,} "
+    line += f"episodes; {before} had {saved.get('steps', 0):,} in {saved.get('episodes', 0):,}"
+    raise UsageError(f"{line}; give the run its dataset by data=PATH, or start a new run", CHECKPOINT)
+
+
+def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
+    """Replace `replay.capacity=null` by the size of the dataset, or by what fits in half of the free memory."""
+    from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
+
+    if config.replay.capacity is not None:
+        return config
+    needed = rows_of(config, dataset) * config.replay.row_stride
+    full = dataclasses.replace(config, replay=dataclasses.replace(config.replay, capacity=needed))
+    share = free_memory() / 2 / max(1, replay_bytes(full, spec))
+    capacity = needed if share >= 1 else max(1, int(needed * share))
+    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, capacity=capacity))
+
+
+def describe(dataset: Dataset) -> dict[str, object]:
+    """Return the facts about a dataset for run.json."""
+    facts = dataset.facts
+    return {
+        "source": facts.source,
+        "identity": facts.identity,
+        "env": facts.env,
+        "steps": facts.steps,
+        "episodes": facts.episodes,
+    }
+
+
+def data_text(config: Config, dataset: Dataset) -> list[str]:
+    """Return lines about the dataset, for the start of the run."""
+    from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
+
+    facts, returns = dataset.facts, dataset.facts.returns
+    lines = [
+        f"data: {facts.source}: {facts.steps:,} steps in {facts.episodes:,} episodes "
+        f"({facts.terminations:,} terminated), return {returns.mean():.1f} [{returns.min():.1f}, {returns.max():.1f}]"
+    ]
+    if (rows := rows_of(config, dataset)) > config.replay.num_rows:
+        share = f"{config.replay.num_rows / rows:.0%} of the dataset"
+        lines.append(f"replay.capacity={config.replay.num_transitions}: replay holds {share}, which is read repeatedly")
+    return lines

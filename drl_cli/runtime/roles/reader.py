@@ -1,0 +1,145 @@
+"""Reader: hands the recorded steps of a dataset to replay, through the same builder as a worker."""
+
+import time
+
+import numpy as np
+
+from drl_cli import types
+from drl_cli.data.dataset import Dataset
+from drl_cli.replay.store import row_bytes
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
+from drl_cli.runtime.place.usage import OwnUse
+from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.runtime.roles.worker import make_builder, row_schema
+from drl_cli.types import Array, Column, Columns, EnvSpec, State
+from drl_cli.utils.seeding import integers
+
+LANES = 32
+"""A dataset is cut into at most this number of lanes, which are read side by side as the environments of a worker."""
+MOST_STEPS, MOST_BYTES = 512, 64 << 20
+"""A block has at most this number of steps of each lane, and about this number of bytes."""
+SHARE = 8
+"""If the table can't hold the whole dataset, a block has at most 1 / SHARE of the table's transitions."""
+
+
+class Reader:
+    """Answers each `collect` call with the rows of the next steps of every lane.
+
+    A lane has consecutive episodes, and the lanes are about equally long. So a block has steps from all parts of the
+    dataset. After the last step, the reader begins again with the first steps. The blocks count as inserts, and not as
+    environment steps.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec, dataset: Dataset) -> None:
+        self.config, self.dataset = config, dataset
+        self.first, self.last = cut(dataset.ends)
+        self.length = int((self.last - self.first).max())  # steps of the longest lane
+        self.num_steps = steps_per_block(config, spec, dataset)
+        (seed,) = integers(config.seed, "policy", 1)
+        self.policy = make_policy(config, spec, seed)
+        self.builder = make_builder(config, spec, self.policy, 0, 0)
+        self.source = types.sources(0, len(self.first))
+        self.schema = row_schema(config, spec)
+        self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
+        self.use = OwnUse()
+
+    def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
+        """Read up to `num_steps` steps of every lane. Return a header and the columns `[rows, ...]` of complete rows.
+
+        The parameters are used only to compute the first priorities of rows.
+        """
+        started = time.perf_counter()
+        if params is not None and self.config.worker_priorities:
+            self.policy.load(params)
+        stop = min(self.position + self.num_steps, self.length)
+        open_rows, is_first_pass = self.builder.open_rows, self.blocks * self.num_steps < self.length
+        steps, valid = self._read(self.position, stop)
+        for i in range(stop - self.position):
+            self.builder.append({name: column[i] for name, column in steps.items()})
+        columns = self.builder.take()
+        self.position = stop % self.length
+        block = Block(
+            worker=0,
+            incarnation=0,
+            number=self.blocks,
+            rows=open_rows + int(valid.sum()) - self.builder.open_rows,
+            first_env_step=0,
+            last_env_step=0,
+            version=params_header.version,
+            opt_steps=params_header.opt_steps,
+        )
+        self.blocks += 1
+        notes = self._notes() if is_first_pass and self.position == 0 else ()
+        seconds = time.perf_counter() - started
+        header = InsertTransition((block,), (), seconds, notes=notes, work_s=seconds, uses=self.use.take())
+        return header, columns
+
+    def told_steps(self) -> list[Told]:
+        """Return []: a reader takes no environment steps."""
+        return []
+
+    def state(self) -> State:
+        """Return the whole state between two collect calls."""
+        counters = {"counters": np.array([self.blocks, self.position])}
+        return counters | types.nested("builder", self.builder.state())
+
+    def load_state(self, state: State) -> None:
+        """Continue from `state()` bit for bit."""
+        self.blocks, self.position = state["counters"].tolist()
+        self.builder.load_state(types.within(state, "builder"))
+
+    def close(self) -> None:
+        """Do nothing: a reader has no environments."""
+
+    def _read(self, start: int, stop: int) -> tuple[Columns, Array]:
+        """Return the steps start..stop-1 of all lanes, `[steps, lanes, ...]`, and which of these steps exist."""
+        num, lanes = stop - start, len(self.first)
+        valid = np.arange(start, stop)[:, None] < self.last - self.first
+        steps: Columns = {}
+        for lane, (first, last) in enumerate(zip(self.first.tolist(), self.last.tolist(), strict=True)):
+            if first + start >= last:
+                continue
+            for name, column in self.dataset.read(first + start, min(first + stop, last)).items():
+                if name not in steps:
+                    steps[name] = np.zeros((num, lanes, *column.shape[1:]), column.dtype)
+                steps[name][: len(column), lane] = column
+        if (limit := self.config.env.reward_clip) is not None:
+            steps["reward"] = steps["reward"].clip(-limit, limit)
+        steps["source"] = np.broadcast_to(self.source, valid.shape)
+        if "state" in self.schema:  # a recurrent policy begins every recorded sequence with an empty memory
+            steps["state"] = np.zeros((num, lanes, *self.schema["state"].shape), self.schema["state"].dtype)
+        return steps | {"valid": valid}, valid
+
+    def _notes(self) -> tuple[str, ...]:
+        if not self.dataset.clamped:
+            return ()
+        values = f"{self.dataset.clamped:,} values of its actions"
+        return (f"{self.dataset.facts.source}: {values} were outside the action space and are clamped to its bounds",)
+
+
+def cut(ends: Array, lanes: int = LANES) -> tuple[Array, Array]:
+    """Return the first step of each lane, and the index after its last step. A lane has one episode or more."""
+    wanted = ends[-1] * np.arange(1, lanes + 1) / lanes
+    last = np.unique(ends[np.searchsorted(ends, wanted.round())])
+    return np.append(0, last[:-1]), last
+
+
+def steps_per_block(config: Config, spec: EnvSpec, dataset: Dataset) -> int:
+    """Return the number of steps of each lane in a block."""
+    lanes = len(cut(dataset.ends)[0])
+    columns: dict[str, Column] = types.transition_schema(spec)
+    fitting = MOST_BYTES // row_bytes(columns)
+    if not fits(config, dataset):
+        fitting = min(fitting, config.replay.num_transitions // SHARE)
+    return int(max(1, min(MOST_STEPS, fitting // lanes)))
+
+
+def fits(config: Config, dataset: Dataset) -> bool:
+    """Return whether the replay table can hold all rows of the dataset."""
+    return rows_of(config, dataset) <= config.replay.num_rows
+
+
+def rows_of(config: Config, dataset: Dataset) -> int:
+    """Return the number of rows that the builder makes of the dataset."""
+    return config.replay.num_rows_of(np.diff(dataset.ends, prepend=0))

@@ -1,0 +1,73 @@
+"""drl-train mode=offline as a process: killed and resumed, weights for a run in an environment, compared."""
+
+import json
+import shutil
+import signal
+
+import pytest
+from datasets import record
+
+from drl_cli.cli.compare import answer as compare
+from drl_cli.cli.train import answer
+from drl_cli.runs.run import Run
+
+pytestmark = pytest.mark.slow
+
+WORDS = (
+    *(
+        "mode=offline",
+        "data=cartpole.npz",
+        "env=CartPole-v1",
+        "algo=dqn",
+        "replay=prioritized",
+        "network.hidden=[16,16]",
+    ),
+    *("trainer.batch_size=32", "manage.eval_episodes=2", "debug.in_process=true", "logger.tensorboard=false"),
+)
+
+
+def test_a_killed_run_resumes_to_the_weights_of_the_unbroken_run(start, tmp_path):
+    record("CartPole-v1", tmp_path / "cartpole.npz", 400)
+    words = (*WORDS, "total_updates=4000", "checkpoint.period=500", "manage.eval_period=1500")
+    run = start(*words)
+    run.until(lambda: run.saved >= 1000)
+    run.send(signal.SIGKILL, group=True)
+    run.wait()
+    killed, saved = run.folder, run.saved
+    assert json.loads((killed / "run.json").read_text())["status"] == "running"
+    resumed = start(f"resume={killed}")
+    assert resumed.wait() == 0, resumed.err
+    assert f"from step {saved:,}" in resumed.out
+    shutil.move(killed, tmp_path / "resumed")
+    whole = start(*words)
+    assert whole.wait() == 0, whole.err
+    folders = (whole.folder, tmp_path / "resumed")
+    first, second = ((folder / "checkpoints/last/model.safetensors").read_bytes() for folder in folders)
+    assert first == second
+    lines = [(folder / "eval.csv").read_text().splitlines() for folder in folders]
+    assert [line.split(",")[:2] for line in lines[0]] == [line.split(",")[:2] for line in lines[1]]
+    assert len(lines[0]) == 4  # the header, and evaluations at 1500, 3000 and 4000
+
+
+def test_its_weights_start_a_run_in_an_environment_and_both_are_compared(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record("CartPole-v1", tmp_path / "cartpole.npz", 400)
+    assert answer([*WORDS, "total_updates=40", "manage.eval_period=20"]) == 0
+    out = capsys.readouterr().out
+    assert "data: cartpole.npz: 4" in out
+    assert "40 updates" in out
+    assert "env steps" not in out
+    (offline,) = tmp_path.glob("outputs/CartPole-v1/dqn-offline/*")
+    online = [f"load_weights={offline}", "mode=single", "total_env_steps=200", *WORDS[2:]]
+    assert answer([*online, "orchestrator.min_inserts=64", "worker.envs=2", "worker.block_rows=32"]) == 0
+    capsys.readouterr()
+    (later,) = tmp_path.glob("outputs/CartPole-v1/dqn-single/*")
+    assert (Run(offline).position, Run(later).position) == (40, 224)
+    assert compare([f"runs=[{offline},{later}]", "png=null", "csv=null"]) == 0
+    out = capsys.readouterr().out
+    assert "env steps or updates" in out
+    assert compare([f"{offline}", "png=null", "csv=curve.csv"]) == 0
+    out = capsys.readouterr().out
+    assert "  updates  " in out
+    lines = (tmp_path / "curve.csv").read_text().splitlines()
+    assert [line.split(",")[3] for line in lines if ",opt_steps," in line] == ["20.0", "40.0"]

@@ -1,0 +1,115 @@
+"""Wrong commands with a dataset: each is refused before the start, with the right answer."""
+
+import json
+
+import numpy as np
+import pytest
+from datasets import record
+
+from drl_cli.cli.train import answer
+from drl_cli.errors import CHECKPOINT, USAGE, UsageError
+
+OFFLINE = "mode=offline data=pendulum.npz env=Pendulum-v1 algo=td3"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with datasets of Pendulum and CartPole, and with a file that is no dataset."""
+    folder = tmp_path_factory.mktemp("data")
+    record("Pendulum-v1", folder / "pendulum.npz", 400)
+    record("CartPole-v1", folder / "cartpole.npz", 400)
+    (folder / "words.npz").write_text("no arrays")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+def problem(words):
+    with pytest.raises(UsageError) as caught:
+        answer([*words.split(), "dry_run=true"])
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("mode=offline env=Pendulum-v1", "mode=offline learns from a dataset: say data=PATH"),
+        ("mode=offline data=nosuch.npz env=Pendulum-v1", "no dataset 'nosuch.npz'"),
+        ("mode=offline data=nosuch.npz", "no dataset 'nosuch.npz'"),
+        ("mode=offline data=words.npz env=Pendulum-v1", "words.npz is damaged or is no .npz file"),
+        ("mode=offline data= env=Pendulum-v1", "mode=offline learns from a dataset: say data=PATH"),
+        ("mode=offline data env=Pendulum-v1", "data: has no value"),
+        ("mode=offline data=pendulum.npz,cartpole.npz env=Pendulum-v1", "several values are a sweep, which needs -m"),
+        ("mode=off_line data=pendulum.npz env=Pendulum-v1", "no mode option 'off_line'. Did you mean offline?"),
+        ("mode=single data=pendulum.npz env=Pendulum-v1", "mode=single learns from its own steps; say mode=offline"),
+        ("mode=single env=none", "env=none: mode=single needs an environment; only mode=offline trains without one"),
+        (f"{OFFLINE} worker.num=2", "worker.num=2 has no effect: mode=offline has no workers; leave it out, or say"),
+        (f"{OFFLINE} worker.envs=8", "worker.envs=8 has no effect: mode=offline has no workers"),
+        (f"{OFFLINE} total_env_steps=1000", "total_env_steps=1000 has no effect: mode=offline makes no environment"),
+        (f"{OFFLINE} total_env_steps=1000", "steps; say total_updates=N"),
+        ("mode=single env=Pendulum-v1 total_updates=10", "total_updates=10 has no effect: mode=single ends after its"),
+        (
+            f"{OFFLINE} orchestrator.sample_insert_ratio=1",
+            "sample_insert_ratio=1 has no effect: mode=offline reads the",
+        ),
+        (f"{OFFLINE} replay.shards=2", "replay.shards=2 has no effect: mode=offline has no workers"),
+        (f"{OFFLINE} trainer.num=2", "trainer.num=2 needs processes of their own, and mode=offline has none"),
+        (f"{OFFLINE} trainer.batch_size=1000", "trainer.batch_size=1000 is above the 400 steps of pendulum.npz"),
+        (f"{OFFLINE} total_updates=0", "total_updates: must be >= 1"),
+        ("mode=offline data=pendulum.npz env=Pendulum-v1 algo=ppo", "PPO is on-policy: it learns from the newest"),
+        ("mode=offline data=pendulum.npz env=Pendulum-v1 algo=dqn", "DQN needs a discrete action space"),
+        ("mode=offline data=cartpole.npz env=Pendulum-v1 algo=td3", "cartpole.npz"),
+        ("mode=offline data=pendulum.npz env=CartPole-v1 algo=dqn", "pendulum.npz"),
+        (
+            "mode=offline data=pendulum.npz algo=td3 stop.return=-200",
+            "stop.return: without an environment there are no",
+        ),
+        (f"{OFFLINE} replay=fifo-once", "TD3 can't learn from replay=fifo-once; say replay=uniform or replay="),
+        (f"-m {OFFLINE} hpo=pbt algo.lr=tag(log,interval(1e-4,1e-3))", "hpo=pbt: a round is a number of environment"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_the_start(words, line):
+    error = problem(words)
+    assert line in "; ".join(error.problems)
+    assert error.exit_code == USAGE
+
+
+def test_all_problems_of_one_command_are_named():
+    problems = problem("mode=offline env=Pendulum-v1 algo=td3 worker.num=2 trainer.num=2").problems
+    assert [line.partition(" ")[0] for line in problems] == ["mode=offline", "trainer.num=2", "worker.num=2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (OFFLINE, ["Pendulum-v1: (3,) observations, Box(1,) actions; all checks passed"]),
+        ("mode=offline data=pendulum.npz algo=td3", ["none: (3,) observations, Box(1,) actions; all checks passed"]),
+        ("mode=offline data=cartpole.npz env=CartPole-v1 replay=prioritized", ["CartPole-v1: (4,) observations"]),
+    ],
+)
+def test_a_right_command_passes_all_checks(words, lines, capsys):
+    assert answer([*words.split(), "dry_run=true"]) == 0
+    out = capsys.readouterr().out
+    assert all(line in out for line in lines)
+
+
+def test_a_run_with_another_dataset_can_not_resume(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record("Pendulum-v1", "pendulum.npz", 400)
+    words = f"{OFFLINE} total_updates=4 network.hidden=[8] debug.in_process=true manage.eval_episodes=1 console=quiet"
+    assert answer(words.split()) == 0
+    (run,) = tmp_path.glob("outputs/*/*/*")
+    assert json.loads((run / "run.json").read_text())["data"]["steps"] == 400
+    record("Pendulum-v1", "pendulum.npz", 400, seed=1)
+    error = problem("resume=latest total_updates=8")
+    assert error.problems[0].startswith("resume: pendulum.npz has changed since the run began: it has 400 steps in 2")
+    assert error.exit_code == CHECKPOINT
+    error = problem("resume=latest mode=single total_env_steps=8000")
+    assert error.problems[0].startswith("resume: mode=single: the run is of mode=offline, which counts its position in")
+    record("Pendulum-v1", "pendulum.npz", 400)
+    assert answer(["resume=latest", "total_updates=8"]) == 0
+    assert json.loads((run / "summary.json").read_text())["opt_steps"] == 8
+    assert np.isfinite(json.loads((run / "summary.json").read_text())["final_return"])

@@ -1,0 +1,134 @@
+"""mode=offline: the whole graph in one process, on recorded episodes of the probe Counter."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from datasets import record
+from graphs import COUNTER, weights
+
+from drl_cli.envs.probes import Counter, Forever
+
+OFFLINE = (COUNTER, "mode=offline", "algo=td3", "total_updates=48", "trainer.batch_size=16", "replay.capacity=2000")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The words for a dataset of about 400 steps of Counter, with a third of its episodes of every length cut."""
+    path = tmp_path_factory.mktemp("data") / "counter.npz"
+    record(Counter(), path)
+    return f"data.source={path}"
+
+
+def loaded(data):
+    return np.load(data.partition("=")[2])
+
+
+def table_of(graph):
+    return graph.replay.shards[0].role.table
+
+
+def test_a_run_makes_total_updates_and_no_environment_step(run_graph, data):
+    graph = run_graph(*OFFLINE, data)
+    progress = graph.progress
+    assert (progress.opt_steps, progress.samples, progress.env_steps) == (48, 48, 0)
+    assert progress.inserts == len(loaded(data)["rewards"])
+    assert graph.stop_reason == "total_updates"
+
+
+def test_the_table_has_every_recorded_step_once(run_graph, data):
+    rows, recorded = table_of(run_graph(*OFFLINE, data)).contents(), loaded(data)
+    order = np.lexsort((rows["obs"][:, 2], rows["obs"][:, 1]))  # by episode and step
+    for name, column in (("obs", "observations"), ("next_obs", "next_observations")):
+        np.testing.assert_array_equal(rows[name][order], recorded[column])
+    np.testing.assert_array_equal(rows["reward"][order], recorded["rewards"])
+    np.testing.assert_array_equal(rows["terminated"][order], recorded["terminations"])
+    np.testing.assert_allclose(rows["action"][order], (recorded["actions"] - 1) / 3, atol=1e-6)
+    np.testing.assert_array_equal(rows["discount"][order] == 0, recorded["terminations"])
+
+
+def test_windows_of_n_steps_end_with_their_episodes(run_graph, data):
+    rows, recorded = table_of(run_graph(*OFFLINE, data, "algo.n_step=3", "algo.gamma=0.5")).contents(), loaded(data)
+    ends = np.flatnonzero(recorded["terminations"] | recorded["truncations"])
+    order = np.lexsort((rows["obs"][:, 2], rows["obs"][:, 1]))
+    for i, row in enumerate(order):
+        last = min(i + 2, ends[np.searchsorted(ends, i)])
+        window = recorded["rewards"][i : last + 1]
+        assert rows["reward"][row] == (window * 0.5 ** np.arange(len(window))).sum()
+        np.testing.assert_array_equal(rows["next_obs"][row], recorded["next_observations"][last])
+        assert rows["discount"][row] == (0.0 if recorded["terminations"][last] else 0.5 ** len(window))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("replay=prioritized",), ("algo=mrq",), ("algo=r2d2", "env=CartPole-v1")],
+    ids=["uniform", "prioritized", "windows", "recurrent"],
+)
+def test_equal_seeds_give_equal_weights_and_other_seeds_do_not(run_graph, data, options, tmp_path):
+    if "env=CartPole-v1" in options:
+        record("CartPole-v1", tmp_path / "cartpole.npz")
+        data = f"data.source={tmp_path / 'cartpole.npz'}"
+    runs = [run_graph(*OFFLINE, data, "total_updates=12", *options, f"seed={seed}") for seed in (1, 1, 2)]
+    first, second, other = map(weights, runs)
+    assert first == second != other
+
+
+RESUMED = ("checkpoint.period=10", "manage.eval_period=14", "env.normalize_obs=true")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("replay=prioritized", "algo.n_step=3"), ("replay.capacity=160", "replay=prioritized")],
+    ids=["uniform", "prioritized", "sharded"],
+)
+def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, options):
+    """The run is interrupted at update 16, in the middle of a train call of the other run's size."""
+    whole = run_graph(*OFFLINE, data, *RESUMED, *options)
+
+    def interrupt(graph):
+        housekeeping = graph._housekeeping
+        graph._housekeeping = lambda: (housekeeping(), graph.progress.position >= 16 and graph.interrupt())
+
+    broken = run_graph(*OFFLINE, data, *RESUMED, *options, started=interrupt)
+    assert (broken.stop_reason, broken.progress.position) == ("signal", 20)
+    resumed = run_graph(*OFFLINE, data, *RESUMED, *options, run=broken.folder)
+    assert (resumed.progress.position, resumed.progress.env_steps) == (48, 0)
+    assert weights(resumed) == weights(whole)
+
+
+def test_checkpoints_and_evaluations_follow_the_updates(run_graph, data):
+    graph = run_graph(*OFFLINE, data, "checkpoint.period=20", "manage.eval_period=14", "checkpoint.keep_last=9")
+    names = {path.name for path in (graph.folder / "checkpoints").glob("step_*") if not path.name.endswith("-best")}
+    assert names == {f"step_{updates:09d}" for updates in (0, 20, 40, 48)}
+    evaluated = [(report.params_header.env_steps, report.params_header.opt_steps) for report in graph.evaluations]
+    assert evaluated == [(0, 14), (0, 28), (0, 42), (0, 48)]
+    lines = (graph.folder / "eval.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in lines] == [["env_steps", "opt_steps"]] + [
+        ["0", str(updates)] for updates in (14, 28, 42, 48)
+    ]
+
+
+def test_learning_rates_fall_over_the_updates(run_graph, data):
+    graph = run_graph(*OFFLINE, data, "optimizer.schedule=linear", "trainer.updates_per_call=7")
+    assert graph.trainers.trainers[0].role.algorithm.optimizer.factor == pytest.approx(1 - 47 / 48)
+
+
+def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_path):
+    """10 with gamma 0.9 if truncation bootstraps; otherwise, with episodes of 5 steps, below 3.6."""
+    record(gymnasium.wrappers.TimeLimit(Forever(), 5), tmp_path / "forever.npz", 200)
+    probe = ("env=drl_cli.envs.probes:Forever-v0", "env.max_episode_steps=5", f"data.source={tmp_path / 'forever.npz'}")
+    rates = ("algo.gamma=0.9", "algo.lr=1e-2", "algo.tau=0.1", "algo.n_step=2", "total_updates=600")
+    graph = run_graph(*OFFLINE, *probe, *rates, "optimizer.schedule=linear")
+    algorithm = graph.trainers.trainers[0].role.algorithm
+    values = algorithm.critic(torch.zeros(7, 1), torch.linspace(-0.9, 0.9, 7)[:, None])
+    assert values.detach().numpy() == pytest.approx(10.0, rel=0.01)
+
+
+def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data):
+    graph = run_graph(*OFFLINE, data, "env=none", "manage.eval_period=10")
+    assert (graph.progress.opt_steps, graph.evaluations) == (48, [])
+    assert {path.name for path in (graph.folder / "checkpoints").iterdir()} == {
+        "last",
+        "step_000000000",
+        "step_000000048",
+    }
