@@ -7,7 +7,8 @@ import pytest
 
 from drl_cli.runs.find import read_config
 
-MODES = ("single", "sync", "async")
+EXHAUSTIVE = pytest.mark.exhaustive
+MODES = ("single", pytest.param("sync", marks=EXHAUSTIVE), pytest.param("async", marks=EXHAUSTIVE))
 
 
 def lines_of(folder):
