@@ -4,11 +4,11 @@ import json
 import re
 
 import pytest
+from choices import some
 
 from drl_cli.runs.find import read_config
 
-EXHAUSTIVE = pytest.mark.exhaustive
-MODES = ("single", pytest.param("sync", marks=EXHAUSTIVE), pytest.param("async", marks=EXHAUSTIVE))
+MODES = some(["single", "sync", "async"], "single")
 
 
 def lines_of(folder):

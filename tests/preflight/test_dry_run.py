@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from choices import some
 
 from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.preflight.algorithm import update_seconds
@@ -214,9 +215,7 @@ def test_a_broken_environment_is_refused(check, name):
     assert (refused.value.__cause__ is None) == has_no_traceback
 
 
-@pytest.mark.parametrize(
-    "name", ["Lists", "Once", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("TooLarge", "Doubles"))]
-)
+@pytest.mark.parametrize("name", some(ODD, "Lists", "Once"))
 def test_an_odd_environment_gives_one_warning_and_runs(check, train_here, name):
     printed = check(f"env=dry_envs:{name}")
     assert printed.count("warning: ") == printed.count(ODD[name]) == 1

@@ -4,6 +4,7 @@ import os
 import re
 
 import pytest
+from choices import some
 from composing import compose_plain
 from hydra.core.hydra_config import HydraConfig
 
@@ -25,11 +26,6 @@ from drl_cli.settings.explain import tuned_line
 )
 def test_what_tests_compose_is_what_the_command_composes(overrides):
     assert compose_plain(*overrides) == mapping(overrides)
-
-
-def some(names, *always):
-    """Return the names as parameters of a test. Only `scripts/check all` tries the others."""
-    return [name if name in always else pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
 
 
 IMAGE_SETS = [name for name in options("tuned") if name.endswith("-images")]

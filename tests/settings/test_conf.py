@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from choices import some
 from confs import algo_node
 
 import drl_cli
@@ -26,7 +27,7 @@ from drl_cli.settings.value_types import Group, group_of
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 TUNED = [name for name in options("tuned") if name != "none" and not name.endswith(("-images", "-mujoco"))]
 FEW = ("dqn-MinAtar-Breakout", "ppo-CartPole-v1", "rainbow-CartPole-v1", "sac-LunarLanderContinuous")
-EVERY_SET = [name if name in FEW else pytest.param(name, marks=pytest.mark.exhaustive) for name in TUNED]
+EVERY_SET = some(TUNED, *FEW)
 OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
 PACKAGE = Path(drl_cli.__file__).parent
 REPOSITORY = PACKAGE.parent
