@@ -71,6 +71,7 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
     folder, vector = saved(tmp_path, SAC)
     args = ("mode=async", f"load_weights={folder}", "orchestrator.min_inserts=2000", "total_env_steps=64")

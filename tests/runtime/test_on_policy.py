@@ -182,6 +182,7 @@ def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_gra
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_run_with_a_bonus_survives_a_killed_worker(build_graph):
     graph = build_graph(*PPO, "mode=async", "total_env_steps=2048", "reward=rnd", on_ray=True)
     victim = graph.pool.members[1].handle

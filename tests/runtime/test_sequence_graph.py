@@ -110,6 +110,7 @@ def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_states_in_replay_are_right_although_a_worker_was_killed(build_graph):
     args = (*frozen(2), "mode=async", "seed=3", "orchestrator.sample_insert_ratio=0.1")
     graph = build_graph(*args, on_ray=True)
