@@ -13,7 +13,7 @@ from drl_cli.algos.lookup import algorithms
 from drl_cli.preflight import algorithm as algorithm_checks
 from drl_cli.preflight.algorithm import memory_problems
 from drl_cli.settings.conf import options
-from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.contract import check_burn_in, check_padding
 from drl_cli.testing.learning import learned
 from drl_cli.types import PreviousStep
@@ -35,8 +35,14 @@ def test_none_is_forgotten_here():
     [
         *(pytest.param(name, SMALL[:1], marks=pytest.mark.exhaustive) for name in WITHOUT_MEMORY),
         ("r2d2", SMALL),
-        ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
-        ("iqn", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3", "algo.rescale=1e-3")),
+        pytest.param(
+            "sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3"), marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            "iqn",
+            (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3", "algo.rescale=1e-3"),
+            marks=pytest.mark.exhaustive,
+        ),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
@@ -80,15 +86,6 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     )
     (problem,) = memory_problems(config)
     assert problem.startswith("algo.n_step=5")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name.startswith("rainbow") else pytest.mark.exhaustive) for name in WITHOUT_MEMORY],
-)
-def test_it_learns(name):
-    support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
-    check_learning(name, *FAST, *support, updates=250)
 
 
 def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():

@@ -73,6 +73,7 @@ def test_a_changed_option_is_noticed(case, word, metric):
         ('"eps", 1e-8', '"eps", 1e-5', ["dqn: moved after batch", "dqn: the metrics of the first batch agree"]),
     ],
 )
+@pytest.mark.exhaustive
 def test_a_comment_changes_nothing_and_an_epsilon_does(tmp_path, old, new, lines):
     """In a copy of the code, as somebody would change it."""
     for folder in ("drl_cli", "conf", "scripts/bench"):
