@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
-from graphs import make_config
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
@@ -104,8 +103,7 @@ def test_module(name, kind, case):
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
 
 
-def test_the_public_contract(name, kind, monkeypatch):
-    monkeypatch.setattr("drl_cli.testing.case.compose", lambda words: make_config(*words))  # without Hydra
+def test_the_public_contract(name, kind):
     few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
     env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
     check_algorithm(name, env, "network.hidden=[16,16]", *few)

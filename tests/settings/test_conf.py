@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from choices import some
+from composing import by_hydra
 from confs import algo_node
 
 import drl_cli
@@ -59,6 +60,12 @@ def number(value):
         return float(value)
     except (TypeError, ValueError):
         return value
+
+
+@pytest.fixture
+def composed():
+    """Hydra itself, because these tests are about the files that it reads."""
+    return by_hydra
 
 
 @pytest.mark.parametrize("place", range(max(len(options(group)) for group in COMPOSED)))
