@@ -23,7 +23,6 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.settings.algorithm import refusal
-from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.moments import RunningMoments
 
@@ -101,12 +100,6 @@ def test_module(name, kind, case):
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
     assert ("prioritized" in case.module.TABLES) == (name in PRIORITIZED)
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
-
-
-def test_the_public_contract(name, kind):
-    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
-    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
-    check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
 
 def test_priorities_are_errors_without_weights(name, case):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from graphs import make_config
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
@@ -15,6 +16,11 @@ sys.path.insert(0, str(ROOT / "scripts/bench"))
 golden, golden_cases, learn = map(importlib.import_module, ("golden", "golden_cases", "learn"))
 KNOWN = golden.read()
 COMMANDS = golden_cases.commands()
+
+
+@pytest.fixture(autouse=True)
+def quick_configs(monkeypatch):
+    monkeypatch.setattr(golden_cases, "compose", lambda words: make_config(*words))  # without Hydra
 
 
 def check(case, *words):
