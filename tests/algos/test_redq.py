@@ -1,4 +1,4 @@
-"""REDQ and DroQ: an update against an independent implementation, and broken copies that must fail."""
+"""REDQ and DroQ: an update against an independent implementation."""
 
 import dataclasses
 
