@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
-from graphs import make_config
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
@@ -24,7 +23,6 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.settings.algorithm import refusal
-from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.moments import RunningMoments
 
@@ -102,13 +100,6 @@ def test_module(name, kind, case):
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
     assert ("prioritized" in case.module.TABLES) == (name in PRIORITIZED)
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
-
-
-def test_the_public_contract(name, kind, monkeypatch):
-    monkeypatch.setattr("drl_cli.testing.case.compose", lambda words: make_config(*words))  # without Hydra
-    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
-    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
-    check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
 
 def test_priorities_are_errors_without_weights(name, case):

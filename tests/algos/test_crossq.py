@@ -1,8 +1,8 @@
-"""CrossQ: an update against an independent implementation, batch renormalisation, and broken copies that must fail."""
+"""CrossQ: an update against an independent implementation, batch renormalisation."""
 
 import pytest
 import torch
-from continuous import SPEC, changed, config_of, doubled, make, make_batch
+from continuous import SPEC, config_of, doubled, make, make_batch
 from references import sequential
 from test_tqc import sample
 
@@ -14,7 +14,6 @@ from drl_cli.networks.batch_renorm import BatchRenorm, linear, renormalised
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import Products
-from drl_cli.testing import check_learning
 
 OPTIONS = {"actor_period": 2, "initial_alpha": 0.3, "warm_up": 0, "momentum": 0.2, "lr": 1e-2}
 
@@ -44,8 +43,8 @@ def doubles(algorithm):
     return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
 
 
-def an_update_equals_an_independent_implementation(module):
-    algorithm, batch = make(module, **OPTIONS), make_batch()
+def test_an_update_equals_an_independent_implementation():
+    algorithm, batch = make(crossq, **OPTIONS), make_batch()
     for norm in algorithm.params.modules["critic"].norms:
         norm.mean.normal_(0, 0.3)
         norm.std.uniform_(0.5, 2)
@@ -82,37 +81,6 @@ def an_update_equals_an_independent_implementation(module):
     assert not params.targets
 
 
-BROKEN = {
-    "batch statistics of next_obs not joined": (
-        "nets.critic(features, action, True).chunk(2, -1)",
-        "[nets.critic(x, a, True) for x, a in zip(features.chunk(2), action.chunk(2), strict=True)]",
-    ),
-    "next values with the running statistics": (
-        "next_q.detach()",
-        "nets.critic(view.next_obs, next_action).detach()",
-    ),
-    "gradients through the target": ("next_q.detach()", "next_q"),
-    "minimum over the wrong axis": ("detach().amin(0)", "detach().amin(1, keepdim=True).amin(0)"),
-    "the actor's batch changes the statistics": (
-        "critic(features, action).amin(0)",
-        "critic(features, action, True).amin(0)",
-    ),
-    "no entropy in the target": (" - cost)", ")"),
-    "the discount ignored": ('rows["discount"] * ', ""),
-    "importance weights ignored": (', rows.get("weight")', ""),
-}
-
-
-def test_the_algorithm_passes():
-    an_update_equals_an_independent_implementation(crossq)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("crossq", BROKEN[fault]))
-
-
 def test_batch_renormalisation_is_batch_norm_while_it_warms_up_and_for_equal_statistics():
     x, plain = torch.randn(1, 64, 5), torch.nn.BatchNorm1d(5, eps=1e-3, affine=False)
     norm = BatchRenorm(1, 5, momentum=0.5, warm_up=1)
@@ -143,8 +111,3 @@ def test_options_that_do_not_fit_batch_norm_are_refused(option):
 def test_several_trainers_are_refused():
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
         make(crossq, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
-
-
-def test_it_learns():
-    fast = ("algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.gamma=0.9", "algo.initial_alpha=0.1", "algo.momentum=0.05")
-    check_learning("crossq", *fast, "algo.actor_period=1", updates=400)

@@ -1,14 +1,13 @@
-"""D4PG: an update against an independent implementation, and broken copies that must fail."""
+"""D4PG: an update against an independent implementation."""
 
 import pytest
 import torch
-from continuous import changed, doubled, gradient, make, make_batch
+from continuous import doubled, gradient, make, make_batch
 from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import d4pg
 from drl_cli.errors import Refused
-from drl_cli.testing import check_learning
 
 ATOMS, V_MIN, V_MAX = 7, -2.0, 3.0
 OPTIONS = {"tau": 0.1, "atoms": ATOMS, "v_min": V_MIN, "v_max": V_MAX}
@@ -26,8 +25,8 @@ def projected(probs, reward, discount):
     return out
 
 
-def an_update_equals_an_independent_implementation(module):
-    algorithm, batch = make(module, **OPTIONS), make_batch()
+def test_an_update_equals_an_independent_implementation():
+    algorithm, batch = make(d4pg, **OPTIONS), make_batch()
     params, targets = algorithm.params, algorithm.params.targets
     actor, slow = (sequential(part.flat, (5, 16, 12, 3), "tanh") for part in (params["actor"], targets["actor"]))
     critic, slow_critic = (
@@ -57,33 +56,6 @@ def an_update_equals_an_independent_implementation(module):
     torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
     for name, one in targets.items():
         torch.testing.assert_close(one.flat, before[name] + 0.1 * (params[name].flat - before[name]))
-
-
-BROKEN = {
-    "target actions of the online actor": ("nets.target.actor", "nets.actor"),
-    "target values of the online critic": ("nets.target.critic", "nets.critic"),
-    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
-    "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
-    "the discount ignored": ('rows["discount"], support', 'torch.ones_like(rows["discount"]), support'),
-    "importance weights ignored": (', rows.get("weight")', ""),
-    "logits in place of probabilities": ("actor_logits.softmax(-1)", "actor_logits"),
-    "a support of other values": ("torch.linspace(config.v_min", "torch.linspace(-config.v_max"),
-}
-
-
-def test_the_algorithm_passes():
-    an_update_equals_an_independent_implementation(d4pg)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("d4pg", BROKEN[fault]))
-
-
-def test_it_learns():
-    fast = ("algo.lr=3e-3", "algo.critic_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
-    check_learning("d4pg", *fast, "algo.v_min=-20", "algo.v_max=20", "algo.n_step=1", updates=400)
 
 
 @pytest.mark.parametrize("options", [{"atoms": 1}, {"v_min": 3.0}])

@@ -1,12 +1,13 @@
-"""Two trainers with half of the rows each, in processes of their own, equal one trainer with all rows."""
+"""Two trainers with half of the rows each equal one trainer with all rows."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from choices import some
 from graphs import make_config
-from peers import on_group, peers
+from peers import together
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
@@ -112,18 +113,10 @@ class Unheard(ProcessGroup):
         pass
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with peers(2) as ranks:
-        yield ranks
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.exhaustive) for name in CASES]
-)
-def test_two_equal_one(pair, name):
+@pytest.mark.parametrize("name", some(CASES, *FAST))
+def test_two_equal_one(name):
     one, priorities = learn(ProcessGroup(), name)
-    (first, upper), (second, lower) = (call.result() for call in [rank.submit(on_group, learn, name) for rank in pair])
+    (first, upper), (second, lower) = together(learn, name)
     assert first.keys() == one.keys()
     for key in one:
         np.testing.assert_array_equal(first[key], second[key], err_msg=key)
@@ -148,9 +141,8 @@ def skip_one(group, name):
 
 
 @pytest.mark.parametrize("name", ["sac", "dqn-weighted"])
-def test_an_update_that_is_not_finite_for_one_is_skipped_by_all(pair, name):
-    for call in [rank.submit(on_group, skip_one, name) for rank in pair]:
-        counts, (before, after) = call.result()
+def test_an_update_that_is_not_finite_for_one_is_skipped_by_all(name):
+    for counts, (before, after) in together(skip_one, name):
         assert counts == [(1, 0), (0, 1)]
         assert (before["optimizer.count"] == 1).all()
         for key in before:

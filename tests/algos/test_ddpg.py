@@ -1,20 +1,19 @@
-"""DDPG: an update against an independent implementation, and broken copies that must fail."""
+"""DDPG: an update against an independent implementation."""
 
 import pytest
 import torch
-from continuous import SPEC, changed, doubled, gradient, make, make_batch
+from continuous import SPEC, doubled, gradient, make, make_batch
 from learners import IMAGE
 from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import ddpg
-from drl_cli.testing import check_learning
 from drl_cli.types import EnvSpec
 
 
-def an_update_equals_an_independent_implementation(module):
+def test_an_update_equals_an_independent_implementation():
     """Both gradients are those of the parameters before the step (equations 5 and 6 of the paper)."""
-    algorithm, batch = make(module, tau=0.1), make_batch()
+    algorithm, batch = make(ddpg, tau=0.1), make_batch()
     params, targets = algorithm.params, algorithm.params.targets
     actor, slow = (sequential(part.flat, (5, 16, 12, 3), "tanh") for part in (params["actor"], targets["actor"]))
     critic, slow_critic = (
@@ -42,35 +41,7 @@ def an_update_equals_an_independent_implementation(module):
         torch.testing.assert_close(target.flat, before[name] + 0.1 * (params[name].flat - before[name]))
 
 
-BROKEN = {
-    "target actions of the online actor": ("nets.target.actor", "nets.actor"),
-    "target values of the online critic": ("nets.target.critic", "nets.critic"),
-    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
-    "the critic learns from the actor's loss": ("nets.frozen.critic", "nets.critic"),
-    "the discount ignored": ('rows["discount"] * ', ""),
-    "importance weights ignored": (', rows.get("weight")', ""),
-    "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
-    "an axis too many": ('random["target_masks"]).squeeze(-1)', 'random["target_masks"])'),
-}
-
-
-def test_the_algorithm_passes():
-    an_update_equals_an_independent_implementation(ddpg)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("ddpg", BROKEN[fault]))
-
-
 def test_actor_and_critic_have_their_own_learning_rates():
     spec = EnvSpec("x", IMAGE, SPEC.action)
     rates = make(ddpg, lr=1e-3, critic_lr=2e-3, spec=spec).optimizer.lrs
     assert rates == {"torso": 2e-3, "actor": 1e-3, "critic": 2e-3}  # the critic's loss trains the torso
-
-
-@pytest.mark.parametrize("kind", ["gaussian", pytest.param("ou", marks=pytest.mark.exhaustive)])
-def test_it_learns(kind):
-    fast = ("algo.lr=3e-3", "algo.critic_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3")
-    check_learning("ddpg", *fast, f"algo.noise_kind={kind}", updates=300)

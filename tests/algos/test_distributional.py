@@ -19,7 +19,7 @@ from drl_cli.errors import Refused
 from drl_cli.losses.distributional import project
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
@@ -266,14 +266,6 @@ def test_all_options_together_keep_the_contract(module):
 
 def test_iqn_keeps_the_contract_with_dropout_and_layer_norm():
     check_algorithm("iqn", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1", "algo.noisy=true")
-
-
-FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20", "algo.epsilon_end=0.1", "algo.epsilon_steps=800")
-
-
-def test_qr_dqn_learns():
-    """Rainbow and Rainbow-IQN, in test_presets.py, show that C51 and IQN learn."""
-    check_learning("qr_dqn", *FAST, "algo.dueling=true", "algo.noisy=true", updates=250)
 
 
 def test_options_that_do_not_fit_are_refused():

@@ -4,7 +4,6 @@ import pytest
 import torch
 from learners import IMAGE, LOOKS, VECTOR, Learner, Plain, taken, target_encoder
 from torch.distributions import Independent, Normal
-from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 
@@ -47,29 +46,6 @@ def check(algorithm, plain, parts):
         torch.testing.assert_close(
             grad, plain.grads(part), rtol=1e-3, atol=1e-6, msg=lambda text, p=part: f"{p}: {text}"
         )
-
-
-@SEEN
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_dqn(obs, memory, double, weighted):
-    learner = Learner("dqn", "discrete", obs, memory, double=double)
-    algorithm = learner.algorithm()
-    differ(algorithm)
-    batch = learner.batch(algorithm) | ({"weight": torch.linspace(0.2, 1.0, 8)} if weighted else {})
-    plain = Plain(algorithm.encoder, online=algorithm.online)
-    target = Plain(target_encoder(algorithm), online=algorithm.params.targets["online"].module)
-    features, next_features, rows, _ = seen(plain, batch, learner.context.burn_in)
-    with torch.no_grad():
-        next_q = target.head("online", seen(target, batch, learner.context.burn_in)[1])[0]
-        best = (plain.head("online", next_features)[0] if double else next_q).argmax(-1, keepdim=True)
-        y = rows["reward"] + rows["discount"] * next_q.gather(-1, best).squeeze(-1)
-    q = plain.head("online", features)[0].gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
-    loss = functional.smooth_l1_loss(q, y, reduction="none") * rows.get("weight", torch.ones(len(q)))
-    loss.mean().backward()
-    update = algorithm.learn(batch, Counts())
-    assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.mean().detach()), rel=1e-4)
-    check(algorithm, plain, algorithm.params.slices)
 
 
 def rated(networks, x, action):

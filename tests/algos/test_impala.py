@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from choices import some
 from continuous import gradient
 from references import flattened, sequential
 from torch.distributions import Categorical
 
 from drl_cli import api as drl
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import _actor_critic, impala
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import returns
-from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.testing import Case, check_algorithm
 
 ON_POLICY = ("impala", "appo", "a2c", "reinforce")
 SMALL = (
@@ -22,7 +22,6 @@ SMALL = (
     "optimizer.max_norm=null",
     "trainer.on_nonfinite=stop",
 )
-FAST = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
 
 
 @pytest.mark.parametrize(
@@ -35,17 +34,6 @@ FAST = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
 )
 def test_the_contract(name, options):
     check_algorithm(name, "network.hidden=[8]", *options)
-
-
-@pytest.mark.parametrize(
-    ("name", "updates"),
-    [
-        ("impala", 200),
-        *(pytest.param(name, 200, marks=pytest.mark.exhaustive) for name in ("appo", "a2c", "reinforce")),
-    ],
-)
-def test_the_best_actions_are_learned(name, updates):
-    check_learning(name, "env=drl_cli.envs.probes:Choose-v0", *FAST, updates=updates)
 
 
 def stale(batch):
@@ -146,7 +134,7 @@ def test_appo_clips_ratios_to_the_policy_at_the_start_of_the_update():
     assert 0.0 < update.metrics["clip_fraction"].item() < 1.0
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env", some(["CartPole-v1", "Pendulum-v1"], "Pendulum-v1"))
 def test_the_target_policy_is_replaced_after_its_period(env):
     words = (f"env={env}", *SMALL[1:], "algo.minibatch_size=10", "algo.target_period=24")
     case = Case("appo", *words)
@@ -160,22 +148,6 @@ def test_the_target_policy_is_replaced_after_its_period(env):
     plain.params.flat.copy_(algorithm.params.flat)
     torch.testing.assert_close(now, rollout_of(plain, batch).rows["log_prob"])
     check_algorithm("appo", f"env={env}", "network.hidden=[8]", "algo.target_period=24")
-
-
-BROKEN = {
-    "no cut": lambda args: (*args[:4], torch.zeros_like(args[4]), *args[5:]),
-    "the ratio of the other policy": lambda args: (*args[:5], -args[5], *args[6:]),
-    "no clipping": lambda args: (*args[:6], 1e9, 1e9, args[8]),
-    "V(obs) for V(next_obs)": lambda args: (*args[:3], args[2], *args[4:]),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_copy_of_vtrace_is_found(monkeypatch, name):
-    own = impala.vtrace
-    monkeypatch.setattr(impala, "vtrace", lambda *args: own(*BROKEN[name](args)))
-    with pytest.raises(AssertionError):
-        test_an_update_equals_an_independent_implementation(())
 
 
 def test_rows_in_time_order_give_what_pieces_give():
@@ -212,9 +184,9 @@ def monte_carlo(batch, critic, gamma):
     return torch.stack(returns)
 
 
-def reinforce_equals_an_independent_implementation(*options):
+def test_reinforce_learns_from_the_returns_of_whole_episodes():
     """The gradient is that of -(G - V) log pi for whole episodes, with G by definition."""
-    case = Case("reinforce", *SMALL, *REINFORCE, *options)
+    case = Case("reinforce", *SMALL, *REINFORCE)
     algorithm, batch = case.algorithm(), case.batch(0, 40)
     joins = ~batch["cut"][:-1, None]
     batch["next_obs"] = torch.cat(
@@ -234,21 +206,3 @@ def reinforce_equals_an_independent_implementation(*options):
     assert algorithm.learn(dict(batch), Counts()).steps == 1
     for name, network in (("actor", actor), ("critic", critic)):
         torch.testing.assert_close(algorithm.params[name].grad.double(), gradient(network), rtol=1e-3, atol=1e-5)
-
-
-def test_reinforce_learns_from_the_returns_of_whole_episodes():
-    reinforce_equals_an_independent_implementation()
-
-
-@pytest.mark.parametrize("option", ["algo.gae_lambda=0.9", "algo.normalize_advantage=true", "algo.value_coef=0.8"])
-def test_other_returns_are_found(option):
-    with pytest.raises(AssertionError):
-        reinforce_equals_an_independent_implementation(option)
-
-
-def test_a_return_that_goes_on_over_the_end_of_an_episode_is_found(monkeypatch):
-    own = _actor_critic.gae
-    endless = lambda *args: own(*args[:4], torch.zeros_like(args[4]), args[5])  # noqa: E731
-    monkeypatch.setattr(_actor_critic, "gae", endless)
-    with pytest.raises(AssertionError):
-        reinforce_equals_an_independent_implementation()

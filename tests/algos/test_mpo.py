@@ -1,16 +1,15 @@
-"""MPO: an update against an independent implementation, and broken copies that must fail."""
+"""MPO: an update against an independent implementation."""
 
 import math
 
 import pytest
 import torch
-from continuous import changed, doubled, gradient, make, make_batch
+from continuous import doubled, gradient, make, make_batch
 from references import sequential
 from torch.distributions import Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import mpo
-from drl_cli.testing import check_learning
 
 SAMPLES, EPSILONS = 4, (0.1, 0.02, 0.01)
 OPTIONS = dict(zip(("epsilon", "epsilon_mean", "epsilon_std"), EPSILONS, strict=True))
@@ -21,9 +20,9 @@ def normal(actor, obs):
     return Normal(mean, log_std.clamp(-20, 2).exp())
 
 
-def an_update_equals_an_independent_implementation(module):
+def test_an_update_equals_an_independent_implementation():
     """Every gradient is that of the parameters before the step (equations of docs/algorithms/mpo.md)."""
-    algorithm, batch = make(module, samples=SAMPLES, target_period=2, **OPTIONS), make_batch()
+    algorithm, batch = make(mpo, samples=SAMPLES, target_period=2, **OPTIONS), make_batch()
     params, targets = algorithm.params, algorithm.params.targets
     actor, slow = (sequential(part.flat, (5, 16, 12, 6), "tanh") for part in (params["actor"], targets["actor"]))
     critic, slow_critic = (
@@ -65,49 +64,13 @@ def an_update_equals_an_independent_implementation(module):
         torch.testing.assert_close(one.flat, params[name].flat)
 
 
-BROKEN = {
-    "actions of the online actor": ("squashed(nets.target.actor", "squashed(nets.actor"),
-    "values of the online critic": ("nets.target.critic", "nets.critic"),
-    "weights over the rows": (".softmax(0)", ".softmax(1)"),
-    "weights with a gradient of the temperature": ("config.epsilon + likelihood", "config.epsilon - likelihood"),
-    "the likelihood's sign": ("policy_loss = -mean", "policy_loss = mean"),
-    "actions without tanh": ("drawn.flatten(0, 1).tanh()", "drawn.flatten(0, 1)"),
-    "one trust region": ("std_weight.detach() * std_kl", "std_weight.detach() * mean_kl"),
-    "the dual's sign": ("config.epsilon_mean - mean_kl.detach()", "mean_kl.detach() - config.epsilon_mean"),
-    "KL in the other direction": ("old.kl(by_std)", "by_std.kl(old)"),
-    "the noise of other rows": (
-        ".view(len(next_obs), -1, self.size).transpose(0, 1)",
-        ".view(-1, len(next_obs), self.size)",
-    ),
-    "the discount ignored": ('rows["discount"] * ', ""),
-    "importance weights ignored": (', rows.get("weight")', ""),
-    "the targets copied every time": ("(counts.opt_steps + 1) % self.config.target_period == 0", "True"),
-}
-
-
 @pytest.fixture(autouse=True)
 def known_noise(monkeypatch):
     noise = torch.randn(32, SAMPLES * 3, generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr("drl_cli.optim.context.Context.randn", lambda self, rows, size, _: noise[:rows, :size])
 
 
-def test_the_algorithm_passes():
-    an_update_equals_an_independent_implementation(mpo)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("mpo", BROKEN[fault]))
-
-
 def test_the_duals_start_at_their_documented_values():
     start = torch.nn.functional.softplus(make(mpo).params["duals"].flat)
     torch.testing.assert_close(start, torch.tensor([1.0, 10.0, 100.0]))
     assert math.isfinite(float(make(mpo).params["duals"].flat.sum()))
-
-
-def test_it_learns(monkeypatch):
-    monkeypatch.undo()  # real noise
-    fast = ("algo.lr=3e-3", "algo.dual_lr=0.05", "algo.gamma=0.9", "algo.target_period=10", "algo.epsilon=1")
-    check_learning("mpo", *fast, "algo.epsilon_mean=0.1", "algo.epsilon_std=1e-2", updates=600)

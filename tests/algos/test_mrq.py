@@ -1,17 +1,17 @@
-"""MR.Q: an update against an independent implementation in float64, and broken copies that must fail."""
+"""MR.Q: an update against an independent implementation in float64."""
 
 import dataclasses
 import math
 
 import pytest
 import torch
-from continuous import NETWORK, SPEC, changed, gradient, make, policy_of
+from continuous import NETWORK, SPEC, gradient, make, policy_of
 from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import mrq
 from drl_cli.errors import Refused
-from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 ROWS, STEPS, WIDTH, BINS, SCALE, OLD_SCALE = 32, 5, 12, 9, 2.0, 3.0
@@ -89,8 +89,9 @@ def soft(logits, uniform):
     return ((logits - (-uniform.double().log()).log()) / 10).softmax(-1)
 
 
-def an_update_equals_an_independent_implementation(module, spec):
-    algorithm, batch = make(module, spec=spec, bins=BINS, **WEIGHTS), windows(spec)
+@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
+def test_an_update_equals_an_independent_implementation(spec, known_noise):
+    algorithm, batch = make(mrq, spec=spec, bins=BINS, **WEIGHTS), windows(spec)
     params, critics = algorithm.params, algorithm.params.modules["value"]
     critics.scale.fill_(SCALE)
     params.targets["value"].module.scale.fill_(OLD_SCALE)
@@ -145,8 +146,8 @@ def an_update_equals_an_independent_implementation(module, spec):
     torch.testing.assert_close(update.priorities.double(), priority[:, None].expand(-1, STEPS), rtol=1e-4, atol=1e-5)
 
 
-def the_targets_are_copied_and_the_scale_follows_the_rewards(module):
-    algorithm, batch = make(module, target_period=2), windows(SPEC)
+def test_the_targets_are_copied_and_the_scale_follows_the_rewards(known_noise):
+    algorithm, batch = make(mrq, target_period=2), windows(SPEC)
     params, critics = algorithm.params, algorithm.params.modules["value"]
     before = {name: target.flat.clone() for name, target in params.targets.items()}
     algorithm.learn(batch, Counts(1))
@@ -163,91 +164,10 @@ def the_targets_are_copied_and_the_scale_follows_the_rewards(module):
     torch.testing.assert_close(critics.scale[0], 1.5 * batch["reward"][:, 0].abs().mean())  # no rewards: as before
 
 
-BROKEN = {
-    "embeddings of the online encoder": ("nets.target.state(", "nets.state("),
-    "the encoder learns from the critics": ("nets.value(zsa.detach(),", "nets.value(zsa,"),
-    "the model starts at each true state": (
-        "pairs.append(nets.pair(zs, ",
-        "pairs.append(nets.pair(next_zs[:, step - 1] if pairs else zs, ",
-    ),
-    "padding counts": ("torch.where(valid, loss, 0.0)", "loss"),
-    "a loss for each valid step": (".sum(1).mean()", ".mean()"),
-    "the termination taken for an embedding": ("[:, 1 : 1 + self.width]", "[:, : self.width]"),
-    "padding among the goals": (".masked_fill(~valid.T.unsqueeze(1), FORBIDDEN)", ""),
-    "padding of the wrong rows": ("valid.T.unsqueeze(1)", "valid.T.unsqueeze(2)"),
-    "goals of other steps": ("diagonal(dim1=1, dim2=2)", "diagonal(dim1=2, dim2=1).flip(0)"),
-    "the prediction chosen for a goal": ("logits.log_softmax(-1)", "logits.log_softmax(-2)"),
-    "similarities without normalisation": (
-        "torch.nn.functional.normalize(x.transpose(0, 1), dim=-1)",
-        "x.transpose(0, 1)",
-    ),
-    "the contrast's temperature": ("right.mT / temperature", "right.mT"),
-    "the contrast's weight": ("config.contrast_weight * contrast", "contrast"),
-    "no contrast": ("if config.contrast_weight:", "if False:"),
-    "both bins swapped": (
-        "(1.0 - share) * chosen[..., 0] + share * chosen[..., 1]",
-        "share * chosen[..., 0] + (1.0 - share) * chosen[..., 1]",
-    ),
-    "bins without symexp": ("symlog.abs().expm1()", "symlog.abs()"),
-    "one-step targets": ("valid, config.value_horizon)", "valid, 1)"),
-    "the next state of the window's end": ("next_zs[each, last]", "next_zs[:, -1]"),
-    "the largest of both critics": ("next_q.amin(0)", "next_q.amax(0)"),
-    "target noise not clipped": (".clamp(-clip, clip)", ""),
-    "the online actor in the target": ("nets.target.actor", "nets.actor"),
-    "the old scale ignored": (" * next_scale", ""),
-    "the new scale ignored": (") / scale", ")"),
-    "the actor's sign": ("- actor_q.mean()", "+ actor_q.mean()"),
-    "the critics learn from the actor": ("nets.frozen.value", "nets.value"),
-    "squared errors": ("functional.smooth_l1_loss", "functional.mse_loss"),
-    "priorities below 1": (".clamp(min=LOWEST)", ""),
-    "the mean error of both critics": (".abs().amax(0)", ".abs().mean(0)"),
-}
-BROKEN_DISCRETE = {
-    "the same Gumbel noise twice": ('random, "next_gumbel"', 'random, "gumbel"'),
-    "noise of the whole range": ("(0.5 * config.noise_clip, 0.5)", "(config.noise_clip, 1.0)"),
-    "relaxed target actions": ("self.one_hot(permitted(action, mask).argmax(-1))", "action"),
-    "another temperature": (" / temperature", ""),
-}
-BROKEN_TARGETS = {
-    "targets copied every time": ("counts.opt_steps % self.config.target_period == 0", "True"),
-    "the scale before the copy": (
-        "            self.params.follow(1.0)  # the target critics keep the scale of their values\n"
-        "            self.value.rescale()\n",
-        "            self.value.rescale()\n            self.params.follow(1.0)\n",
-    ),
-    "signed rewards": ('rows["reward"][:, 0].abs().mean()', 'rows["reward"][:, 0].mean()'),
-}
-
-
 @pytest.fixture
 def known_noise(monkeypatch):
     monkeypatch.setattr("drl_cli.optim.context.Context.randn", lambda self, rows, size, _: NORMAL[:rows, :size])
     monkeypatch.setattr("drl_cli.optim.context.Context.rand", lambda self, rows, size, _: UNIFORM[:rows, :size])
-
-
-@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
-def test_the_algorithm_passes(spec, known_noise):
-    an_update_equals_an_independent_implementation(mrq, spec)
-    the_targets_are_copied_and_the_scale_follows_the_rewards(mrq)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault, known_noise):
-    with pytest.raises((AssertionError, RuntimeError)):
-        an_update_equals_an_independent_implementation(changed("mrq", BROKEN[fault]), SPEC)
-
-
-@pytest.mark.parametrize("fault", BROKEN_DISCRETE)
-def test_a_broken_copy_for_discrete_actions_does_not(fault, known_noise):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("mrq", BROKEN_DISCRETE[fault]), DISCRETE)
-
-
-@pytest.mark.parametrize("fault", BROKEN_TARGETS)
-def test_a_broken_copy_with_wrong_targets_does_not(fault, known_noise):
-    with pytest.raises(AssertionError):
-        the_targets_are_copied_and_the_scale_follows_the_rewards(changed("mrq", BROKEN_TARGETS[fault]))
 
 
 def test_exploration_has_the_noise_of_its_kind_of_actions():
@@ -282,13 +202,14 @@ def test_what_it_lacks_is_refused(options, network, says):
         mrq.Policy.check(config, dataclasses.replace(NETWORK, **network), SPEC)
 
 
-def test_dropout_drops_units_of_the_critics_and_of_their_targets():
+def test_dropout_drops_units_of_the_critics_and_of_their_targets(monkeypatch):
     network = dataclasses.replace(NETWORK, dropout=0.5)
     plain, dropped = (make(mrq, network=each).learn(windows(SPEC), Counts(1)) for each in (NETWORK, network))
     assert float(dropped.metrics["q_mean"]) != float(plain.metrics["q_mean"])
     assert float(dropped.metrics["encoder_loss"]) == float(plain.metrics["encoder_loss"])
-    kept = changed("mrq", ('random["target_masks"]', "()"))
-    target = make(kept, network=network).learn(windows(SPEC), Counts(1))
+    own = mrq.Algorithm.critic_masks
+    monkeypatch.setattr(mrq.Algorithm, "critic_masks", lambda self, *args: {**own(self, *args), "target_masks": ()})
+    target = make(mrq, network=network).learn(windows(SPEC), Counts(1))
     assert float(dropped.metrics["q_mean"]) == float(target.metrics["q_mean"])
     assert float(dropped.metrics["critic_loss"]) != float(target.metrics["critic_loss"])
 
@@ -297,10 +218,3 @@ def test_dropout_drops_units_of_the_critics_and_of_their_targets():
 @pytest.mark.parametrize("env", ["Reach", pytest.param("Choose", marks=pytest.mark.exhaustive)])
 def test_the_public_contract_with_transitions(env):
     check_algorithm("mrq", f"env=drl_cli.envs.probes:{env}-v0", "network.hidden=[16,16]", "replay.rows=transitions")
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_it_learns():
-    fast = ("algo.lr=3e-3", "algo.encoder_lr=3e-3", "algo.gamma=0.9", "algo.target_period=20")
-    check_learning("mrq", *fast, "algo.noise=0.4", "algo.target_noise=0", updates=600)

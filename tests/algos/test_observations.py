@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from choices import some
 from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
 from nets import layers, nets
 
@@ -13,7 +14,7 @@ ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for c
 MASKED = [case for case in CASES if case[1] != "box"]
 
 
-@pytest.fixture(params=LOOKS)
+@pytest.fixture(params=some(LOOKS, "image", "tree-memory"))
 def look(request):
     return LOOKS[request.param]
 

@@ -9,11 +9,9 @@ from references import flattened
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import ppo
 from drl_cli.algos.on_policy.ppo import Algorithm
 from drl_cli.errors import Refused
-from drl_cli.losses import distributions
-from drl_cli.losses.distributions import Gaussian, TanhGaussian
+from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.schedules import RunClock
 from drl_cli.testing import check_algorithm
@@ -55,47 +53,6 @@ def test_squashed_actions_equal_an_independent_implementation():
     equals_an_independent_implementation(
         "box", squash=True, **OPTIONS["value clipping"], **OPTIONS["a large KL penalty"]
     )
-
-
-def the_clipped_loss(self, value, rows):
-    clip = self.config.value_clip
-    return 0.5 * (rows["value"] + (value - rows["value"]).clamp(-clip, clip) - rows["target"]).square()
-
-
-BROKEN = {
-    "a squashed log-probability without its correction": (
-        {"squash": True},
-        (distributions, "_log_slope", lambda own: lambda u: 0.0 * own(u)),
-    ),
-    "an entropy without the squashing's gradient": (
-        {"squash": True, "entropy_coef": 0.2},
-        (TanhGaussian, "entropy_at", lambda own: lambda self, action: own(self, action).detach()),
-    ),
-    "values clipped around the target": (
-        {"value_clip": 0.02},
-        (
-            ppo.Algorithm,
-            "value_error",
-            lambda own: lambda self, value, rows: own(self, value, rows | {"value": rows["target"]}),
-        ),
-    ),
-    "the clipped values alone": (
-        {"value_clip": 0.02},
-        (ppo.Algorithm, "value_error", lambda own: the_clipped_loss),
-    ),
-    "the divergence of the mean alone": (
-        {"kl_coef": 2.0, "kl_target": 1e-6},
-        (Gaussian, "kl_parts", lambda own: lambda old, new: own(old, new)[:1]),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_broken_options_are_found(monkeypatch, fault):
-    options, (module, name, broken) = BROKEN[fault]
-    monkeypatch.setattr(module, name, broken(getattr(module, name)))
-    with pytest.raises(AssertionError):
-        equals_an_independent_implementation("box", **options)
 
 
 def test_the_squashed_log_probability_is_a_density_of_actions_in_the_unit_interval():
@@ -166,6 +123,6 @@ def test_the_entropy_coefficient_falls_linearly():
 
 
 def test_the_contract_with_all_options():
-    every = ("algo.kl_coef=0.5", "algo.value_clip=0.2", "algo.entropy_coef=0.01", "algo.entropy_end=0")
+    every = ("algo.epochs=2", "algo.kl_coef=0.5", "algo.value_clip=0.2", "algo.entropy_coef=0.01", "algo.entropy_end=0")
     check_algorithm("ppo", "env=Pendulum-v1", "algo.squash=true", *every, "network.hidden=[8]")
     check_algorithm("ppo", "env=CartPole-v1", *every, "network.hidden=[8]")

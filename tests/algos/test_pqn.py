@@ -1,15 +1,14 @@
-"""PQN: targets against a brute-force Q(lambda), updates against autograd, and broken copies that must fail."""
+"""PQN: targets against a brute-force Q(lambda), and updates against autograd."""
 
 import numpy as np
 import pytest
 import torch
-from continuous import changed, gradient
+from continuous import gradient
 from references import sequential
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import pqn
 from drl_cli.losses.returns import lambda_returns
-from drl_cli.testing import Case, check_learning
+from drl_cli.testing import Case
 
 SMALL = (
     *("env=CartPole-v1", "network.hidden=[8]", "network.layer_norm=false", "algo.q_lambda=0.7", "algo.lr=1e-2"),
@@ -44,9 +43,8 @@ def test_the_targets_are_mixtures_of_n_step_returns(lambda_):
     torch.testing.assert_close(ours.double(), q_lambda(*columns, lambda_), rtol=1e-5, atol=1e-5)
 
 
-def an_update_equals_an_independent_implementation(module):
+def test_an_update_equals_an_independent_implementation():
     case = Case("pqn", *SMALL)
-    case.module = module
     algorithm, batch = case.algorithm(), case.batch(0, 40)
     network = sequential(algorithm.params["q"].flat.clone(), (4, 8, 2), "relu")
     doubled = {name: c.double() if c.dtype == torch.float32 else c for name, c in batch.items()}
@@ -61,26 +59,6 @@ def an_update_equals_an_independent_implementation(module):
     assert update.metrics["q_loss"].item() == pytest.approx(loss.item(), rel=1e-4)
     assert (algorithm.params.flat - start).abs().max() > 5e-3
     torch.testing.assert_close(algorithm.params["q"].grad.double(), gradient(network), rtol=1e-3, atol=1e-5)
-
-
-def test_an_update_equals_an_independent_implementation():
-    an_update_equals_an_independent_implementation(pqn)
-
-
-BROKEN = {
-    "values of obs": ("rollout.features()[1]", "rollout.features()[0]"),
-    "the mean over actions": (".amax(-1)", ".mean(-1)"),
-    "no cut": ('batch["cut"])', 'batch["cut"] & False)'),
-    "one-step targets": ("self.config.q_lambda", "0.0"),
-    "another action": ('rows["action"].unsqueeze', '(1 - rows["action"]).unsqueeze'),
-    "the square": ("0.5 * (q", "(q"),
-}
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("pqn", BROKEN[fault]))
 
 
 def test_rows_of_weight_0_change_neither_metrics_nor_gradients():
@@ -108,7 +86,3 @@ def test_epsilon_falls_over_the_run_and_the_policy_follows_it():
 def test_each_row_is_learned_from_once_in_every_epoch():
     case = Case("pqn", "env=CartPole-v1", "network.hidden=[8]", "algo.minibatch_size=10", "algo.epochs=3")
     assert case.algorithm().learn(case.batch(0, 40), Counts()).steps == 12
-
-
-def test_the_best_actions_are_learned():
-    check_learning("pqn", "network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9", updates=60)

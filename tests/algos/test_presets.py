@@ -1,19 +1,20 @@
-"""Yaml files that choose options of an algorithm: each keeps the contract and learns a probe."""
+"""The public contract: every algorithm keeps it, and so do the yaml files that choose options of an algorithm."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from choices import some
 from graphs import make_config
 
 from drl_cli.algos import learner
 from drl_cli.algos.base import Algorithm
-from drl_cli.algos.lookup import algorithms
+from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.preflight import algorithm as algorithm_checks
 from drl_cli.preflight.algorithm import memory_problems
 from drl_cli.settings.conf import options
-from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.contract import check_burn_in, check_padding
 from drl_cli.testing.learning import learned
 from drl_cli.types import PreviousStep
@@ -22,6 +23,17 @@ FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20")
 SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=2")
 WITHOUT_MEMORY = ("apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbow_iqn", "sqn")
 """Presets of DQN, C51 and IQN. The tests of these keep the contract with all options."""
+
+
+CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
+FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]
+
+
+@pytest.mark.parametrize(("name", "kind"), some(CASES, *FIRST))
+def test_the_public_contract(name, kind):
+    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
+    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
+    check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
 
 def test_none_is_forgotten_here():
@@ -35,8 +47,14 @@ def test_none_is_forgotten_here():
     [
         *(pytest.param(name, SMALL[:1], marks=pytest.mark.exhaustive) for name in WITHOUT_MEMORY),
         ("r2d2", SMALL),
-        ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
-        ("iqn", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3", "algo.rescale=1e-3")),
+        pytest.param(
+            "sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3"), marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            "iqn",
+            (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3", "algo.rescale=1e-3"),
+            marks=pytest.mark.exhaustive,
+        ),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
@@ -80,15 +98,6 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     )
     (problem,) = memory_problems(config)
     assert problem.startswith("algo.n_step=5")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name.startswith("rainbow") else pytest.mark.exhaustive) for name in WITHOUT_MEMORY],
-)
-def test_it_learns(name):
-    support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
-    check_learning(name, *FAST, *support, updates=250)
 
 
 def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():

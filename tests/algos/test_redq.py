@@ -1,10 +1,10 @@
-"""REDQ and DroQ: an update against an independent implementation, and broken copies that must fail."""
+"""REDQ and DroQ: an update against an independent implementation."""
 
 import dataclasses
 
 import pytest
 import torch
-from continuous import NETWORK, changed, doubled, gradient, make, make_batch
+from continuous import NETWORK, doubled, gradient, make, make_batch
 from references import sequential
 from test_tqc import sample
 
@@ -12,7 +12,7 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import redq
 from drl_cli.errors import Refused
 from drl_cli.settings.compose import compose
-from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.testing import check_algorithm
 
 OPTIONS = {"critics": 4, "subset": 2, "actor_period": 2, "initial_alpha": 0.3, "tau": 0.1, "lr": 1e-2}
 
@@ -36,10 +36,11 @@ def masks_of(uniform, rate, critics=4):
     return [part.unflatten(1, (critics, -1)).transpose(0, 1) for part in kept.split([critics * 16, critics * 12], 1)]
 
 
-def an_update_equals_an_independent_implementation(module, rate=0.3):
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_an_update_equals_an_independent_implementation(rate):
     """REDQ's algorithm 1, with the dropout of DroQ's algorithm 2 in critics and target critics."""
     network = dataclasses.replace(NETWORK, dropout=rate)
-    algorithm, batch = make(module, network=network, **OPTIONS), make_batch()
+    algorithm, batch = make(redq, network=network, **OPTIONS), make_batch()
     params, targets = algorithm.params, algorithm.params.targets
     generator = torch.Generator()
     generator.set_state(algorithm.state()["generator.noise"])
@@ -84,50 +85,10 @@ def an_update_equals_an_independent_implementation(module, rate=0.3):
     assert torch.equal(params["actor"].flat, flat)
 
 
-def every_update_draws_its_own_subset(module):
-    algorithm = make(module, critics=4, subset=2)
+def test_every_update_draws_its_own_subset():
+    algorithm = make(redq, critics=4, subset=2)
     subsets = {tuple(sorted(algorithm.draw(8)["subset"][:2].tolist())) for _ in range(60)}
     assert len(subsets) == 6
-
-
-PROBES = (an_update_equals_an_independent_implementation, every_update_draws_its_own_subset)
-BROKEN = {
-    "minimum over the wrong axis": (0, "amin(0)", "amin(1, keepdim=True).amin(0)"),
-    "minimum of all critics": (0, '[random["subset"][: self.config.subset]].amin(0)', ".amin(0)"),
-    "mean of the subset": (0, ".amin(0)", ".mean(0)"),
-    "the same subset in every update": (1, ".argsort()", ".sort().values.argsort()"),
-    "the actor maximises the minimum": (0, ".mean(0)\n", ".amin(0)\n"),
-    "no dropout in the target": (0, 'random["target_masks"]', "()"),
-    "one mask for critics and targets": (0, 'random["target_masks"]', 'random["masks"]'),
-    "no dropout in the critics": (0, 'rows["action"], random["masks"]', 'rows["action"], ()'),
-    "target values of the online critics": (0, "nets.target.critic", "nets.critic"),
-    "no entropy in the target": (0, "(least - cost)", "least"),
-    "the discount ignored": (0, 'rows["discount"] * ', ""),
-    "importance weights ignored": (0, ', rows.get("weight")', ""),
-}
-
-
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
-def test_the_algorithm_passes(probe):
-    probe(redq)
-
-
-def test_without_dropout():
-    an_update_equals_an_independent_implementation(redq, rate=0.0)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    probe, old, new = BROKEN[fault]
-    with pytest.raises(AssertionError):
-        PROBES[probe](changed("redq", (old, new)))
-
-
-def test_the_delayed_actor_updated_every_time():
-    base = changed("drl_cli.algos.off_policy._soft", ("self.config.actor_period == 0", "1 == 0"))
-    copy = changed("redq", ("class Algorithm(SoftAlgorithm)", "class Algorithm(BASE)"), BASE=base.SoftAlgorithm)
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(copy)
 
 
 def test_droq_is_redq_with_two_critics_dropout_and_layer_norm():
@@ -139,10 +100,8 @@ def test_droq_is_redq_with_two_critics_dropout_and_layer_norm():
 
 
 @pytest.mark.parametrize("name", ["redq", pytest.param("droq", marks=pytest.mark.exhaustive)])
-def test_it_keeps_the_contract_and_learns(name):
+def test_it_keeps_the_contract(name):
     check_algorithm(name, "env=Pendulum-v1", "network.hidden=[16,16]", "algo.actor_period=3")
-    fast = ("algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.initial_alpha=0.1")
-    check_learning(name, *fast, "algo.critics=3", "algo.actor_period=2", updates=400)
 
 
 def test_a_subset_that_is_too_large_is_refused():

@@ -1,4 +1,4 @@
-"""REPPO: targets and gradients against an independent implementation, and broken copies that must fail."""
+"""REPPO: targets and gradients against an independent implementation."""
 
 import math
 from itertools import pairwise
@@ -6,16 +6,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from continuous import changed, gradient
+from continuous import gradient
 from learners import LOOKS, Learner, mapped
 from references import sequential
 from torch.distributions import Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import reppo
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
-from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.testing import Case, check_algorithm
 from drl_cli.types import PreviousStep
 
 NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0
@@ -34,10 +33,9 @@ SMALL = (
 VALUES = torch.linspace(V_MIN, V_MAX, ATOMS, dtype=torch.float64)
 
 
-def case_of(module, *overrides):
+def case_of(*overrides):
     """A case whose networks have last layers of full size."""
     case = Case("reppo", *SMALL, *overrides)
-    case.module = module
     algorithm = case.algorithm()
     for name in ("actor", "critic"):
         algorithm.params[name].flat.normal_(0.0, 0.4, generator=torch.Generator().manual_seed(3))
@@ -85,8 +83,8 @@ def soft_lambda_returns(reward, discount, next_q, cost, cut, lambda_):
     return torch.tensor(targets)
 
 
-def the_columns_are_right(module):
-    case, algorithm = case_of(module)
+def test_the_columns_are_right():
+    case, algorithm = case_of()
     batch = case.batch(0, NUM)
     batch["truncated"] |= torch.rand(NUM, generator=torch.Generator().manual_seed(4)) < 0.1
     batch["cut"] = batch["terminated"] | batch["truncated"]
@@ -116,8 +114,8 @@ def hl_gauss(target):
     return masses / masses.sum(1, keepdim=True)
 
 
-def the_gradients_are_right(module):
-    _, algorithm = case_of(module)
+def test_the_gradients_are_right():
+    _, algorithm = case_of()
     rng = torch.Generator().manual_seed(7)
     rows = {"obs": torch.randn(NUM, 3, generator=rng), "action": 2 * torch.rand(NUM, 1, generator=rng) - 1}
     rows |= {"old": 0.5 * torch.randn(NUM, 2, generator=rng), "noise": torch.randn(NUM, 1, generator=rng)}
@@ -160,9 +158,9 @@ def the_gradients_are_right(module):
     assert float(loss) == pytest.approx(float(total.detach()), rel=1e-3)
 
 
-def an_update_is_right(module):
+def test_an_update_is_right():
     """Every epoch has all rows once, with new noise, and the targets and the old policy from before the update."""
-    case, algorithm = case_of(module, "algo.epochs=2", "algo.minibatch_size=250")
+    case, algorithm = case_of("algo.epochs=2", "algo.minibatch_size=250")
     seen, gradients = [], algorithm.gradients
 
     def watched(rows, masks):
@@ -189,74 +187,15 @@ def an_update_is_right(module):
     torch.testing.assert_close(first["old"].double(), actor(batch["obs"].double())[mine].detach(), rtol=1e-3, atol=1e-4)
 
 
-CHECKS = (the_columns_are_right, the_gradients_are_right, an_update_is_right)
-BROKEN = {
-    "no entropy in the target": (' - batch["discount"] * cost', ""),
-    "the entropy not discounted": ('batch["discount"] * cost', "cost"),
-    "the entropy's sign in the target": ('batch["reward"] - batch', 'batch["reward"] + batch'),
-    "one-step targets": ("self.config.td_lambda", "0.0"),
-    "no cut": ('batch["cut"], self', 'batch["cut"] & False, self'),
-    "truncations do not bootstrap": ("self.mean(logits), batch[", 'self.mean(logits) * ~batch["truncated"], batch['),
-    "values of obs": ("self.critic(next_obs", "self.critic(obs"),
-    "the next action from obs": ("squashed(self.actor(next_obs))", "squashed(self.actor(obs))"),
-    "the divergence's direction": ("old.kl(policy)", "policy.kl(old)"),
-    "the trust region inverted": ("kl < config.kl_bound", "kl > config.kl_bound"),
-    "the divergence added everywhere": (
-        "torch.where(is_near, alpha.detach() * log_prob - q, beta.detach() * kl)",
-        "(alpha.detach() * log_prob - q + beta.detach() * kl)",
-    ),
-    "the multiplier's sign": ("- beta * (mean_kl", "+ beta * (mean_kl"),
-    "the temperature's sign": ("alpha * (entropy", "-alpha * (entropy"),
-    "the temperature learns from the actor's loss": ("alpha.detach() * log", "alpha * log"),
-    "the multiplier learns from the actor's loss": ("beta.detach() * kl", "beta * kl"),
-    "the entropy's sign": ("alpha.detach() * log_prob - q", "-alpha.detach() * log_prob - q"),
-    "Q minimised": ("log_prob - q,", "log_prob + q,"),
-    "the actor trains the critic": ("nets.frozen.critic(", "nets.critic("),
-    "the target entropy of SAC": ("-0.5 * self.size", "-1.0 * self.size"),
-    "predictions after the end": (' * ~rows["terminated"]', ""),
-    "no weight of the prediction": ("config.prediction_coef * ", ""),
-    "the embedding itself": ("logits, _, predicted", "logits, predicted, _"),
-    "a critic without weights": (".sum(-1), weight)", ".sum(-1))"),
-    "an actor without weights": ("beta.detach() * kl), weight)", "beta.detach() * kl))"),
-    "the old policy of each epoch": (
-        'rollout.rows["noise"] = ',
-        'rollout.rows["old"] = self.actor(rollout.features()[0]); rollout.rows["noise"] = ',
-    ),
-    "the same noise in every epoch": (
-        'rollout.rows["noise"] = self.draw(rollout)',
-        'rollout.rows.setdefault("noise", self.draw(rollout))',
-    ),
-}
-
-
-def passes(check, module):
-    try:
-        check(module)
-    except (AssertionError, RuntimeError):  # torch raises RuntimeError for a gradient in the wrong place
-        return False
-    return True
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_algorithm_passes(check):
-    check(reppo)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    module = changed("reppo", BROKEN[fault])
-    assert not all(passes(check, module) for check in CHECKS)
-
-
 def test_without_minibatches_an_epoch_is_one_step():
-    case, algorithm = case_of(reppo, "algo.epochs=3")
+    case, algorithm = case_of("algo.epochs=3")
     assert algorithm.learn(case.batch(0, 40), Counts()).steps == 3
 
 
 @pytest.mark.parametrize("where", [slice(None), slice(-1, None)])
 def test_infinite_rewards_are_skipped(where):
     """Also the last reward alone, which makes every target infinite and none NaN: the critic's bins would clip it."""
-    case, _ = case_of(reppo, "algo.epochs=3")
+    case, _ = case_of("algo.epochs=3")
     algorithm, batch = case.algorithm(context=case.context(skips=True)), case.batch(0, 40)
     batch |= {"discount": torch.full((40,), 0.9), "cut": torch.zeros(40, dtype=torch.bool)}
     before, reward = algorithm.params.flat.clone(), batch["reward"].clone()
@@ -267,7 +206,7 @@ def test_infinite_rewards_are_skipped(where):
 
 
 def test_actor_and_critic_are_clipped_apart():
-    _, algorithm = case_of(reppo, "optimizer.max_norm=0.3")
+    _, algorithm = case_of("optimizer.max_norm=0.3")
     assert algorithm.optimizer.limits == {"actor": 0.3, "critic": 0.3}
 
 
@@ -330,7 +269,7 @@ def test_only_the_critic_trains_the_encoder(look):
 
 
 def test_dropout_masks_the_hidden_layers_of_the_critic():
-    case, algorithm = case_of(reppo, "network.dropout=0.5")
+    case, algorithm = case_of("network.dropout=0.5")
     rows = {"dropout": torch.rand(NUM, 8 + 3 * WIDTH)}
     masks = algorithm.masks_of(rows)
     assert [tuple(mask.shape[1:]) for mask in masks] == [(NUM, 8), (NUM, WIDTH), (NUM, WIDTH), (NUM, WIDTH)]
@@ -352,8 +291,3 @@ def test_dropout_masks_the_hidden_layers_of_the_critic():
 def test_the_contract_with_dropout():
     small = ("env=Pendulum-v1", "tuned=none", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=1")
     check_algorithm("reppo", *small, "network.dropout=0.1")
-
-
-def test_it_learns():
-    fast = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.minibatch_size=64")
-    check_learning("reppo", *fast, updates=60)

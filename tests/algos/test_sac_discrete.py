@@ -14,7 +14,7 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy.sac_discrete import Algorithm, Config, Policy
 from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 NETWORK = NetworkConfig((12,), "tanh", "uniform")
@@ -96,8 +96,3 @@ def test_the_target_network_moves_by_tau():
 
 def test_it_keeps_the_contract_with_every_layer():
     check_algorithm("sac_discrete", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1")
-
-
-def test_it_learns():
-    fast = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.initial_alpha=0.1")
-    check_learning("sac_discrete", *fast, "algo.target_entropy=0.3", updates=250)

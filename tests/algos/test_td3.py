@@ -1,18 +1,17 @@
-"""TD3: updates against an independent implementation, the delayed actor, and broken copies that must fail."""
+"""TD3: updates against an independent implementation, and the delayed actor."""
 
 import pytest
 import torch
-from continuous import changed, doubled, gradient, make, make_batch
+from continuous import doubled, gradient, make, make_batch
 from references import flattened, sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import td3
-from drl_cli.testing import check_learning
 
 
-def updates_equal_an_independent_implementation(module):
+def test_updates_equal_an_independent_implementation():
     """The gradients of the critics and, with the critics after their step, of the actor (algorithm 1 of the paper)."""
-    algorithm = make(module, target_noise=0.6, noise_clip=0.5, lr=1e-2, tau=0.1)
+    algorithm = make(td3, target_noise=0.6, noise_clip=0.5, lr=1e-2, tau=0.1)
     batch, params, targets = make_batch(), algorithm.params, algorithm.params.targets
     noise = torch.Generator()
     noise.set_state(algorithm.state()["generator.noise"])
@@ -47,8 +46,8 @@ def updates_equal_an_independent_implementation(module):
         torch.testing.assert_close(target.flat, before[name] + 0.1 * (params[name].flat - before[name]))
 
 
-def the_actor_and_the_targets_change_in_every_second_update(module):
-    algorithm = make(module, actor_period=2)
+def test_the_actor_and_the_targets_change_in_every_second_update():
+    algorithm = make(td3, actor_period=2)
     for i in range(4):
         before = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic")}
         slow = {name: target.flat.clone() for name, target in algorithm.params.targets.items()}
@@ -58,39 +57,6 @@ def the_actor_and_the_targets_change_in_every_second_update(module):
         assert changes == {"actor": i % 2 == 0, "critic": True}
         assert moved == {"actor": i % 2 == 0, "critic": i % 2 == 0}
         assert ("actor_loss" in update.metrics) == (i % 2 == 0)
-
-
-PROBES = (updates_equal_an_independent_implementation, the_actor_and_the_targets_change_in_every_second_update)
-BROKEN = {
-    "minimum over the wrong axis": (0, ".squeeze(-1).amin(0)", ".amin(-1)"),
-    "mean in place of the minimum": (0, ".amin(0)", ".mean(0)"),
-    "target noise not clipped": (0, ".clamp(-config.noise_clip, config.noise_clip)", ""),
-    "target actions not clipped": (0, "smoothing).clamp(-1.0, 1.0)", "smoothing)"),
-    "target actions of the online actor": (0, "nets.target.actor", "nets.actor"),
-    "target values of the online critics": (0, "nets.target.critic", "nets.critic"),
-    "gradients through the second critic": (0, ", first=1).squeeze(-1)", ").squeeze(-1).mean(0)"),
-    "the actor's sign": (0, "loss = -mean", "loss = mean"),
-    "the discount ignored": (0, 'rows["discount"] * ', ""),
-    "importance weights ignored": (0, ', rows.get("weight")', ""),
-    "the delayed actor updated every time": (1, "self.config.actor_period == 0", "1 == 0"),
-    "the targets never updated": (1, "self.params.follow(self.config.tau)", "pass"),
-}
-
-
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
-def test_the_algorithm_passes(probe):
-    probe(td3)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    probe, old, new = BROKEN[fault]
-    with pytest.raises((AssertionError, ValueError)):
-        PROBES[probe](changed("td3", (old, new)))
-
-
-def test_it_learns():
-    check_learning("td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", "algo.noise=0.3", updates=300)
 
 
 def test_references_have_the_order_of_the_parameters():

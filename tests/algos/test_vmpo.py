@@ -1,16 +1,14 @@
-"""V-MPO: whole updates against autograd on float64, and broken copies that must fail."""
+"""V-MPO: whole updates against autograd on float64."""
 
 import pytest
 import torch
-from continuous import changed, gradient
+from continuous import gradient
 from references import sequential
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy import vmpo
-from drl_cli.losses.distributions import Gaussian
 from drl_cli.losses.returns import gae
-from drl_cli.testing import Case, check_learning
+from drl_cli.testing import Case
 
 SMALL = (
     *("network.hidden=[8]", "algo.epochs=1", "algo.minibatch_size=null", "optimizer.max_norm=null"),
@@ -29,10 +27,10 @@ def summed(kind, values):
     return values if kind == "discrete" else values.sum(-1)
 
 
-def an_update_equals_an_independent_implementation(module, kind):
+@pytest.mark.parametrize("kind", ENVS)
+def test_an_update_equals_an_independent_implementation(kind):
     """The policy has moved since the start of the update, so that the divergences have a gradient."""
     case = Case("vmpo", f"env={ENVS[kind]}", *SMALL)
-    case.module = module
     algorithm, batch = case.algorithm(), case.batch(0, NUM)
     size, outputs = (4, 2) if kind == "discrete" else (3, 1)
     params = algorithm.params
@@ -89,48 +87,7 @@ def an_update_equals_an_independent_implementation(module, kind):
         torch.testing.assert_close(params[name].grad.double(), one, rtol=2e-3, atol=1e-5, msg=f"gradient of {name}")
 
 
-@pytest.mark.parametrize("kind", ENVS)
-def test_an_update_equals_an_independent_implementation(kind):
-    an_update_equals_an_independent_implementation(vmpo, kind)
-
-
-BROKEN = {
-    "all rows": ("advantage >= best[-1]", "advantage > -1e9"),
-    "the worse half": ("of_all.topk(max(1, len(of_all) // 2))", "of_all.topk(max(1, len(of_all) // 2), largest=False)"),
-    "weights without a temperature": ("psi = (advantage / temperature", "psi = (advantage"),
-    "the temperature's sign": ("epsilon_temperature + log_mean", "epsilon_temperature - log_mean"),
-    "the mean over all rows": ("math.log(len(best))", "math.log(2 * len(best))"),
-    "the bound's sign": ("(self.bounds - kl.detach())", "(kl.detach() - self.bounds)"),
-    "no softplus": ("alpha = softplus(nets.alpha)", "alpha = nets.alpha"),
-    "no trust region": (" + alpha.detach() * kl)", ")"),
-    "the weights move the policy": ("+ alpha.detach() * kl", "+ alpha * kl"),
-    "no loss of the temperature": ("+ temperature_loss, metrics", ", metrics"),
-    "the sum over rows": ('-mean(rows["psi"]', '-len(rows["psi"]) * mean(rows["psi"]'),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("vmpo", BROKEN[fault]), "box")
-
-
-def test_a_swapped_trust_region_is_found(monkeypatch):
-    own = Gaussian.kl_parts
-    monkeypatch.setattr(Gaussian, "kl_parts", lambda *args: own(*args)[::-1])
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(vmpo, "box")
-
-
 def test_the_duals_start_at_their_documented_values():
     algorithm = Case("vmpo", *SMALL, "env=Pendulum-v1").algorithm()
     starts = [torch.nn.functional.softplus(algorithm.params[name].flat).tolist() for name in ("temperature", "alpha")]
     assert starts == [pytest.approx([0.7]), pytest.approx([2.0, 2.0])]
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_the_best_actions_are_learned():
-    fast = ("network.hidden=[32,32]", "algo.lr=3e-3", "algo.gamma=0.9")
-    check_learning("vmpo", "env=drl_cli.envs.probes:Choose-v0", *fast, updates=60)
-    check_learning("vmpo", *fast, "algo.epsilon_kl=0.1", "algo.epsilon_std=1e-2", updates=150)

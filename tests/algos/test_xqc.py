@@ -1,8 +1,8 @@
-"""XQC: an update against an independent implementation, and broken copies that must fail."""
+"""XQC: an update against an independent implementation."""
 
 import pytest
 import torch
-from continuous import SPEC, changed, config_of, doubled, make, make_batch
+from continuous import SPEC, config_of, doubled, make, make_batch
 from references import sequential
 from test_tqc import sample
 
@@ -12,7 +12,6 @@ from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import ProcessGroup
-from drl_cli.testing import check_learning
 
 ATOMS, V_MIN, V_MAX = 7, -2.0, 3.0
 OPTIONS = {"atoms": ATOMS, "v_min": V_MIN, "v_max": V_MAX, "tau": 0.1, "momentum": 0.2, "lr": 1e-2} | {
@@ -57,8 +56,8 @@ def projected(probs, reward, discount, cost):
     return out
 
 
-def an_update_equals_an_independent_implementation(module):
-    algorithm, batch = make(module, **OPTIONS), make_batch()
+def test_an_update_equals_an_independent_implementation():
+    algorithm, batch = make(xqc, **OPTIONS), make_batch()
     params, generator, values = algorithm.params, torch.Generator(), torch.linspace(V_MIN, V_MAX, ATOMS).double()
     critic, slow = params.modules["critic"], params.targets["critic"]
     for norm in critic.norms:
@@ -107,39 +106,6 @@ def an_update_equals_an_independent_implementation(module):
     assert algorithm.target_entropy == -1.5
 
 
-BROKEN = {
-    "batch statistics of next_obs not joined": (
-        "nets.critic(torch.cat([view.learned, view.next_obs]), action, True)[:, :num]",
-        "nets.critic(view.learned, rows['action'], True)",
-    ),
-    "targets with the running statistics": ("seen.next_obs]), action, True)", "seen.next_obs]), action)"),
-    "targets of the online critics": ("nets.target.critic(", "nets.critic("),
-    "the distribution of the higher mean": ("argmin(0)", "argmax(0)"),
-    "the first critic only": ("next_probs[lower, torch.arange(num, device=lower.device)]", "next_probs[0]"),
-    "no entropy in the target": (" - discount * cost", ""),
-    "the entropy not discounted": (" - discount * cost", " - cost"),
-    "importance weights ignored": (', rows.get("weight")', ""),
-    "the loss a mean over the critics": ("for one in logits]).sum()", "for one in logits]).mean()"),
-    "weights never projected": ("critic.scale_to_unit_norm()", "pass"),
-    "the actor's batch changes the statistics": (
-        "critic(features, action).softmax",
-        "critic(features, action, True).softmax",
-    ),
-    "the actor maximises the larger value": ("self.support).amin(0)", "self.support).amax(0)"),
-    "the target entropy of SAC": ("-0.5 * spec", "-1.0 * spec"),
-}
-
-
-def test_the_algorithm_passes():
-    an_update_equals_an_independent_implementation(xqc)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_equals_an_independent_implementation(changed("xqc", BROKEN[fault]))
-
-
 @pytest.mark.parametrize("options", [{"atoms": 1}, {"v_min": 3.0}])
 def test_an_empty_support_is_refused(options):
     with pytest.raises(Refused, match=r"algo.atoms=.* has to be at least 2, and algo.v_min=.* below"):
@@ -156,9 +122,3 @@ def test_options_that_do_not_fit_batch_norm_are_refused(option):
 def test_several_trainers_are_refused():
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
         make(xqc, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
-
-
-def test_it_learns():
-    fast = ("algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.gamma=0.9", "algo.initial_alpha=0.1", "algo.momentum=0.05")
-    wide = ("algo.tau=0.05", "algo.v_min=-20", "algo.v_max=20", "algo.actor_period=1")
-    check_learning("xqc", *fast, *wide, updates=400)

@@ -157,8 +157,9 @@ def test_updates_with_too_many_forms_are_not_recorded_for_ever():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_algorithm_computes_the_same_bits_in_replays(name):
-    why = check_replays(case_of(name))
+def test_every_algorithm_is_replayed(name):
+    """check_algorithm compares more updates."""
+    why = check_replays(case_of(name), updates=4)
     assert why == [] or name == "r2d2", why
 
 

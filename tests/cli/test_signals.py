@@ -84,7 +84,7 @@ def check_end(run, number):
         pytest.param("warming up", "single", signal.SIGINT, False, marks=EXHAUSTIVE),
         ("training", "async", signal.SIGINT, True),
         pytest.param("training", "sync", signal.SIGTERM, True, marks=EXHAUSTIVE),
-        ("training", "single", signal.SIGTERM, False),
+        pytest.param("training", "single", signal.SIGTERM, False, marks=EXHAUSTIVE),
         pytest.param("evaluating", "async", signal.SIGTERM, False, marks=EXHAUSTIVE),
         pytest.param("evaluating", "sync", signal.SIGINT, True, marks=EXHAUSTIVE),
         pytest.param("saving", "async", signal.SIGINT, False, marks=EXHAUSTIVE),
@@ -277,7 +277,8 @@ def test_a_role_that_stops_answering_ends_the_run(start, role, named):
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
 
 
-@pytest.mark.parametrize("mode", ["single", pytest.param("async", marks=EXHAUSTIVE)])
+@EXHAUSTIVE
+@pytest.mark.parametrize("mode", ["single", "async"])
 def test_the_steps_of_the_first_collect_call_are_shown_and_count_after_a_signal(start, mode):
     slow = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.02")
     long = ("worker.num=1", "worker.block_rows=4096", "replay.capacity=100000", "total_env_steps=20000")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import make_config
 from policies import make_policy, observations
 from test_same_policy import assert_same
@@ -71,7 +72,7 @@ def assert_parity(trained, policy):
         assert len(np.unique(np.asarray(actions), axis=0)) > 1 or part.choices
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", some(ALGOS, *HEADS))
 def test_numpy_has_the_actions_of_every_algorithm(algo, tmp_path):
     trained = make(tmp_path, algo, "mlp")
     assert_parity(trained, exported(trained, "numpy", tmp_path))

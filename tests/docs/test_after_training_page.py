@@ -34,6 +34,7 @@ def test_its_python_runs(folder, tiny, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_its_exports_and_videos_are_made(folder):
     for command, words in re.findall(r"^(drl-export|drl-play) (.*)$", PAGE, re.MULTILINE):
         words = [word for word in words.split() if not word.startswith("episodes=") or command == "drl-play"]

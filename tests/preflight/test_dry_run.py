@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from choices import some
 
 from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.preflight.algorithm import update_seconds
@@ -157,8 +158,8 @@ REFUSED = {
     ("network=dry_nets:Raises",): "dry_nets raised ValueError: no such layer",
 }
 PASSED = [
-    ("orchestrator.min_inserts=299", "orchestrator.sample_insert_ratio=1"),
-    ("algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=48"),
+    pytest.param(("orchestrator.min_inserts=299", "orchestrator.sample_insert_ratio=1"), marks=pytest.mark.exhaustive),
+    pytest.param(("algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=48"), marks=pytest.mark.exhaustive),
     ("replay=prioritized", "algo.n_step=5", "env.normalize_obs=true"),
 ]
 ALGOS = """from my_algo import *
@@ -214,7 +215,7 @@ def test_a_broken_environment_is_refused(check, name):
     assert (refused.value.__cause__ is None) == has_no_traceback
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", some(ODD, "Lists", "Once"))
 def test_an_odd_environment_gives_one_warning_and_runs(check, train_here, name):
     printed = check(f"env=dry_envs:{name}")
     assert printed.count("warning: ") == printed.count(ODD[name]) == 1

@@ -72,15 +72,6 @@ def test_weights_equal_their_definition(uniform_mix, beta):
         assert weights.max() == 1.0
 
 
-def test_weights_with_beta_1_give_unbiased_means():
-    value = np.random.default_rng(3).standard_normal(200)
-    sampler = filled(200, some_priorities(200) + 0.01, uniform_mix=0.1, beta=1.0)
-    slots, weights = sampler.sample(200, 1, 1_000_000)
-    weighted = (weights * value[slots]).sum() / weights.sum()
-    assert weighted == pytest.approx(value.mean(), abs=2e-3)
-    assert abs(value[slots].mean() - value.mean()) > 2e-2
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.4, 0.7, 1.0])
 @pytest.mark.parametrize("num_batches", [2, 7, 1000])
 def test_beta_rises_to_exactly_1(beta, num_batches):

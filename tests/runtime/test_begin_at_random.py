@@ -65,7 +65,8 @@ def test_a_proxy_works_before_the_first_parameters(build_graph, normalize):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("proxies", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("proxies", [0, 1])
 def test_on_ray(run_graph, proxies):
     headers = []
     args = (*ASYNC, f"worker.proxies={proxies}")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from choices import some
 
 from drl_cli.errors import NotSaved
 from drl_cli.runtime.files.checkpoint import load_model
@@ -27,7 +28,10 @@ def is_inside(env_steps):
     return room_at(env_steps) == room_at(env_steps + 96)
 
 
-@pytest.mark.parametrize(("mode", "is_said_before"), [("sync", True), ("async", False), ("single", True)])
+@pytest.mark.parametrize(
+    ("mode", "is_said_before"),
+    some([("sync", True), ("async", False), ("single", True)], ("sync", True), ("async", False)),
+)
 def test_a_run_survives_a_full_disk_and_saves_again_later(run_graph, monkeypatch, caplog, mode, is_said_before):
     graphs, checkpoints = [], []
 

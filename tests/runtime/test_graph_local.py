@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from choices import some
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, at, make_config, on_collected, weights, workers
 
@@ -21,7 +22,7 @@ from drl_cli.runtime.roles.evaluator import Score
 MODES = ("single", "sync", "async")
 
 
-@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+@pytest.mark.parametrize("replay", some(["uniform", "prioritized"], "prioritized"))
 def test_equal_seeds_give_equal_weights(run_graph, replay):
     """Single, sync and sync with proxies also give equal weights."""
 
@@ -61,7 +62,7 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     assert counts[6] == progress.loads
 
 
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
+@pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0)], ("sync", 1)))
 def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
     graph = run_graph(
         "env=drl_cli.envs.probes:Choose-v0", "algo=dqn", f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}",
@@ -77,8 +78,10 @@ def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
     assert table.sampler.tree.values[:256] == pytest.approx(rated, rel=1e-5)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0), ("async", 1)])
+@pytest.mark.parametrize("n_step", some([1, 3], 3))
+@pytest.mark.parametrize(
+    ("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0), ("async", 1)], ("single", 0), ("async", 1))
+)
 def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, proxies):
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", f"algo.n_step={n_step}", f"worker.proxies={proxies}", "seed=9"
@@ -88,8 +91,8 @@ def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, pro
     check_counter_rows(rows, n_step, 0.99, graph.progress.env_steps)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+@pytest.mark.parametrize("mode", some(MODES, "sync", "async"))
+@pytest.mark.parametrize("replay", some(["uniform", "prioritized"], "prioritized"))
 def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, replay):
     graph = run_graph(COUNTER, f"mode={mode}", f"replay={replay}", "replay.shards=3", "worker.num=2", "algo.n_step=2")
     parts = [get(shard.call("contents")) for shard in graph.replay.shards]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import weights
 from images import check_frames_rows
 
@@ -28,7 +29,7 @@ def table(graph):
 @pytest.mark.parametrize(
     "args",
     [
-        ("mode=single", "replay=uniform", "+env.kwargs.axis=-1"),
+        pytest.param(("mode=single", "replay=uniform", "+env.kwargs.axis=-1"), marks=pytest.mark.exhaustive),
         ("mode=async", "replay=prioritized", "+env.kwargs.axis=0"),
         ("mode=sync", "replay=prioritized", "+env.kwargs.axis=-1", "worker.proxies=1"),
     ],
@@ -61,7 +62,7 @@ PPO = ("algo=ppo", "algo.minibatch_size=32", "algo.epochs=2", "network.hidden=[8
 @pytest.mark.parametrize(
     "args",
     [
-        (*PPO, "mode=single", "+env.kwargs.axis=0"),
+        pytest.param((*PPO, "mode=single", "+env.kwargs.axis=0"), marks=pytest.mark.exhaustive),
         (*PPO, "mode=sync", "worker.proxies=1", "network=mlp"),
         pytest.param((*PPO, "mode=sync", "network=lstm"), marks=pytest.mark.slow),
         ("algo=outside.my_a2c", "mode=async"),
@@ -76,7 +77,7 @@ def test_rollouts_of_frames_and_of_whole_stacks_are_the_same_run(run_graph, args
     assert weights(framed) == weights(plain)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", some([1, 3], 3))
 def test_every_frame_of_every_row_is_the_right_one(run_graph, shards):
     graph = run_graph(*FRAMES, "mode=sync", "worker.proxies=1", "replay.capacity=9000", f"replay.shards={shards}")
     parts = [get(shard.call("contents")) for shard in graph.replay.shards]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import safetensors.numpy
+from choices import some
 from graphs import COUNTER, make_config
 
 from drl_cli.envs.make import read_spec
@@ -21,7 +22,10 @@ CNN = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", "algo=dqn", "
 LSTM = (*DQN, "network=lstm", "network.memory_size=8", "replay=sequences", "replay.seq_len=6", "replay.overlap=2")
 KINDS = pytest.mark.parametrize(
     "kind",
-    [SAC, DQN, PPO, (*SAC, *NORMALIZED), CNN, LSTM],
+    [
+        *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in (SAC, DQN, PPO)),
+        *((*SAC, *NORMALIZED), CNN, LSTM),
+    ],
     ids=["sac", "dqn", "ppo", "normalized", "cnn", "lstm"],
 )
 
@@ -52,7 +56,7 @@ def loads_of(graph):
 
 
 @KINDS
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("async", 1)])
+@pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("async", 1)], ("async", 1)))
 def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, proxies):
     folder, vector = saved(tmp_path, kind)
     graph = run_graph(
@@ -67,6 +71,7 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
     folder, vector = saved(tmp_path, SAC)
     args = ("mode=async", f"load_weights={folder}", "orchestrator.min_inserts=2000", "total_env_steps=64")
@@ -88,7 +93,7 @@ def test_training_continues_from_saved_weights_with_new_optimizers(build_graph, 
         assert trainer.normalizer.statistics.count == 1000 + graph.progress.inserts
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", some(MODES, "async"))
 def test_saved_weights_need_no_random_steps(build_graph, tmp_path, mode):
     folder, _ = saved(tmp_path, SAC)
     for more, steps in (((), 0), (("worker.random_steps=96",), 96)):

@@ -87,6 +87,7 @@ def test_sac_on_two_nodes_sends_each_node_each_version_once(build_graph, nodes):
     assert counts[8] <= 2 * counts[7]
 
 
+@pytest.mark.exhaustive
 def test_sync_on_two_nodes_equals_sync_on_one(run_graph, nodes):
     args = (COUNTER, "mode=sync", "worker.num=4", "seed=5")
     one = run_graph(*args, on_ray=True)

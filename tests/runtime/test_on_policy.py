@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import COUNTER, at, weights
 
 from drl_cli.algos.on_policy import ppo
@@ -43,8 +44,10 @@ def check_account(graph, batch_size=16):
     return dropped
 
 
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0), ("async", 1)])
-@pytest.mark.parametrize("rows", [8, 12, 4])  # of a block; batches have 16
+@pytest.mark.parametrize(
+    ("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0), ("async", 1)], ("single", 0), ("async", 1))
+)
+@pytest.mark.parametrize("rows", some([8, 12, 4], 12))  # of a block; batches have 16
 def test_every_transition_is_learned_from_at_most_once_and_in_order(build_graph, mode, proxies, rows):
     graph = build_graph(*PPO, f"mode={mode}", f"worker.proxies={proxies}", f"worker.block_rows={rows}")
     batches = record(graph)
@@ -64,7 +67,7 @@ def test_every_transition_is_learned_from_at_most_once_and_in_order(build_graph,
     assert max(header.stats["staleness_max"] for header, _ in batches) <= 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", some(MODES, "async"))
 def test_chains_of_rows_are_unbroken_up_to_their_cuts(build_graph, mode):
     graph = build_graph(*PPO, f"mode={mode}", "worker.block_rows=32", "trainer.batch_size=64")
     batches = record(graph)
@@ -89,7 +92,7 @@ def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
     assert len(waiting(graph)) == 8
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", some(MODES, "async"))
 def test_each_batch_is_learned_from_several_times(build_graph, monkeypatch, mode):
     monkeypatch.setattr(ppo, "TABLES", ("fifo",))
     graph = build_graph(*PPO, "replay=fifo", "replay.times=3", f"mode={mode}", "total_env_steps=256")
@@ -179,6 +182,7 @@ def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_gra
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_run_with_a_bonus_survives_a_killed_worker(build_graph):
     graph = build_graph(*PPO, "mode=async", "total_env_steps=2048", "reward=rnd", on_ray=True)
     victim = graph.pool.members[1].handle
@@ -207,12 +211,12 @@ def test_learns_from_rollouts_that_are_a_version_old(run_graph):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", some(["single", "sync"], "single"))
 @pytest.mark.parametrize(
     ("env", "words"),
     [
         ("CartPole-v1", ("algo=pqn", "algo.epsilon_steps=400")),
-        ("CartPole-v1", ("algo=reinforce",)),
+        pytest.param("CartPole-v1", ("algo=reinforce",), marks=pytest.mark.exhaustive),
         ("Pendulum-v1", ("algo=vmpo", "env.normalize_obs=true")),
         ("Pendulum-v1", ("algo=reppo", "env.normalize_obs=true")),
         ("Pendulum-v1", ("algo=ppo", "algo.kl_coef=0.5", "algo.squash=true", "algo.value_clip=0.2")),

@@ -77,6 +77,7 @@ def saved_by_the_rescue(graph):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_after_a_killed_trainer_the_newest_model_is_saved(build_graph):
     graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", *OFTEN, on_ray=True)
     newest, saved = saved_by_the_rescue(graph)

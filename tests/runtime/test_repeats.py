@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import COUNTER, weights
 
 from drl_cli.runtime import program
@@ -80,7 +81,7 @@ def test_a_run_ends_at_the_same_step_however_long_its_evaluations_take(slowly, a
 
 
 @pytest.mark.parametrize("delay", [0, SLOW], ids=["evaluated", "evaluating"])
-@pytest.mark.parametrize("stop_at", [384, 512])
+@pytest.mark.parametrize("stop_at", some([384, 512], 384))
 def test_a_resumed_run_repeats_the_evaluation_that_a_signal_left_undecided(slowly, delay, stop_at):
     args = ("mode=single", "worker.block_rows=16")
     whole = slowly(*args, delay=0)

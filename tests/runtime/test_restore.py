@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import COUNTER, at, weights
 from outside import my_writer
 
@@ -227,7 +228,7 @@ def test_windows_of_several_workers_resume_exactly(run_graph, build_graph, optio
     assert counters(rest) == counters(once)
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", some(["single", "sync"], "single"))
 @pytest.mark.parametrize("options", [(), ("replay=prioritized", "replay.remover=random")])
 def test_columns_that_an_algorithm_writes_to_replay_are_resumed(run_graph, build_graph, monkeypatch, mode, options):
     learn = my_writer.Algorithm.update
@@ -304,7 +305,7 @@ def test_records_after_the_checkpoint_are_removed(run_graph):
     assert not list((half.folder / "checkpoints").glob(".step*"))
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", some(["sync", "async"], "async"))
 def test_a_single_run_resumes_in_another_mode(run_graph, mode):
     args = (COUNTER, "orchestrator.sample_insert_ratio=0.25")
     half = run_graph(*args, "mode=single", "total_env_steps=512")

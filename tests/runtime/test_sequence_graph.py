@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from choices import some
 from counting import check_counter_sequences
 from graphs import COUNTER, at, workers
 from walks import check_states
@@ -48,7 +49,7 @@ def expected_priorities(table):
     return (priorities + sampler.eps) ** sampler.alpha
 
 
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
+@pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0)], ("sync", 1)))
 def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxies):
     graph = run_recall(f"mode={mode}", f"worker.proxies={proxies}")
     progress, (table,), rows = graph.progress, tables(graph), get(graph.replay.shards[0].call("contents"))
@@ -68,15 +69,10 @@ def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxi
     assert left == open_rows
 
 
-@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=pytest.mark.exhaustive), "async"])
+@pytest.mark.parametrize("mode", some(["single", "sync", "async"], "async"))
 @pytest.mark.parametrize(
     ("initial", "remover"),
-    [
-        ("max", "oldest"),
-        ("worker", "random"),
-        pytest.param("max", "random", marks=pytest.mark.exhaustive),
-        pytest.param("worker", "oldest", marks=pytest.mark.exhaustive),
-    ],
+    some([(i, r) for i in ("max", "worker") for r in ("oldest", "random")], ("max", "oldest"), ("worker", "random")),
 )
 def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover):
     graph = run_recall(
@@ -105,7 +101,7 @@ def frozen(num_workers):
     return ("env=walks:Walk-v0", *OVERRIDES[1:5], *memory, "total_env_steps=800")
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("mode", some(["single", "sync", "async"], "sync"))
 def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
     graph = run_graph(*frozen(1 if mode == "single" else 2), f"mode={mode}", "orchestrator.sample_insert_ratio=0.1")
     assert graph.progress.opt_steps > 30
@@ -114,6 +110,7 @@ def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_states_in_replay_are_right_although_a_worker_was_killed(build_graph):
     args = (*frozen(2), "mode=async", "seed=3", "orchestrator.sample_insert_ratio=0.1")
     graph = build_graph(*args, on_ray=True)

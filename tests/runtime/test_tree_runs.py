@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from choices import some
 from counting import check_counter_rows, check_counter_sequences, check_tree
 from graphs import TINY, make_config
 
@@ -41,7 +42,7 @@ def change(config):
     return dataclasses.replace(config, algo=algo)
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("mode", some(["single", "sync", "async"], "sync"))
 @pytest.mark.parametrize("replay", ["uniform", "prioritized", "sequences", "on-policy"])
 def test_every_part_arrives(run_graph, mode, replay):
     """Parts arrive in batches, in replay and in evaluations of three steps."""
@@ -80,7 +81,7 @@ def collect(worker, version):
 
 
 @pytest.mark.parametrize("replay", REPLAYS)
-@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("discrete", some([True, False], True))
 def test_a_worker_continues_bit_for_bit(tmp_path, replay, discrete):
     overrides = (*REPLAYS[replay], f"+env.kwargs.discrete={discrete}")
     first, second = make_worker(*overrides, incarnation=2), make_worker(*overrides)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from graphs import make_config
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
@@ -15,6 +16,11 @@ sys.path.insert(0, str(ROOT / "scripts/bench"))
 golden, golden_cases, learn = map(importlib.import_module, ("golden", "golden_cases", "learn"))
 KNOWN = golden.read()
 COMMANDS = golden_cases.commands()
+
+
+@pytest.fixture(autouse=True)
+def quick_configs(monkeypatch):
+    monkeypatch.setattr(golden_cases, "compose", lambda words: make_config(*words))  # without Hydra
 
 
 def check(case, *words):
@@ -73,6 +79,7 @@ def test_a_changed_option_is_noticed(case, word, metric):
         ('"eps", 1e-8', '"eps", 1e-5', ["dqn: moved after batch", "dqn: the metrics of the first batch agree"]),
     ],
 )
+@pytest.mark.exhaustive
 def test_a_comment_changes_nothing_and_an_epsilon_does(tmp_path, old, new, lines):
     """In a copy of the code, as somebody would change it."""
     for folder in ("drl_cli", "conf", "scripts/bench"):

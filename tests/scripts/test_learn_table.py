@@ -35,48 +35,6 @@ def test_missing_runs_are_due_and_old_runs_with_again():
     assert learn.due(rows, RECORDS, current, again=True) == [("dqn", 1), ("new", 5)]
 
 
-def test_a_row_shows_passed_seeds_and_old_records():
-    line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a1b2", "never run": "n"}, {}).splitlines()[-1]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells == [
-        *(
-            "dqn",
-            "`env=CartPole-v1 algo=dqn`",
-            "475",
-            "50,000",
-            "2 of 3",
-            "480.0",
-            "390.0 to 490.0",
-            "500.0 / 300.0 / 480.0",
-        ),
-        *("30,000", "20,000 / - / 30,000", "30 / - / 40", "0000 old, a1b2"),
-    ]
-
-
-def test_the_page_has_a_table_for_each_environment_with_published_results_below():
-    other = ROW | {"env": "my.module:Chain-v0"}
-    rows, records = {"dqn": ROW, "chain": other, "wide": ROW}, dict.fromkeys(("dqn", "chain", "wide"), RECORDS["dqn"])
-    page = learn.page(rows, records, dict.fromkeys(rows, "a1b2"), {"published": {"CartPole-v1": "others have 500."}})
-    first, second = page.partition("## CartPole-v1\n")[2].split("## Chain-v0\n")
-    assert [line.split(" | ")[0] for line in first.splitlines() if line.startswith("| ")] == [
-        "| row",
-        "| dqn",
-        "| wide",
-    ]
-    assert [line.split(" | ")[0] for line in second.splitlines() if line.startswith("| ")] == ["| row", "| chain"]
-    assert "Published: others have 500." in first
-    assert "Published" not in second
-
-
-def test_a_picture_is_below_the_table_of_its_environment():
-    rows, pictures = {"dqn": ROW, "chain": ROW | {"env": "Chain-v0"}}, {"Chain-v0": "pictures/chain.png"}
-    records = dict.fromkeys(rows, RECORDS["dqn"])
-    page = learn.page(rows, records, dict.fromkeys(rows, "a1b2"), {"pictures": pictures})
-    first, second = page.split("## Chain-v0\n")
-    assert "![" not in first
-    assert second.endswith("\n\n![Learning curves on Chain-v0](pictures/chain.png)\n")
-
-
 def test_each_row_is_a_valid_command_with_a_tuned_set_that_exists():
     table = yaml.safe_load(learn.TABLE.read_text())
     for row in table["rows"].values():
@@ -172,13 +130,6 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
     row = ROW | {"overrides": [["algo.lr=1", ["algo.tau=1"]], "mode=async"]}
     wanted = ["env=CartPole-v1", "algo=dqn", "seed=1", "total_env_steps=50000", "algo.lr=1", "algo.tau=1", "mode=async"]
     assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
-
-
-def test_a_row_without_a_threshold_shows_the_last_return():
-    records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "golden": "a1b2"}}}
-    line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a1b2"}, {}).splitlines()[-1]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[2:11] == ["-", "50,000", "-", "12.5", "12.5 to 12.5", "12.5", "50,064", "50,064", "300"]
 
 
 def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():

@@ -4,13 +4,14 @@ import os
 import re
 
 import pytest
-from composing import compose_plain
+from choices import some
+from composing import by_hydra, compose_plain
 from hydra.core.hydra_config import HydraConfig
 
 from drl_cli.errors import UsageError
 from drl_cli.settings.build import build
 from drl_cli.settings.compose import compose, composed, mapping, write_config
-from drl_cli.settings.conf import options
+from drl_cli.settings.conf import groups, options
 from drl_cli.settings.explain import tuned_line
 
 
@@ -21,15 +22,20 @@ from drl_cli.settings.explain import tuned_line
         ("env=CartPole-v1", "algo=dqn", "algo.lr=1e-2", "mode=single", "network.hidden=[16,16]"),
         ("algo=ppo", "tuned=none", "replay.max_staleness=3", "stop.return=1.5"),
         ("env=drl_cli.envs.probes:Counter-v0", "++env.kwargs.g=5", "algo.n_step=3", "replay=prioritized"),
+        ("env=CartPole-v1", "algo=r2d2", "network=gru", "optimizer=adamw"),
+        ("env=Acrobot-v1", "algo=qr_dqn", "replay=hindsight", "tuned=rainbow-CartPole-v1"),
     ],
 )
 def test_what_tests_compose_is_what_the_command_composes(overrides):
     assert compose_plain(*overrides) == mapping(overrides)
 
 
-def some(names, *always):
-    """Return the names as parameters of a test. Only `scripts/check all` tries the others."""
-    return [name if name in always else pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("group", [group for group in groups() if len(options(group)) > 1])
+def test_every_option_is_composed_as_hydra_does(group):
+    for option in options(group):
+        words = (f"{group}={option}", *([f"algo={option.partition('-')[0]}"] if group == "tuned" else []))
+        assert compose_plain(*words) == by_hydra(*words), option
 
 
 IMAGE_SETS = [name for name in options("tuned") if name.endswith("-images")]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from choices import some
+from composing import by_hydra
 from confs import algo_node
 
 import drl_cli
@@ -25,8 +27,8 @@ from drl_cli.settings.value_types import Group, group_of
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 TUNED = [name for name in options("tuned") if name != "none" and not name.endswith(("-images", "-mujoco"))]
-ONE_EACH = {name.partition("-")[0]: name for name in TUNED}.values()  # a set of each algorithm
-EVERY_SET = [name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in TUNED]
+FEW = ("dqn-MinAtar-Breakout", "ppo-CartPole-v1", "rainbow-CartPole-v1", "sac-LunarLanderContinuous")
+EVERY_SET = some(TUNED, *FEW)
 OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
 PACKAGE = Path(drl_cli.__file__).parent
 REPOSITORY = PACKAGE.parent
@@ -58,6 +60,12 @@ def number(value):
         return float(value)
     except (TypeError, ValueError):
         return value
+
+
+@pytest.fixture
+def composed():
+    """Hydra itself, because these tests are about the files that it reads."""
+    return by_hydra
 
 
 @pytest.mark.parametrize("place", range(max(len(options(group)) for group in COMPOSED)))

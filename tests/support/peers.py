@@ -1,9 +1,11 @@
-"""A group of learners in separate processes, which answer one call at a time."""
+"""Groups of learners: in threads, or in separate processes, which answer one call at a time."""
 
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+
+from drl_cli.testing.together import Together
 
 _mine = {}  # in a peer's process: its group
 
@@ -23,6 +25,13 @@ def peers(size, timeout_s=60.0):
     finally:
         for peer in executors:
             peer.shutdown(wait=False, cancel_futures=True)
+
+
+def together(function, *args):
+    """Return function(group, *args) of two learners in threads of this process."""
+    groups, results = Together.pair(), {}
+    groups[0].run(lambda rank: results.update({rank: function(groups[rank], *args)}))
+    return results[0], results[1]
 
 
 def on_group(function, *args):

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import COUNTER, workers
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
@@ -81,7 +82,7 @@ def watch(graph):
 
 
 @pytest.mark.parametrize("fetch", ["collect", "4", "episode"])
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize("proxies", some([0, 1], 1))
 def test_blocks_name_the_version_that_acted(build_graph, fetch, proxies):
     graph = build_graph(
         *(COUNTER, "mode=async", "worker.num=2", f"worker.fetch={fetch}", f"worker.proxies={proxies}"),

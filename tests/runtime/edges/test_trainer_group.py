@@ -142,6 +142,7 @@ def test_two_trainers_in_async(run_graph):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_two_trainers_on_policy(run_graph):
     args = ("algo=ppo", "algo.minibatch_size=8", "worker.num=2", "worker.block_rows=8", "total_env_steps=256")
     graph = run_graph(COUNTER, *args, "mode=async", "trainer.num=2", on_ray=True)

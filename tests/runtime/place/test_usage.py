@@ -166,6 +166,7 @@ def test_the_roles_of_a_run_on_ray(build_graph):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_the_roles_of_a_run_on_a_cluster(run_graph, monkeypatch, second_node, ray_cluster):
     """No role is a child of the main process, which sees itself alone: the roles report."""
     nodes = [ray_cluster.head_node.node_id, second_node.node_id]

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from choices import some
 from graphs import TINY, make_config, workers
 
 from drl_cli.optim.schedules import linear
@@ -11,7 +12,9 @@ from drl_cli.runtime.roles.exploration import all_exponents, average, describe, 
 from drl_cli.runtime.run_folder import run_record
 
 CHOOSE = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
-MODES = pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 2), ("async", 0), ("async", 2)])
+MODES = pytest.mark.parametrize(
+    ("mode", "proxies"), some([("single", 0), ("sync", 2), ("async", 0), ("async", 2)], ("single", 0), ("async", 2))
+)
 
 
 def ladder(value, num):
@@ -156,7 +159,7 @@ def test_an_algorithm_without_schedules_sends_no_values(build_graph):
     assert graph.learning.params_header.exploration == {}
 
 
-@pytest.mark.parametrize(("mode", "num"), [("single", 1), ("sync", 2), ("async", 4)])
+@pytest.mark.parametrize(("mode", "num"), some([("single", 1), ("sync", 2), ("async", 4)], ("async", 4)))
 def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     graph = run_graph(
         "env=CartPole-v1",

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from choices import some
 from counting import check_counter_rows
 from graphs import COUNTER, make_config, weights, workers
 
@@ -190,7 +191,7 @@ def managers(graph):
     return [shard.role for shard in graph.replay.shards]
 
 
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 2), ("async", 0)])
+@pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 2), ("async", 0)], ("sync", 2)))
 def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     graph = run_graph(
         *(COUNTER, f"mode={mode}", "worker.num=4", f"worker.proxies={proxies}", "replay.shards=3", "algo.n_step=3"),
@@ -210,7 +211,7 @@ def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     assert 0.8 * graph.progress.inserts < graph.progress.report(0.0)["replay/normalizer_count"] <= merged.count
 
 
-@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
+@pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0)], ("async", 0)))
 def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, proxies):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", *BOTH)
     published, acted = {}, []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from graphs import COUNTER, TINY, make_config
-from peers import on_group, peers
+from peers import together
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.api import Context
@@ -164,24 +164,16 @@ def train(group, when, calls):
     return calls, None
 
 
-@pytest.fixture(scope="module")
-def pair():
-    with peers(2) as ranks:
-        yield ranks
-
-
 @pytest.mark.parametrize(("when", "found"), [(0, 1), (2, 4), (5, 8), (65, 128), (128, 192)])
-def test_drift_is_found_at_powers_of_two_and_every_64th_call(pair, when, found):
+def test_drift_is_found_at_powers_of_two_and_every_64th_call(when, found):
     text = f"the trainers drifted apart: their parameters of 'second' differ by 0.25 after update {found}"
-    for call in [rank.submit(on_group, train, when, 200) for rank in pair]:
-        calls, error = call.result()
+    for calls, error in together(train, when, 200):
         assert calls == found
         assert error.startswith(text)
 
 
-def test_equal_trainers_never_drift(pair):
-    for call in [rank.submit(on_group, train, -1, 200) for rank in pair]:
-        assert call.result() == (200, None)
+def test_equal_trainers_never_drift():
+    assert together(train, -1, 200) == ((200, None), (200, None))
 
 
 class OwnStatistics(Algorithm):
@@ -207,6 +199,5 @@ def train_own_statistics(group):
         trainer.train(BatchTrainingData(0, 1, 5, 99), {"reward": rewards})
 
 
-def test_statistics_of_one_trainers_rows_are_drift(pair):
-    for call in [rank.submit(on_group, train_own_statistics) for rank in pair]:
-        call.result()
+def test_statistics_of_one_trainers_rows_are_drift():
+    together(train_own_statistics)

@@ -9,7 +9,6 @@ from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.roles import trajectory_manager as module
-from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.types import Column
 
@@ -46,17 +45,6 @@ def test_several_messages_are_inserted_in_order_and_one_that_is_repeated_is_refu
         manager.insert_all([message((1, 0, 0))], columns(8))
     with pytest.raises(ValueError, match="zip"):
         manager.insert_all([message((0, 0, 1)), message((1, 0, 1))], columns(8))
-
-
-def test_insert_counts_and_sample_fits_the_message():
-    manager = make()
-    assert manager.insert(message((0, 0, 0)), columns(0)) == 4
-    assert manager.insert(message((0, 0, 1)), columns(4)) == 8
-    assert manager.insert(message((1, 0, 0)), columns(8)) == 12
-    header, batch = manager.sample(SampleBatch(50, 16))
-    assert header == BatchTrainingData(0, 50, 16, 12)
-    assert batch["id"].shape == (50, 16)
-    assert set(np.unique(batch["id"])) == set(range(2, 12))  # 0 and 1 were overwritten
 
 
 def test_a_batch_header_has_origin_and_time(monkeypatch):
@@ -112,13 +100,3 @@ def test_read_only_messages_are_accepted():
     manager.update_priorities(UpdatePriority(0, header.row_ids, priorities))
     rated = manager.table.sampler.tree.values[np.unique(header.row_ids)]
     assert rated == pytest.approx(np.full(len(rated), 3.0), rel=1e-5)
-
-
-def test_moments_cover_all_inserted_rows():
-    store = RingStore({"obs": Column((), "float32"), "reward": Column((), "float32")}, 10)
-    table = ReplayTable(store, Uniform(np.random.default_rng(0)))
-    manager = TrajectoryManager(table, layout=Layout({"": ()}, True))
-    for number, reward in enumerate((2.0, 4.0)):
-        rows = {"obs": np.arange(4, dtype=np.float32), "reward": np.full(4, reward, np.float32)}
-        manager.insert(message((0, 0, number)), rows)
-    assert (manager.moments.count, manager.moments.mean.tolist()) == (8, [1.5, 3.0])

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from choices import some
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config, workers
 
@@ -136,7 +137,7 @@ def test_an_error_of_the_policy_is_not_blamed_on_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["raise", "nan_obs", "shape", "reset", "hang"])
-@pytest.mark.parametrize(("mode", "n_step", "proxies"), [("single", 1, 0), ("sync", 3, 1)])
+@pytest.mark.parametrize(("mode", "n_step", "proxies"), some([("single", 1, 0), ("sync", 3, 1)], ("sync", 3, 1)))
 def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
     """Every environment and every replacement fails at its 40th step."""
     args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
@@ -174,7 +175,7 @@ def test_rollouts_of_a_run_are_exact(build_graph):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("fault", ["raise", "hang"])
+@pytest.mark.parametrize("fault", some(["raise", "hang"], "hang"))
 def test_async_on_ray(run_graph, caplog, tmp_path, fault):
     """After a hang only the environment is replaced, not the worker."""
     file = f"+env.kwargs.file={tmp_path / 'once'}" if fault == "hang" else "worker.max_restarts=100"

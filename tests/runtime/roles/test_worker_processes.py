@@ -25,7 +25,7 @@ def check_rows(graph, may_miss=0):
     check_counter_rows(rows, 1, 0.99, graph.progress.env_steps, may_miss)
 
 
-def test_ten_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplog):
+def test_four_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplog):
     args = ("mode=async", "worker.num=2", "total_env_steps=1000000", "replay.capacity=200000")
     graph = build_graph(COUNTER, *args, on_ray=True)
     killed, blocks = [], Counter()
@@ -33,7 +33,7 @@ def test_ten_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplo
     def kill(header):
         blocks.update((block.worker, block.incarnation, block.number) for block in header.blocks)
         worker, incarnation = header.blocks[0].worker, header.blocks[0].incarnation
-        if len(graph.pool.restart_seconds) == 10:
+        if len(graph.pool.restart_seconds) == 4:
             graph.stop("signal")
         elif len(killed) == len(graph.pool.restart_seconds) and worker == len(killed) % 2:
             os.kill(process(graph, f"worker-{worker}"), signal.SIGKILL)
@@ -42,12 +42,12 @@ def test_ten_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplo
     on_collected(graph, kill)
     graph.run()
     graph.finish()
-    assert killed == [(worker, incarnation) for incarnation in range(5) for worker in range(2)]
-    assert graph.progress.worker_restarts == 10
-    assert [member.incarnation for member in graph.pool.members] == [5, 5]
+    assert killed == [(worker, incarnation) for incarnation in range(2) for worker in range(2)]
+    assert graph.progress.worker_restarts == 4
+    assert [member.incarnation for member in graph.pool.members] == [2, 2]
     assert set(blocks.values()) == {1}
-    pattern = re.compile(r"worker [01] died \(its process ended unexpectedly\), restarted [1-5]/10 in \d+\.\d s")
-    assert sum(bool(pattern.fullmatch(line)) for line in caplog.messages) == 10
+    pattern = re.compile(r"worker [01] died \(its process ended unexpectedly\), restarted [12]/10 in \d+\.\d s")
+    assert sum(bool(pattern.fullmatch(line)) for line in caplog.messages) == 4
     check_rows(graph)
 
 
@@ -81,6 +81,7 @@ def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplo
     check_rows(graph)
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_trainer_is_named_although_workers_answer(build_graph):
     args = ("mode=async", "orchestrator.limiter=none", "orchestrator.stall_s=5", "total_env_steps=1000000")
     graph = build_graph(COUNTER, *args, "replay.capacity=1000000", on_ray=True)
