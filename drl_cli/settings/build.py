@@ -20,8 +20,6 @@ from drl_cli.settings.value_types import MISSING, Group, group_of
 def build(node: Mapping[str, Any]) -> Config:
     """Return the config of a run. Raise UsageError with every problem in `node`."""
     algo = config_class(str(node.get("algo", {}).get("name")))
-    known = {key: value for key, value in default_values(algo).items() if value != MISSING}
-    node = {**node, "algo": {**known, **node["algo"]}}
     problems, config = Problems(), None
     if lacking := _lacking(node):
         algo_node, replay = node["algo"], node["replay"]
@@ -71,6 +69,10 @@ def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
         if name in groups and name != "algo" and isinstance(group, Mapping):
             option = str(group.get("sampler", option)) if name == "replay" else option
             filled[name] = {**option_values(name, option), **group}
+    algo = filled.get("algo")
+    if isinstance(algo, Mapping):
+        values = default_values(config_class(str(algo.get("name"))))
+        filled["algo"] = {**{key: value for key, value in values.items() if value != MISSING}, **algo}
     return filled
 
 
