@@ -41,7 +41,8 @@ replay=sequences, columns are `[B, L, ...]` with 1-step rewards, and `valid` is 
 class AlgoConfig:
     """Options that every algorithm has; derive your Config from it.
 
-    Every field needs a type. It also needs a default value, unless a yaml file sets the field. Workers compute
+    Every field needs a type. It also needs a default value, unless a yaml file sets the field. The built-in algorithms
+    have all default values in conf/algo/*.yaml, and classes derived from their Config inherit these. Workers compute
     n-step rewards from `gamma` and `n_step`, so batches already contain n-step rewards. Only sequences contain 1-step
     rewards, from which Learner computes n-step rewards in the trainer.
     """
