@@ -10,13 +10,13 @@ docs/add-an-algorithm.md shows a complete algorithm. Importing this module does 
 
 from typing import TYPE_CHECKING, Any
 
+from drl_cli.algos import context as _context
 from drl_cli.algos.base import AlgoConfig as AlgoConfig
 from drl_cli.algos.base import Algorithm as Algorithm
 from drl_cli.algos.base import Batch as Batch
 from drl_cli.algos.base import Counts as Counts
 from drl_cli.algos.base import Policy as Policy
 from drl_cli.algos.base import Update as Update
-from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.on_policy.rewards.stream import Reward as Reward
 from drl_cli.algos.on_policy.rewards.stream import RewardStream as RewardStream
 from drl_cli.algos.policy import RandomActions as RandomActions
@@ -50,7 +50,7 @@ from drl_cli.utils.ranges import NonNegative as NonNegative
 from drl_cli.utils.ranges import Positive as Positive
 from drl_cli.utils.ranges import Range as Range
 
-Context = AlgoContext
+Context = _context.AlgoContext
 losses = public
 
 if TYPE_CHECKING:

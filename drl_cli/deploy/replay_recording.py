@@ -9,7 +9,6 @@ import numpy as np
 from drl_cli.data.write import Episode
 from drl_cli.envs.recorded import StepMap
 from drl_cli.errors import UsageError
-from drl_cli.replay.config import UniformConfig
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import read_manifest
 from drl_cli.runtime.files.replay_files import saved_rows
@@ -18,19 +17,10 @@ from drl_cli.types import Array, Columns, EnvSpec, leaves
 
 def check_replay(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if the run's replay does not hold single steps in order."""
-    replay = config.replay
-    reason = None
-    if not isinstance(replay, UniformConfig):
-        reason = f"{config.algo_name}'s replay is a queue that keeps no transitions"
-    elif replay.rows == "sequences":
-        reason = "replay.rows=sequences holds sequences"
-    elif config.algo.n_step > 1 and not replay.is_indexed:
-        reason = f"algo.n_step={config.algo.n_step} holds sums of rewards; a run with algo.n_step=1 holds single steps"
-    elif replay.remover == "random":
-        reason = "replay.remover=random mixes the order of the steps"
-    elif config.stackings(spec):
+    reason = config.replay.lacks_steps(config.algo.n_step)
+    if reason is None and config.stackings(spec):
         reason = "images are stored as frames"
-    elif config.env.reward_clip is not None:
+    elif reason is None and config.env.reward_clip is not None:
         reason = f"env.reward_clip={config.env.reward_clip:g} has changed the rewards"
     if reason is not None:
         raise UsageError(f"replay=true: {reason}. To record episodes of the policy: drl-record run=RUN episodes=100")

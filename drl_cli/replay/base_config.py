@@ -76,6 +76,10 @@ class ReplayConfig:
         """Whether the table serves all rows in order, and only rows that are not too old."""
         return False
 
+    def lacks_steps(self, n_step: int) -> str | None:
+        """Return why the rows of a table are not single steps in order of time, or None if they are."""
+        return f"replay={self.option} is a queue that keeps no transitions"
+
     @property
     def servings(self) -> int:
         """How often a queue serves each row."""

@@ -66,6 +66,13 @@ class UniformConfig(ReplayConfig):
         """Whether the table stores single steps, and builds the rows of a batch by an index."""
         return self.rows in ("windows", "hindsight")
 
+    def lacks_steps(self, n_step: int) -> str | None:
+        if self.rows == "sequences":
+            return "replay.rows=sequences holds sequences"
+        if n_step > 1 and not self.is_indexed:
+            return f"algo.n_step={n_step} holds sums of rewards; a run with algo.n_step=1 holds single steps"
+        return "replay.remover=random mixes the order of the steps" if self.remover == "random" else None
+
     @property
     def row_stride(self) -> int:
         return self.seq_len - self.overlap if self.rows == "sequences" else 1

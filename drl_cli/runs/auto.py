@@ -15,7 +15,7 @@ from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults
 from drl_cli.settings.env_names import typed_spec, typed_values
-from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
+from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
 FALLBACK = "mrq"
 """The algorithm without a result: its one set of values learns discrete and continuous actions, vectors and images."""

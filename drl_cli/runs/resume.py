@@ -15,8 +15,8 @@ from drl_cli.runs.run import RUN_LOCK, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import groups
-from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.utils.files import lock
+from drl_cli.utils.hydra_grammar import unquoted
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.restore import Checkpoint

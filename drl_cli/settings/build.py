@@ -8,7 +8,7 @@ import yaml
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.errors import Problems, UsageError
-from drl_cli.replay.config import SAMPLERS, UniformConfig
+from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import built_in_parent, config_class, short_name
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
@@ -48,7 +48,7 @@ def _needs(algo: Mapping[str, Any], sampler: str, keys: Collection[str]) -> str:
     fits = [
         name
         for name in load_algorithm(str(algo["name"])).TABLES
-        if group_of(SAMPLERS.get(name, UniformConfig)).keys.keys() >= {*keys}
+        if group_of(SAMPLERS.get(name, SAMPLERS["uniform"])).keys.keys() >= {*keys}
     ]
     names = " and ".join(f"replay.{key}" for key in keys)
     advice = f"; say replay={fits[0]}" if fits else ""

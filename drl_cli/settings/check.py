@@ -17,11 +17,11 @@ from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
 from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
-from drl_cli.settings.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.settings.judge import problems_of
 from drl_cli.settings.options import warn_of_repeats
 from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
+from drl_cli.utils.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.spelling import did_you_mean, nearest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from drl_cli.errors import UsageError
 from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
-from drl_cli.settings.hydra_grammar import PROSE, unquoted
+from drl_cli.utils.hydra_grammar import PROSE, unquoted
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
 VALUE_FLAGS = {

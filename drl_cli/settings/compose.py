@@ -17,8 +17,8 @@ from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.env_names import default_algorithm, family_values
-from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.utils.files import replace_file
+from drl_cli.utils.hydra_grammar import is_open
 
 HYDRA_TEXTS = {
     r"In '(?P<file>.*?)': Could not \w+ '(?P<what>.*?)'": "{file}: there is no {what}",

@@ -5,7 +5,7 @@ import dataclasses
 from drl_cli.envs.config import NO_ENV
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
-from drl_cli.settings.hydra_grammar import is_sweep, unquoted
+from drl_cli.utils.hydra_grammar import is_sweep, unquoted
 
 
 def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:

@@ -22,9 +22,9 @@ from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defau
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import fill, measure, short_warm_up, with_short_warm_up
-from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
+from drl_cli.utils.hydra_grammar import unquoted
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
 """Groups whose files are a layer with the group's name. Files of other groups belong to the layer `default`."""

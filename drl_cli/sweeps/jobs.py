@@ -12,7 +12,6 @@ from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
-from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, start_here
 from drl_cli.sweeps.ranking import print_jobs
@@ -21,6 +20,7 @@ from drl_cli.sweeps.study import Trials
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.sweeps.table import SweepView
 from drl_cli.utils.files import lock
+from drl_cli.utils.hydra_grammar import unquoted
 
 
 def is_dry_run(options: Mapping[str, str], text: str) -> bool:

@@ -14,7 +14,6 @@ from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH
 from drl_cli.settings.description import Key
-from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.settings.judge import judge
 from drl_cli.settings.space import jobs as grid_jobs
 from drl_cli.settings.value_types import group_of
@@ -24,6 +23,7 @@ from drl_cli.sweeps.ranking import print_jobs, print_next
 from drl_cli.sweeps.search import new_search, resume_search
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils.hydra_grammar import unquoted
 
 SWEEP_OPTIONS = ("resume", "dry_run", "sweep", "hpo")
 """Keys and groups that configure the whole sweep and are not passed to its jobs."""
