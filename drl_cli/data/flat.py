@@ -52,7 +52,6 @@ class FlatRecording(Recording):
         self._rows: Array | None = None  # the row of each step, if steps were left out
         if not self._next_obs:
             is_left_out, truncated = truncated, np.append(truncated[1:], False)
-            truncated &= ~(terminated | is_left_out)
             self._rows = np.arange(rows)[~is_left_out]
             reward, terminated, truncated = reward[self._rows], terminated[self._rows], truncated[self._rows]
         self.reward, self.terminated = reward, terminated

@@ -134,8 +134,7 @@ class MinariRecording(Recording):
                 self._kept[i] = episode
         self.stamp = str(checksum)
         self._ends = np.cumsum([len(reward) for reward in flags[0][1:]], dtype=np.int64)
-        self.reward, self.terminated, truncated = map(np.concatenate, flags)
-        self.truncated = truncated & ~self.terminated
+        self.reward, self.terminated, self.truncated = map(np.concatenate, flags)
 
     def _episode(self, i: int, found: dict[str, Any], steps: int) -> _Episode:
         """Return an episode. Raise DatasetError if its arrays have other lengths."""

@@ -329,3 +329,16 @@ def test_an_environment_that_minari_cant_make_is_recorded(tmp_path):
     spec = gymnasium.envs.registration.EnvSpec("Own-v0", entry_point=lambda: None)
     write(tmp_path / "x", Header("my_mod:Own-v0", SPACES["box"], spec), episodes("box"))
     assert open_dataset(str(tmp_path / "x")).facts.env == "my_mod:Own-v0"
+
+
+@pytest.mark.parametrize("name", ["a.npz", "b"])
+def test_what_fails_leaves_nothing_behind(tmp_path, name):
+    def failing():
+        yield from episodes("box")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        write(tmp_path / "there" / name, header("box"), failing())
+    with pytest.raises(DatasetError, match="no steps to record"):
+        write(tmp_path / "there" / name, header("box"), [])
+    assert not [*(tmp_path / "there").iterdir()]

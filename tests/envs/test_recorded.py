@@ -53,6 +53,10 @@ def test_the_inverse_of_the_action_map(space):
     np.testing.assert_allclose(back, actions, atol=1e-6)
     column = action_spec("x", space).column
     assert (back.shape[1:], back.dtype.name, clamped) == (column.shape, column.dtype, 0)
+    raw, given = StepMap.of_spaces("x", PLANE, space).raw_actions(actions), stacked(there(actions))
+    assert raw.keys() == given.keys()
+    for path in raw:
+        np.testing.assert_array_equal(raw[path], given[path])
 
 
 def test_values_outside_a_box_are_clamped_and_counted():
@@ -105,6 +109,10 @@ def test_rows_of_observations_are_those_of_the_environment(space):
         expected = np.stack([read(value, {})[path] for value in values]).astype(column.dtype)
         np.testing.assert_array_equal(rows[path], expected)
         assert rows[path].dtype == column.dtype
+    raw = StepMap(space, Discrete(4), spec).raw_obs(rows)
+    for path, part in stacked(values).items():
+        assert (raw[path].dtype, raw[path].shape) == (part.dtype, part.shape)
+        np.testing.assert_allclose(raw[path], part, rtol=1e-6)
 
 
 def test_masks_of_components():
