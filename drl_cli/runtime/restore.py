@@ -18,6 +18,7 @@ from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_a
 from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
+from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
 from drl_cli.runtime.orchestrator.saver import drop_drafts
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
@@ -129,6 +130,9 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         graph.limiter.load_state(checkpoint.state["limiter"])
         choices = checkpoint.state["shards"].items()
         graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
+    elif isinstance(graph.limiter, ReadLimiter):
+        graph.limiter.load_state(checkpoint.state["limiter"])
+        graph.limiter.lose()
     best = folder.parent / "best"
     if best.exists():  # a best model saved after this checkpoint stays the best
         found = read_manifest(best)

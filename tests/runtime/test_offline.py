@@ -96,6 +96,15 @@ def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, op
     assert weights(resumed) == weights(whole)
 
 
+@pytest.mark.parametrize("capacity", [2000, 160])
+def test_a_checkpoint_without_replay_has_its_dataset_read_again(run_graph, data, capacity):
+    options = (*OFFLINE, data, f"replay.capacity={capacity}", "checkpoint.replay=off")
+    half = run_graph(*options, "total_updates=20")
+    whole = run_graph(*options, run=half.folder)
+    assert (whole.progress.opt_steps, whole.progress.samples, whole.limiter.owed()) == (48, 48, 0)
+    assert len(table_of(whole)) == min(capacity, len(loaded(data)["rewards"]))
+
+
 def test_checkpoints_and_evaluations_follow_the_updates(run_graph, data):
     graph = run_graph(*OFFLINE, data, "checkpoint.period=20", "manage.eval_period=14", "checkpoint.keep_last=9")
     names = {path.name for path in (graph.folder / "checkpoints").glob("step_*") if not path.name.endswith("-best")}

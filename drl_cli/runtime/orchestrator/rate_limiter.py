@@ -140,7 +140,7 @@ class ReadLimiter:
     """Paces a run without workers: `fill` transitions are read, then `total` updates are made. See RateLimiter.
 
     If the table can't hold the whole dataset, `rows_per_update` more transitions are read for each update. Otherwise
-    `rows_per_update` is 0.
+    `rows_per_update` is 0. `missing` transitions are still to be read before the next update.
     """
 
     total: int
@@ -148,7 +148,15 @@ class ReadLimiter:
     rows_per_update: float = 0.0
     landed: int = 0
     samples: int = 0
+    missing: int = 0
     free: bool = False
+
+    def __post_init__(self) -> None:
+        self.missing = self.fill
+
+    def lose(self) -> None:
+        """Have the table filled again: a checkpoint did not contain its rows."""
+        self.landed, self.missing = self.landed - self.fill, self.fill
 
     def may_sample(self, batches: int) -> bool:
         return self.owed() >= batches
@@ -158,9 +166,9 @@ class ReadLimiter:
 
     def owed(self, rows: int = 0) -> int:
         """Return how many updates are due. 0 means that the reader has to read."""
-        ahead, left = self.landed + rows - self.fill, self.total - self.samples
-        if ahead < 0:
+        if self.missing > rows:
             return 0
+        ahead, left = self.landed + rows - self.fill, self.total - self.samples
         if not self.rows_per_update:
             return left
         return max(0, min(left, int((ahead + 1) / self.rows_per_update + ROUNDING) - self.samples))
@@ -170,6 +178,7 @@ class ReadLimiter:
 
     def land(self, issued: int, rows: int) -> None:
         self.landed += rows
+        self.missing = max(0, self.missing - rows)
 
     def issue_sample(self, batches: int) -> None:
         self.samples += batches
@@ -178,10 +187,10 @@ class ReadLimiter:
         self.samples -= asked - batches
 
     def state(self) -> dict[str, int]:
-        return {"landed": self.landed, "samples": self.samples}
+        return {"landed": self.landed, "samples": self.samples, "missing": self.missing}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        self.landed, self.samples = state["landed"], state["samples"]
+        self.landed, self.samples, self.missing = state["landed"], state["samples"], state["missing"]
 
 
 Limiter: TypeAlias = RateLimiter | QueueLimiter | ReadLimiter

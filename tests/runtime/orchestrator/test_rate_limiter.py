@@ -278,3 +278,16 @@ def test_a_read_limiter_goes_on_from_its_state():
     limiter.issue_sample(30)
     other.load_state(limiter.state())
     assert other == limiter
+
+
+def test_a_lost_table_is_filled_again_before_the_next_update():
+    limiter = ReadLimiter(500, 1000, 4.0)
+    limiter.land(64, 1400)
+    limiter.issue_sample(90)
+    due = limiter.owed()
+    assert due > 0
+    limiter.lose()
+    limiter.land(64, 999)
+    assert (limiter.owed(), limiter.may_collect(64)) == (0, True)
+    limiter.land(64, 1)
+    assert limiter.owed() == due
