@@ -14,7 +14,7 @@ def pace_problems(config: Config) -> list[str]:
     """Return a line for each setting with which the run would never train, would deadlock, or would lose data."""
     replay, envs = config.replay, config.worker.envs
     if config.is_offline:  # reading and updates take turns
-        return [*replay.problems(config.load)]
+        return [*replay.filled(config.load).problems(config.load)]
     if envs > max(replay.num_transitions, config.min_inserts):  # otherwise the capacity is the wrong value
         return [
             f"worker.envs={envs}: one step of all environments is a block of {envs} transitions, which does not fit "
