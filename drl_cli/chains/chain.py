@@ -12,11 +12,12 @@ conditions on the counts, such as the period of a delayed actor. Rare programs a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from drl_cli.chains.compiling import Compilation, NotCompiled
 from drl_cli.chains.program import Program
@@ -83,6 +84,16 @@ class Chain:
             if self._when.time == "before"
             else self._beside(sizes, columns, counts)
         )
+
+    def bound(self, columns: Columns, counts: Any = ()) -> Callable[[Sequence[Tensor]], Any] | None:
+        """Return the program as a function of columns of these sizes, without checks, or None if it is not compiled.
+
+        The function may be called until something changes that the update depends on, other than its columns.
+        """
+        variant = find(self._variants, sizes_of(columns), counts)
+        if variant is None or (program := variant.program) is None or variant.record.demands:
+            return None
+        return lambda tensors: variant.result(program(tensors, counts))
 
     def reset(self) -> None:
         """Forget all records and programs, and end compilations that still run."""

@@ -7,7 +7,7 @@ the update itself runs again, to notice if it has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -61,6 +61,21 @@ class Replays:
         with torch._C._AutoDispatchBelowAutograd():  # as the operations were recorded; saves a tenth of the time
             outputs = variant.replay(*columns.values(), *scalars)
         return variant.result(outputs)
+
+    def bound(self, columns: Columns, counts: Any = ()) -> Callable[[Sequence[Tensor]], Any] | None:
+        """Return the replay as a function of columns of these sizes, without checks, or None if it is not recorded.
+
+        The function may be called until something changes that the update depends on, other than its columns.
+        """
+        variant = None if recording() else find(self._variants, sizes_of(columns), counts)
+        if variant is None or (replay := variant.replay) is None or variant.log.scalars:
+            return None
+
+        def call(tensors: Sequence[Tensor]) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return variant.result(replay(*tensors))
+
+        return call
 
     def reset(self) -> None:
         """Forget all lists, because tensors were replaced."""

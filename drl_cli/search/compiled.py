@@ -14,10 +14,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from drl_cli.search.formulas import Gumbel
-from drl_cli.search.plain import Plain, Select
+from drl_cli.search.model import Embedding, Memory, check_shape, parts_of
+from drl_cli.search.plain import Plain
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 from drl_cli.utils.compiler import compiler, library_dir
@@ -33,44 +35,110 @@ class _Trees(ctypes.Structure):
     _fields_ = [(field.name, c_int64 if field.init else c_void_p) for field in fields(Trees)]
 
 
+class _Rule(ctypes.Structure):
+    _fields_ = [
+        ("is_gumbel", c_int64),
+        ("visit_init", c_double),
+        ("value_scale", c_double),
+        ("table", c_void_p),
+        ("considered", c_void_p),
+    ]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [
+        (name, c_int64 if name == "parts" else c_void_p) for name in ("parts", "stores", "selected", "added", "bytes")
+    ]
+
+
+class HostMemory(Memory):
+    """Embeddings on the CPU, which the kernel copies: `take` returns the same tensors each time."""
+
+    def __init__(self, root: Embedding, nodes: int) -> None:
+        super().__init__(root, nodes)
+        selected = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in self.parts]
+        self._selected: Embedding = tuple(selected) if self.is_tuple else selected[0]
+        num = len(self.parts)
+        self._kinds = [(part.shape, part.dtype) for part in self.parts]
+        self._kept: list[Tensor] = []
+        self._added = (c_void_p * num)()
+        self._arrays = (
+            (c_void_p * num)(*[store.data_ptr() for store in self.stores]),
+            (c_void_p * num)(*[part.data_ptr() for part in selected]),
+            self._added,
+            (c_int64 * num)(*[part[0].nbytes for part in selected]),
+        )
+        self.struct = _Memory(num, *[ctypes.addressof(array) for array in self._arrays])
+
+    def put(self, node: int, embedding: Embedding) -> None:
+        if node == 0:
+            super().put(node, embedding)
+            return
+        self._kept = []
+        for i, (part, (shape, dtype)) in enumerate(zip(parts_of(embedding), self._kinds, strict=True)):
+            check_shape("embedding", part, shape)
+            ready = (
+                part
+                if part.is_contiguous() and part.dtype == dtype and part.is_cpu
+                else part.to("cpu", dtype).contiguous()
+            )
+            self._kept.append(ready)  # until the kernel has copied it
+            self._added[i] = ready.data_ptr()
+
+    def take(self, rows: Tensor, action: Tensor) -> tuple[Embedding, Tensor]:
+        return self._selected, action
+
+
 class Compiled:
     """The steps of one search; `Plain` describes the methods."""
 
-    def __init__(self, trees: Trees, library: ctypes.CDLL) -> None:
+    def __init__(self, trees: Trees, library: ctypes.CDLL, memory: Memory) -> None:
         values = [getattr(trees, field.name) for field in fields(trees)]
-        self._arrays = values  # the kernel has their addresses, so they have to exist
-        self._trees = ctypes.byref(_Trees(*[x if isinstance(x, int) else x.ctypes.data for x in values]))
-        self._library = library
+        self._trees = _Trees(*[x if isinstance(x, int) else x.ctypes.data for x in values])
+        self._memory = memory.struct if isinstance(memory, HostMemory) else _Memory(0)
+        self._rule, self._library, self._size = _Rule(), library, (trees.roots, trees.actions)
+        self._kept: list[object] = [values, memory]  # the kernel has their addresses, so they have to exist
+        self._arguments = tuple([ctypes.addressof(struct) for struct in (self._trees, self._rule, self._memory)])
 
-    def grow(self, node: int, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> None:
+    def plant(self, logits: Tensor, value: Tensor) -> None:
+        self._library.plant(self._arguments[0], logits.data_ptr(), value.data_ptr())
+
+    def puct(self, exploration: Array) -> None:
+        self._kept.append(exploration)
+        self._rule.table = exploration.ctypes.data
+
+    def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
+        self._kept += [base, considered]
+        self._rule.is_gumbel, self._rule.visit_init, self._rule.value_scale = 1, rule.visit_init, rule.value_scale
+        self._rule.table, self._rule.considered = base.ctypes.data, considered.ctypes.data
+
+    def choose(self, simulation: int) -> None:
+        self._library.choose(*self._arguments, simulation)
+
+    def advance(self, node: int, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> None:
         addresses = reward.data_ptr(), discount.data_ptr(), logits.data_ptr(), value.data_ptr()
-        self._library.grow(self._trees, node, *addresses)
+        self._library.advance(*self._arguments, node, *addresses)
 
-    def puct(self, exploration: Array) -> Select:
-        self._arrays.append(exploration)
-        select, trees, table = self._library.select_puct, self._trees, exploration.ctypes.data
-        return lambda simulation: select(trees, table)
-
-    def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> Select:
-        select, first, row = self._library.select_gumbel, considered.ctypes.data, considered.strides[0]
-        self._arrays += [base, considered]
-        arguments = self._trees, rule.visit_init, rule.value_scale, base.ctypes.data
-        return lambda simulation: select(*arguments, first + simulation * row)
-
-    def finish_gumbel(self, rule: Gumbel, base: Array) -> tuple[Array, Array]:
-        action, policy = np.empty(len(base), np.int64), np.empty_like(base)
-        constants = rule.visit_init, rule.value_scale
-        self._library.finish_gumbel(self._trees, *constants, base.ctypes.data, action.ctypes.data, policy.ctypes.data)
+    def finish_gumbel(self) -> tuple[Array, Array]:
+        action, policy = np.empty(self._size[0], np.int64), np.empty(self._size)
+        self._library.finish_gumbel(*self._arguments[:2], action.ctypes.data, policy.ctypes.data)
         return action, policy
 
 
 Steps = Plain | Compiled
 
 
-def make_steps(trees: Trees) -> Steps:
-    """Return the compiled steps, or those in numpy where the kernel can't be compiled; a warning tells why."""
+def make_steps(trees: Trees, root: Embedding) -> tuple[Steps, Memory]:
+    """Return the steps in C++, or those in numpy if the kernel can't be compiled (a warning tells why), and the memory.
+
+    The kernel copies embeddings if all are on the CPU.
+    """
     library = load()
-    return Plain(trees) if library is None else Compiled(trees, library)
+    if library is None:
+        return Plain(trees), Memory(root, trees.nodes)
+    is_near = all(part.is_cpu for part in parts_of(root))
+    memory = HostMemory(root, trees.nodes) if is_near else Memory(root, trees.nodes)
+    return Compiled(trees, library, memory), memory
 
 
 @cache
@@ -82,12 +150,15 @@ def load() -> ctypes.CDLL | None:
         text = "The search runs in numpy and is about 10 times slower, because kernel.cpp was not compiled: %s"
         logging.getLogger(__name__).warning(text, _reason(error))
         return None
-    library.grow.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p]
-    library.select_puct.argtypes = [c_void_p, c_void_p]
-    library.select_gumbel.argtypes = [c_void_p, c_double, c_double, c_void_p, c_void_p]
-    library.finish_gumbel.argtypes = [c_void_p, c_double, c_double, c_void_p, c_void_p, c_void_p]
-    for function in (library.grow, library.select_puct, library.select_gumbel, library.finish_gumbel):
-        function.restype = None
+    pointers = [c_void_p] * 4
+    for name, arguments in {
+        "plant": [c_void_p, c_void_p, c_void_p],
+        "choose": [c_void_p, c_void_p, c_void_p, c_int64],
+        "advance": [c_void_p, c_void_p, c_void_p, c_int64, *pointers],
+        "finish_gumbel": pointers,
+    }.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
     return library
 
 

@@ -16,6 +16,19 @@ struct Trees {  // as in trees.py
     int64_t *row, *chosen;
 };
 
+struct Rule {  // `table` is `exploration` of formulas.py for PUCT, and noise + logits of the roots for Gumbel
+    int64_t is_gumbel;
+    double visit_init, value_scale;
+    const double* table;
+    const int32_t* considered;  // [simulations, B]
+};
+
+struct Memory {  // the tensors of the embeddings: of all nodes, of the selected nodes, and of new nodes
+    int64_t parts;
+    char **stores, **selected, **added;
+    const int64_t* bytes;  // of one node of one tree
+};
+
 static const double INFINITE = std::numeric_limits<double>::infinity();
 
 // Replace x, at most 0, by e^x. Compilers make vector instructions of the loop.
@@ -92,7 +105,7 @@ static void walk(const Trees& t, int64_t tree, const double* scores, Score score
 struct Sigma {
     double mixed, low, factor, most;
 
-    Sigma(const Trees& t, int64_t row, int64_t edge, double visit_init, double value_scale) {
+    Sigma(const Trees& t, int64_t row, int64_t edge, const Rule& rule) {
         const int32_t* visits = t.visits + edge;
         const double *q = t.q + edge, *prior = t.prior + edge;
         double weight = 0., weighted = 0., high = -INFINITE;
@@ -112,7 +125,7 @@ struct Sigma {
             low = prior[a] > 0. && completed < low ? completed : low;
             high = prior[a] > 0. && completed > high ? completed : high;
         }
-        factor = (visit_init + largest) * value_scale / (high - low > 1e-8 ? high - low : 1e-8);
+        factor = (rule.visit_init + largest) * rule.value_scale / (high - low > 1e-8 ? high - low : 1e-8);
         most = factor * (high - low);
     }
 
@@ -131,11 +144,8 @@ static inline void improved_policy(const Trees& t, const Sigma& sigma, int64_t e
     for (int64_t a = 0; a < t.actions; a++) policy[a] *= sum;
 }
 
-extern "C" {
-
-void grow(const Trees* trees, int64_t node, const float* reward, const float* discount, const float* logits,
-          const float* value) {
-    const Trees& t = *trees;
+static void grow(const Trees& t, int64_t node, const float* reward, const float* discount, const float* logits,
+                 const float* value) {
     for (int64_t tree = 0; tree < t.roots; tree++) {
         const int64_t i = tree * t.nodes + node;
         softmax(logits + tree * t.actions, t.prior + i * t.actions, t.actions);
@@ -151,8 +161,7 @@ void grow(const Trees* trees, int64_t node, const float* reward, const float* di
     }
 }
 
-void select_puct(const Trees* trees, const double* exploration) {
-    const Trees& t = *trees;
+static void select_puct(const Trees& t, const double* exploration) {
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
         const double low = t.low[tree], high = t.high[tree], width = high > low ? high - low : 1.;
@@ -167,15 +176,13 @@ void select_puct(const Trees* trees, const double* exploration) {
     }
 }
 
-void select_gumbel(const Trees* trees, double visit_init, double value_scale, const double* base,
-                   const int32_t* considered) {
-    const Trees& t = *trees;
+static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* considered) {
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
         walk(t, tree, scores.data(), [&](int64_t row, int64_t edge) {
             const int32_t* visits = t.visits + edge;
-            const double *q = t.q + edge, *prior = t.prior + edge, *noisy = base + tree * t.actions;
-            const Sigma sigma(t, row, edge, visit_init, value_scale);
+            const double *q = t.q + edge, *prior = t.prior + edge, *noisy = rule.table + tree * t.actions;
+            const Sigma sigma(t, row, edge, rule);
             if (row == tree * t.nodes) {
                 for (int64_t a = 0; a < t.actions; a++) {
                     const bool is_considered = prior[a] > 0. && visits[a] == considered[tree];
@@ -191,17 +198,50 @@ void select_gumbel(const Trees* trees, double visit_init, double value_scale, co
     }
 }
 
-void finish_gumbel(const Trees* trees, double visit_init, double value_scale, const double* base, int64_t* action,
-                   double* policy) {
+extern "C" {
+
+// Make the roots.
+void plant(const Trees* trees, const float* logits, const float* value) {
+    grow(*trees, 0, nullptr, nullptr, logits, value);
+}
+
+// Select the actions of a simulation, and copy the embeddings of the selected nodes.
+void choose(const Trees* trees, const Rule* rule, const Memory* memory, int64_t simulation) {
+    const Trees& t = *trees;
+    if (rule->is_gumbel)
+        select_gumbel(t, *rule, rule->considered + simulation * t.roots);
+    else
+        select_puct(t, rule->table);
+    for (int64_t i = 0; i < memory->parts; i++) {
+        const int64_t bytes = memory->bytes[i];
+        for (int64_t tree = 0; tree < t.roots; tree++)
+            std::memcpy(memory->selected[i] + tree * bytes, memory->stores[i] + t.row[tree] * bytes, bytes);
+    }
+}
+
+// Add a node with its embedding to each tree, and choose for the next simulation.
+void advance(const Trees* trees, const Rule* rule, const Memory* memory, int64_t node, const float* reward,
+             const float* discount, const float* logits, const float* value) {
+    const Trees& t = *trees;
+    for (int64_t i = 0; i < memory->parts; i++) {
+        const int64_t bytes = memory->bytes[i];
+        for (int64_t tree = 0; tree < t.roots; tree++)
+            std::memcpy(memory->stores[i] + (tree * t.nodes + node) * bytes, memory->added[i] + tree * bytes, bytes);
+    }
+    grow(t, node, reward, discount, logits, value);
+    if (node + 1 < t.nodes) choose(trees, rule, memory, node);
+}
+
+void finish_gumbel(const Trees* trees, const Rule* rule, int64_t* action, double* policy) {
     const Trees& t = *trees;
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
         const int64_t row = tree * t.nodes, edge = row * t.actions;
         const int32_t *visits = t.visits + edge, most = *std::max_element(visits, visits + t.actions);
-        const Sigma sigma(t, row, edge, visit_init, value_scale);
+        const Sigma sigma(t, row, edge, *rule);
         for (int64_t a = 0; a < t.actions; a++) {
             const bool is_last = t.prior[edge + a] > 0. && visits[a] == most;
-            scores[a] = is_last ? base[tree * t.actions + a] + sigma(visits[a], t.q[edge + a]) : -INFINITE;
+            scores[a] = is_last ? rule->table[tree * t.actions + a] + sigma(visits[a], t.q[edge + a]) : -INFINITE;
         }
         action[tree] = first_best(scores.data(), t.actions);
         improved_policy(t, sigma, edge, policy + tree * t.actions);

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from drl_cli.search.model import Embedding, Model
+from drl_cli.chains.chain import Chain
+from drl_cli.chains.replays import Replays
+from drl_cli.search.model import Embedding, Model, parts_of
 
 Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Embedding]
-Repeat = Callable[[Callable[[Any, Any], Outputs]], Callable[[Any], Outputs]]  # Any: columns and counts, as in chains
 
 
 class Repeated:
-    """The model, with `recurrent` called by `chains.replays.Replays` or `chains.chain.Chain`.
+    """The model, with `recurrent` called by a `Replays` or a `Chain`, which `repeat` makes.
 
         Repeated(model, lambda call: Replays(call, model))
         Repeated(model, lambda call: Chain(call, model, When("before")))
 
     The model's tensors have to stay at their places in memory, and `recurrent` must not depend on anything but its
-    arguments and these tensors. Keep the object for many searches: each batch size is recorded once.
+    arguments and these tensors. Keep the object for many searches: each batch size is recorded once. `root` begins a
+    search, in which all calls have the same sizes.
     """
 
-    def __init__(self, model: Model, repeat: Repeat) -> None:
-        self._model, self._is_tuple, self.root = model, False, model.root
+    def __init__(self, model: Model, repeat: Callable[[Callable[[Any, Any], Outputs]], Replays | Chain]) -> None:
+        self._model, self._is_tuple = model, False
         self._call = repeat(self._recurrent)
+        self._bound: Callable[[Sequence[Tensor]], Outputs] | None = None
+
+    def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:
+        self._bound = None
+        return self._model.root(obs)
 
     def recurrent(self, embedding: Embedding, action: Tensor) -> Outputs:
+        if self._bound is not None:
+            return self._bound((action, *embedding) if self._is_tuple else (action, embedding))  # type: ignore[arg-type]
         self._is_tuple = isinstance(embedding, tuple)
-        parts = embedding if isinstance(embedding, tuple) else (embedding,)
-        return self._call({"action": action} | {str(i): part for i, part in enumerate(parts)})
+        columns = {"action": action} | {str(i): part for i, part in enumerate(parts_of(embedding))}
+        outputs: Outputs = self._call(columns)
+        self._bound = self._call.bound(columns)
+        return outputs
 
     def _recurrent(self, columns: Any, counts: Any) -> Outputs:
         action, *parts = columns.values()

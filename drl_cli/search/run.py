@@ -14,8 +14,7 @@ from torch import Tensor
 from drl_cli.search import formulas
 from drl_cli.search.compiled import Steps, make_steps
 from drl_cli.search.formulas import GUMBEL, PUCT, Gumbel, Puct
-from drl_cli.search.model import Embedding, Memory, Model
-from drl_cli.search.plain import Select
+from drl_cli.search.model import Embedding, Memory, Model, check_shape
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 
@@ -59,8 +58,8 @@ def puct(
     if noise is not None:
         allowed = np.where(prior > 0.0, noise, 0.0)
         prior[:] = (1.0 - rule.noise_share) * prior + rule.noise_share * allowed / allowed.sum(-1, keepdims=True)
-    exploration = formulas.exploration(rule, trees.nodes)
-    _simulate(model, trees, steps, memory, steps.puct(exploration))
+    steps.puct(formulas.exploration(rule, trees.nodes))
+    _simulate(model, trees, steps, memory)
     visits = trees.visits[:, 0]
     policy = visits / simulations if simulations else prior.copy()
     return Found(policy.argmax(-1), policy, trees.value, visits, trees.q[:, 0], root, trees)
@@ -80,8 +79,9 @@ def gumbel(
         base = np.where(prior > 0.0, noise + np.log(prior), -np.inf)
     num = np.minimum((prior > 0.0).sum(-1), rule.considered)
     considered = np.array([formulas.halving(k, simulations) for k in num.tolist()], np.int32).T.copy()
-    _simulate(model, trees, steps, memory, steps.gumbel(rule, base, considered))
-    action, policy = steps.finish_gumbel(rule, base)
+    steps.gumbel(rule, base, considered)
+    _simulate(model, trees, steps, memory)
+    action, policy = steps.finish_gumbel()
     return Found(action, policy, trees.value, trees.visits[:, 0], trees.q[:, 0], root, trees)
 
 
@@ -105,39 +105,37 @@ def _plant(model: Model, obs: Any, simulations: int, legal: Array | None) -> tup
     with torch.no_grad():
         root, logits, value = model.root(obs)
     trees = Trees(value.shape[0], simulations + 1, logits.shape[-1])
+    logits, value = _on_host("logits", logits, (trees.roots, trees.actions)), _on_host("value", value, (trees.roots,))
     if legal is not None:
         if not legal.any(-1).all():
             raise ValueError(f"root {int(legal.any(-1).argmin())} of the search has no legal action")
-        logits = logits.cpu().masked_fill(~torch.from_numpy(legal), -torch.inf)
-    steps, memory = make_steps(trees), Memory(root, trees.nodes)
-    steps.grow(0, *_outputs(trees, value, value, logits, value))
+        logits = logits.masked_fill(~torch.from_numpy(legal), -torch.inf)
+    steps, memory = make_steps(trees, root)
+    steps.plant(logits, value)
     return trees, steps, memory, root
 
 
 @torch.no_grad()
-def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory, select: Select) -> None:
+def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory) -> None:
     """Grow all trees by one node for each simulation."""
+    if trees.nodes == 1:
+        return
     rows, actions = torch.from_numpy(trees.row), torch.from_numpy(trees.chosen)
-    for node in range(1, trees.nodes):
-        select(node - 1)
-        row, action = (rows, actions) if memory.is_near else (rows.to(memory.device), actions.to(memory.device))
-        *outputs, embedding = model.recurrent(memory.take(row), action)
-        memory.put(node, embedding)
-        steps.grow(node, *_outputs(trees, *outputs))
-
-
-def _outputs(trees: Trees, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """Return what a model returned as contiguous float32 on the CPU. Raise ValueError if a shape is wrong."""
     roots, edges = (trees.roots,), (trees.roots, trees.actions)
-    return (
-        _output("reward", reward, roots),
-        _output("discount", discount, roots),
-        _output("logits", logits, edges),
-        _output("value", value, roots),
-    )
+    steps.choose(0)
+    for node in range(1, trees.nodes):
+        reward, discount, logits, value, embedding = model.recurrent(*memory.take(rows, actions))
+        memory.put(node, embedding)
+        steps.advance(
+            node,
+            _on_host("reward", reward, roots),
+            _on_host("discount", discount, roots),
+            _on_host("logits", logits, edges),
+            _on_host("value", value, roots),
+        )
 
 
-def _output(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if x.shape != shape:
-        raise ValueError(f"the model's {name} has the shape {[*x.shape]}, but the search needs {[*shape]}")
+def _on_host(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return what a model returned as contiguous float32 on the CPU. Raise ValueError if the shape is wrong."""
+    check_shape(name, x, shape)
     return x if x.is_contiguous() and x.dtype == torch.float32 and x.is_cpu else x.to("cpu", torch.float32).contiguous()

@@ -92,7 +92,6 @@ def ours(args: argparse.Namespace) -> tuple[dict[str, Search], TorchModel]:
     from drl_cli.chains.replays import Replays
     from drl_cli.chains.when import When
     from drl_cli.search import compiled, run
-    from drl_cli.search.plain import Plain
     from drl_cli.search.repeated import Repeated
 
     plain = TorchModel(args)
@@ -102,7 +101,7 @@ def ours(args: argparse.Namespace) -> tuple[dict[str, Search], TorchModel]:
     elif args.side == "replayed":
         model = Repeated(plain, lambda call: Replays(call, None))
     if args.side == "numpy":
-        run.make_steps = Plain
+        compiled.load = lambda: None
     elif compiled.load() is None:
         raise SystemExit("the kernel was not compiled")
     timed, random = Timed(model, plain), np.random.default_rng(0)

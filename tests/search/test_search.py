@@ -164,7 +164,7 @@ def test_without_a_compiler_the_search_runs_in_numpy_and_a_warning_tells(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     found: Found = run.puct(Tables(0), torch.tensor([1]), 10)
-    assert isinstance(compiled.make_steps(found.trees), Plain)
+    assert isinstance(compiled.make_steps(found.trees, found.root)[0], Plain)
     assert "search runs in numpy" in caplog.text
     assert "no-such-compiler" in caplog.text
     assert len(caplog.records) == 1

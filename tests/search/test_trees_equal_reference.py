@@ -10,7 +10,6 @@ from tree_reference import GumbelSearch, Node, PuctSearch, SampledSearch, Search
 
 from drl_cli.search import compiled, run
 from drl_cli.search.formulas import Gumbel
-from drl_cli.search.plain import Plain
 from drl_cli.search.run import Found
 from drl_cli.search.sampled import Sampled, draw_categorical
 from drl_cli.search.trees import Trees
@@ -19,7 +18,7 @@ from drl_cli.search.trees import Trees
 @pytest.fixture(params=["compiled", "plain"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(run, "make_steps", Plain)
+        monkeypatch.setattr(compiled, "load", lambda: None)
     elif compiled.load() is None:
         pytest.skip("no C++ compiler")
 
@@ -150,5 +149,5 @@ def test_numpy_and_c_make_equal_trees_bit_by_bit(actions: int, monkeypatch: pyte
         ]
 
     ours = search()
-    monkeypatch.setattr(run, "make_steps", Plain)
+    monkeypatch.setattr(compiled, "load", lambda: None)
     assert all(map(equal_bits, ours, search()))
