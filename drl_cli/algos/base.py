@@ -117,9 +117,11 @@ class Policy(ABC):
         """Return the same columns as `act`, with actions drawn uniformly from the action space."""
 
     def priorities(self, rows: Columns) -> Array:
-        """Return initial priorities, which are |TD error|: `[rows]`, or `[rows, seq_len]` for sequences.
+        """Return initial priorities `[rows]`, such as |TD error|, for n-step transitions `[rows, ...]`.
 
-        Only replay.initial_priority=worker needs this method.
+        The rows have the extra columns of `act`, too. With windows, the rows are also n-step transitions, although replay
+        stores single steps: a window begins with the priority of its first step. Only replay.initial_priority=worker
+        needs this method.
         """
         raise NotImplementedError
 

@@ -197,7 +197,7 @@ def memory_problems(config: Config) -> Iterator[str]:
         yield f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
     if is_sequences and config.algo.n_step > 1 and not issubclass(trains, Learner):
         yield f"algo.n_step={config.algo.n_step}: the steps of replay=sequences are single ones; say algo.n_step=1"
-    if is_sequences and config.worker_priorities:
+    if config.worker_priorities and (config.replay.table == "sequences" or (is_sequences and memory != "none")):
         yield "replay.initial_priority=worker: workers can't rate sequences; say replay.initial_priority=max"
     if memory != "none" and config.trainer.num > 1 and config.is_on_policy:
         yield f"network.memory={memory}: rollouts can't be shared by trainer.num={config.trainer.num}; say 1"

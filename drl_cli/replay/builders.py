@@ -19,6 +19,8 @@ class Builder(ABC):
     and treats the previous step as truncated. Rows of transitions have no column `valid`.
     """
 
+    prioritize: Prioritize | None = None
+
     def __init__(self, gamma: float, reward_scale: float = 1.0) -> None:
         self.gamma, self.reward_scale = gamma, reward_scale
         self._steps: list[Columns] = []
@@ -54,14 +56,20 @@ class NStepBuilder(Builder):
     A row's window contains n steps, or fewer if the episode ends. The reward is `reward_scale` times the sum of
     gamma^j r_j over the window. `next_obs`, `terminated` and `truncated` come from the last step of the window. The
     discount is gamma^length, or 0 if the episode terminated. A row is returned once its window is complete. The rows of
-    each environment are in order of time. With `prioritize`, rows have a column `priority`.
+    each environment are in order of time. With `prioritize`, rows have a column `priority`. With `returns_steps`, the
+    rows are single steps, and only their priorities come from the n-step transitions.
     """
 
     def __init__(
-        self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
+        self,
+        n_step: int,
+        gamma: float,
+        reward_scale: float = 1.0,
+        prioritize: Prioritize | None = None,
+        returns_steps: bool = False,
     ) -> None:
         super().__init__(gamma, reward_scale)
-        self.n_step, self.prioritize = n_step, prioritize
+        self.n_step, self.prioritize, self.returns_steps = n_step, prioritize, returns_steps
         self._emitted: list[Array] = []
 
     def append(self, step: Columns) -> None:
@@ -102,7 +110,12 @@ class NStepBuilder(Builder):
         }
         keep = max(0, len(self._steps) - (self.n_step - 1))
         self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
-        return rows if self.prioritize is None else rows | {"priority": self.prioritize(rows)}
+        rating = {} if self.prioritize is None else {"priority": self.prioritize(rows)}
+        if self.returns_steps:
+            rows |= {name: steps[name].take(first, 0) for name in rows.keys() & steps.keys()}
+            rows["reward"] = rewards.ravel().take(first)
+            rows["discount"] = np.where(rows["terminated"], 0.0, self.gamma).astype(np.float32)
+        return rows | rating
 
     @property
     def open_rows(self) -> int:

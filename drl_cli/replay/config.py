@@ -8,7 +8,7 @@ import numpy as np
 
 from drl_cli.replay.base import Load, Steps, Table
 from drl_cli.replay.base_config import ReplayConfig, Rows
-from drl_cli.replay.builders import Builder, Prioritize
+from drl_cli.replay.builders import Builder, NStepBuilder, Prioritize
 from drl_cli.replay.fifo_config import FifoConfig
 from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform, sampler_problems
@@ -103,7 +103,10 @@ class UniformConfig(ReplayConfig):
         return ReplayTable(store, sampler)
 
     def row_steps(self, n_step: int) -> int:
-        return self.seq_len if self.rows == "sequences" else 1 if self.is_indexed else n_step
+        if self.rows == "sequences":
+            return self.seq_len
+        is_rated = self.rows == "windows" and self.worker_priorities  # by the n-step returns
+        return 1 if self.is_indexed and not is_rated else n_step
 
     def num_rows_of(self, lengths: Array) -> int:
         if self.rows != "sequences":
@@ -130,6 +133,8 @@ class UniformConfig(ReplayConfig):
         if self.rows == "sequences":
             builder = SequenceBuilder(self.seq_len, self.burn_in, self.overlap, gamma, reward_scale, prioritize)
             return builder, self.burn_in + self.seq_len
+        if self.rows == "windows" and self.worker_priorities:
+            return NStepBuilder(n_step, gamma, reward_scale, prioritize, returns_steps=True), n_step - 1
         return super().make_builder(1 if self.is_indexed else n_step, gamma, reward_scale, prioritize)
 
     def table_schema(self, schema: Schema) -> Schema:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from drl_cli.replay.builders import Builder, Prioritize
+from drl_cli.replay.builders import Builder
 from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, split_frames
 from drl_cli.types import Array, Columns, State, column_name, nested, within
 
@@ -22,7 +22,7 @@ class FrameBuilder(Builder):
     `stackings` has the Stacking of each image part by path; columns without images stay unchanged. Successive
     observations are compared by content to find the frames that they share, so the images of a row are always exact. A
     block contains all frames of its rows. A frame that was also in the worker's last block keeps its id. The ids 0, 1,
-    ... are reserved for all-zero frames, one for each image part.
+    ... are reserved for all-zero frames, one for each image part. The builder's function `prioritize` gets whole images.
 
     Rows that are not complete yet contain no step older than the latest `open_steps` steps.
     """
@@ -35,9 +35,10 @@ class FrameBuilder(Builder):
         worker: int,
         incarnation: int,
         open_steps: int,
-        prioritize: Prioritize | None = None,
     ) -> None:
-        self.builder, self.codec, self.prioritize = builder, codec, prioritize
+        self.builder, self.codec, self.prioritize = builder, codec, builder.prioritize
+        if self.prioritize is not None:
+            builder.prioritize = self._rated
         self.columns = image_columns(stackings)
         self.parts = {path: _ImagePart(stacking, black) for black, (path, stacking) in enumerate(stackings.items())}
         self._next_id = ((worker + 1) << 16 | incarnation) << 32
@@ -62,9 +63,6 @@ class FrameBuilder(Builder):
         rows = self.builder.take()
         ids = np.unique(np.concatenate([rows[name].ravel() for name in self.columns]))
         packed = [self._packed[i] for i in ids.tolist()]
-        if self.prioritize is not None:
-            images = {name: self._images(stacking, rows[name]) for name, stacking in self.columns.items()}
-            rows["priority"] = self.prioritize({**rows, **images})
         latest = np.concatenate([*(part.ids.ravel() for part in self.parts.values()), *self._open])
         self._packed = self._black | {i: self._packed[i] for i in set(latest.tolist())}
         return {**rows, "frame_id": ids, **join_frames(packed)}
@@ -87,6 +85,12 @@ class FrameBuilder(Builder):
             if (name := column_name("obs", path)) in state:
                 part.load(state[name], state[column_name("ids", path)].copy())
         self.builder.load_state(within(state, "builder"))
+
+    def _rated(self, rows: Columns) -> Array:
+        """Return the priorities of rows with frame ids."""
+        assert self.prioritize is not None
+        images = {name: self._images(stacking, rows[name]) for name, stacking in self.columns.items()}
+        return self.prioritize(rows | images)
 
     def _images(self, stacking: Stacking, ids: Array) -> Array:
         """Return images `[..., *shape]` from the ids `[..., k]` of their frames."""

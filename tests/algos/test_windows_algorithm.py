@@ -105,19 +105,46 @@ def test_columns_of_another_shape_end_the_run(run_graph, monkeypatch):
 
 
 def test_every_sampled_step_gets_its_new_value(run_graph, monkeypatch):
-    """The new value is the reward of the step plus the number of the update, so that each value is of its own step."""
+    """The new value follows from the observation, so that each step shows whether it got its own value."""
     learn = my_windows.Algorithm.update
 
     def update(self, batch, counts):
-        number = (batch["obs"][..., 0] + 10) * batch["valid"]
+        number = (batch["obs"][..., 0] + 1000) * batch["valid"]
         return replace(learn(self, batch, counts), columns={"value": number})
 
     monkeypatch.setattr(my_windows.Algorithm, "update", update)
     graph = run_graph("env=CartPole-v1", f"algo={NAME}", "mode=single", "replay.capacity=300", "trainer.batch_size=32")
     rows = get(graph.replay.shards[0].call("contents"))
-    is_written = rows["value"] > 5
+    is_written = rows["value"] > 500
     assert is_written.mean() > 0.5
-    np.testing.assert_array_equal(rows["value"][is_written], rows["obs"][is_written, 0] + 10)
+    np.testing.assert_array_equal(rows["value"][is_written], rows["obs"][is_written, 0] + 1000)
+
+
+def test_workers_rate_windows_by_the_return(run_graph):
+    args = ("replay.rows=windows", "replay=prioritized", "replay.initial_priority=worker", "algo.n_step=3")
+    graph = run_graph(
+        "env=CartPole-v1", f"algo={NAME}", "mode=single", *args, "replay.alpha=1", "orchestrator.min_inserts=500"
+    )
+    shard = graph.replay.shards[0]
+    rows = get(shard.call("contents"))
+    values = shard.role.table.sampler.tree.values[: len(rows["reward"])]
+    assert len({*values.round(5).tolist()}) > 100  # every row has a priority of its own
+    assert rows["is_random"].sum() > 400
+    assert rows["reward"].max() == 1.0  # single steps
+
+
+def test_the_temperature_falls_over_the_run(run_graph, monkeypatch):
+    seen, act = [], my_windows.Policy.act
+
+    def spied(self, obs, last=None):
+        seen.append(self.exploration.get("temperature"))
+        return act(self, obs, last)
+
+    monkeypatch.setattr(my_windows.Policy, "act", spied)
+    run_graph("env=CartPole-v1", f"algo={NAME}", "mode=single", "total_env_steps=512", "worker.random_steps=64")
+    assert seen[0] > 0.8
+    assert 0.25 <= seen[-1] < 0.3
+    assert seen == sorted(seen, reverse=True)
 
 
 @pytest.mark.parametrize("wanted", ["no", "read", "written"])
@@ -125,7 +152,7 @@ def test_windows_have_the_state_of_each_step_on_demand(monkeypatch, wanted):
     monkeypatch.setattr(my_windows, "STEP_STATES", wanted == "read")
     monkeypatch.setattr(my_windows, "WRITES", ("state",) if wanted == "written" else ())
     monkeypatch.setattr(my_windows.Policy, "memory_size", 3)
-    columns = {"value": Column((), "float32"), "state": Column((3,), "float32")}
+    columns = {"value": Column((), "float32"), "is_random": Column((), "bool"), "state": Column((3,), "float32")}
     monkeypatch.setattr(my_windows.Policy, "extra_columns", staticmethod(lambda *args: columns))
     config = make_config("env=CartPole-v1", f"algo={NAME}", "replay.seq_len=5", *TINY)
     spec, num = read_spec(config.env), 40

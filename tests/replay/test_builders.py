@@ -221,3 +221,33 @@ def test_rollout_blocks_are_in_order_and_copied():
     assert [block["cut"].tolist() for block in blocks] == [[True], [True], [False, True]]
     blocks[-1]["obs"][:] = -1
     assert steps[-1]["obs"][0, 0] == 3
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("per_block", [1, 4])
+def test_single_steps_with_the_priorities_of_n_step_transitions(n_step, per_block):
+    """The steps are those of a builder of single steps, and the priorities those of a builder of n-step transitions."""
+
+    def rate(rows):
+        return rows["reward"] + 10 * rows["discount"] + rows["next_obs"][:, 0] + rows["terminated"] + rows["log_prob"]
+
+    rng, builders = np.random.default_rng(0), [NStepBuilder(1, 0.9, 2.0), NStepBuilder(n_step, 0.9, 2.0, rate)]
+    builders.append(NStepBuilder(n_step, 0.9, 2.0, rate, returns_steps=True))
+    taken = [[], [], []]
+    for time in range(40):
+        step = make_step(
+            time, rng.choice(4, 3, p=[0.85, 0.05, 0.05, 0.05]), rng.standard_normal(3), rng.random(3) < 0.95
+        )
+        for builder, rows in zip(builders, taken, strict=True):
+            builder.append({name: column.copy() for name, column in step.items()})
+            if time % per_block == per_block - 1:
+                rows.append(builder.take())
+    single, far, both = ({name: np.concatenate([r[name] for r in rows]) for name in rows[0]} for rows in taken)
+    count = len(both["obs"])
+    assert count == len(far["obs"])
+    order = {value: i for i, value in enumerate(single["obs"][:, 0].tolist())}
+    mine = [order[value] for value in both["obs"][:, 0].tolist()]
+    for name in single:
+        np.testing.assert_array_equal(both[name], single[name][mine], err_msg=name)
+    np.testing.assert_array_equal(both["priority"], far["priority"])
+    assert builders[2].open_rows == builders[1].open_rows

@@ -181,7 +181,7 @@ def test_tables_of_several_images_equal_a_plain_table(n_step, num_envs, blocks, 
     )
 
     def make_builder():
-        return FrameBuilder(NStepBuilder(n_step, 0.9), stackings, codec, 3, 0, n_step - 1, rate)
+        return FrameBuilder(NStepBuilder(n_step, 0.9, prioritize=rate), stackings, codec, 3, 0, n_step - 1)
 
     def tables(codec):
         inner = config.make_table(reference_schema(schema, stackings), np.random.default_rng(0), 9)

@@ -190,6 +190,32 @@ def test_windows_of_frames_equal_windows_of_whole_images():
     assert drawn["valid"].any(-1).all()
 
 
+def test_rows_keep_the_priorities_that_workers_gave_their_first_steps():
+    table, (block, versions) = make(PRIORITIZED), Steps().block(10)
+    priority = np.random.default_rng(0).random(30)
+    table.insert(block | {"priority": priority}, versions)
+    np.testing.assert_allclose(table.sampler.tree.values[:30], priority, atol=1e-5)
+
+
+def test_workers_rate_windows_of_images_by_n_step_transitions():
+    spec = image_spec(-1, 3)
+    stackings, codec, rng = make_stackings(spec), make_codec("none"), np.random.default_rng(0)
+
+    def rate(rows):
+        return (rows["reward"] + rows["next_obs"].reshape(len(rows["reward"]), -1).sum(1)).astype(np.float64)
+
+    steps, plain = ImageSteps(spec, 2, rng), NStepBuilder(3, GAMMA, prioritize=rate)
+    framing = FrameBuilder(NStepBuilder(3, GAMMA, prioritize=rate, returns_steps=True), stackings, codec, 0, 0, 2)
+    for _ in range(4):
+        for _ in range(5):
+            step = steps.step()
+            plain.append({name: column.copy() for name, column in step.items()})
+            framing.append(step)
+        rows, same = framing.take(), plain.take()
+        np.testing.assert_array_equal(rows["priority"], same["priority"])
+        assert len({*rows["priority"].tolist()}) > 3
+
+
 def test_a_sampler_from_outside_chooses_and_changes_windows():
     table, steps = make(dataclasses.replace(UNIFORM, sampler="outside.my_sampler:Hindsight")), Steps()
     table.insert(*steps.block(16))

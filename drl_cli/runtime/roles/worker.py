@@ -198,11 +198,10 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
         return policy.priorities(types.gathered(rows))
 
     stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
-    own = None if stackings else rate  # with stackings, the FrameBuilder adds the priorities
-    builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, own)
+    builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, rate)
     if stackings:
         codec = make_codec(replay.frame_codec)
-        return FrameBuilder(builder, stackings, codec, index, incarnation, open_steps, rate)
+        return FrameBuilder(builder, stackings, codec, index, incarnation, open_steps)
     return builder
 
 
