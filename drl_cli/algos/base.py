@@ -119,9 +119,9 @@ class Policy(ABC):
     def priorities(self, rows: Columns) -> Array:
         """Return initial priorities `[rows]`, such as |TD error|, for n-step transitions `[rows, ...]`.
 
-        The rows have the extra columns of `act`, too. With windows, the rows are also n-step transitions, although replay
-        stores single steps: a window begins with the priority of its first step. Only replay.initial_priority=worker
-        needs this method.
+        The rows have the extra columns of `act`, too. With replay=sequences, rows are `[rows, L, ...]` and priorities
+        `[rows, seq_len]`. With windows, replay stores single steps, and a window has the priority of its first step.
+        Only replay.initial_priority=worker needs this method.
         """
         raise NotImplementedError
 

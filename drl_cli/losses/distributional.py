@@ -28,11 +28,12 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
 
 
 def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
-    """Compute the same as `project` in numpy, for policies and finite rewards."""
+    """Compute the same as `project` in numpy, for policies."""
     gap = (support[-1] - support[0]) / (len(support) - 1)
     shifted = np.clip(backed_up(reward[:, None], discount[:, None], support, rescale), support[0], support[-1])
     shares = np.clip(1.0 - np.abs(shifted[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K, K]
     projected: Array = (probs[:, :, None] * shares).sum(1)
+    projected[~np.isfinite(reward)] = np.nan
     return projected
 
 

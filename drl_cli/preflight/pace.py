@@ -20,6 +20,12 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.envs={envs}: one step of all environments is a block of {envs} transitions, which does not fit "
             f"in replay.capacity={replay.num_transitions}; lower worker.envs"
         ]
+    if config.is_on_policy and envs > config.trainer.batch_size:
+        size = config.trainer.batch_size
+        return [
+            f"worker.envs={envs}: one step of a worker's environments is more than trainer.batch_size={size}, so that "
+            f"rollouts would have one step; say worker.envs={max(1, size // 16)}, or trainer.batch_size={16 * envs}"
+        ]
     own = list(replay.filled(config.load).problems(config.load))
     if own and replay.steps:  # the number of rows can't be computed
         return own

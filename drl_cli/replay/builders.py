@@ -21,6 +21,12 @@ class Builder(ABC):
 
     prioritize: Prioritize | None = None
 
+    def _rating(self, rows: Columns, shape: tuple[int, ...] = ()) -> Columns:
+        """Return the column `priority` `[rows, *shape]`, or {} without `prioritize`. It is not called without rows."""
+        if self.prioritize is None:
+            return {}
+        return {"priority": self.prioritize(rows) if num_rows(rows) else np.zeros((0, *shape), np.float32)}
+
     def __init__(self, gamma: float, reward_scale: float = 1.0) -> None:
         self.gamma, self.reward_scale = gamma, reward_scale
         self._steps: list[Columns] = []
@@ -110,7 +116,7 @@ class NStepBuilder(Builder):
         }
         keep = max(0, len(self._steps) - (self.n_step - 1))
         self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
-        rating = {} if self.prioritize is None else {"priority": self.prioritize(rows)}
+        rating = self._rating(rows)
         if self.returns_steps:
             rows |= {name: steps[name].take(first, 0) for name in rows.keys() & steps.keys()}
             rows["reward"] = rewards.ravel().take(first)

@@ -22,7 +22,7 @@ class FrameBuilder(Builder):
     `stackings` has the Stacking of each image part by path; columns without images stay unchanged. Successive
     observations are compared by content to find the frames that they share, so the images of a row are always exact. A
     block contains all frames of its rows. A frame that was also in the worker's last block keeps its id. The ids 0, 1,
-    ... are reserved for all-zero frames, one for each image part. The builder's function `prioritize` gets whole images.
+    ... are reserved for all-zero frames, one for each image part. The function `builder.prioritize` gets whole images.
 
     Rows that are not complete yet contain no step older than the latest `open_steps` steps.
     """

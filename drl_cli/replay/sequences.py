@@ -73,7 +73,7 @@ class SequenceBuilder(Builder):
         next_first, _ = self._next_row(self._age, len(self._steps))
         del self._steps[: int(np.maximum(next_first, len(self._steps) - self._age).min())]  # later rows need the rest
         self._rows = []
-        return rows if self.prioritize is None else rows | {"priority": self.prioritize(rows)}
+        return rows | self._rating(rows, (self.seq_len,))
 
     @property
     def open_rows(self) -> int:

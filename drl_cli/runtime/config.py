@@ -18,7 +18,7 @@ from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
-from drl_cli.utils.ranges import Count, DeviceName, Label, Natural
+from drl_cli.utils.ranges import Count, DeviceName, FolderPath, Label, Natural
 
 Mode = Literal["single", "sync", "async", "offline"]
 
@@ -48,7 +48,7 @@ class Config:
     total_updates: Count
     device: Annotated[str, DeviceName(("auto", "cpu", "cuda"))]
     precision: Literal["float32", "bf16"]
-    output_dir: str
+    output_dir: Annotated[str, FolderPath(())]
     load_weights: str | None
     resume: str | None
     from_config: str | None

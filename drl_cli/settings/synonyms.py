@@ -77,7 +77,7 @@ WORDS: Mapping[str, str] = {
     "trainer.batch_size": "batch train_batch_size bs train_batch_size_per_learner",
     "trainer.threads": "num_threads n_threads torch_threads n_jobs",
     "trainer.num": "num_trainers num_learners num_gpus gpus",
-    "trainer.compile": "torch_compile",
+    "trainer.compile": "torch_compile chain updates_per_graph",
     "device=cuda": "gpu cuda use_gpu use_cuda",
     "device=cpu": "cpu no_cuda",
     "precision=bf16": "amp fp16 bf16 half mixed_precision",

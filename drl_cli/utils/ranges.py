@@ -68,6 +68,19 @@ class ShortText(NameOrClass):
         return "1 to 60 letters, digits, spaces and . : / @ + = - _, and begin with a letter or a digit"
 
 
+@dataclass(frozen=True)
+class FolderPath(NameOrClass):
+    """Allows every text that is not empty."""
+
+    form = "text"
+
+    def __contains__(self, value: str) -> bool:
+        return bool(value.strip())
+
+    def __str__(self) -> str:
+        return "the path of a folder, such as . for this folder"
+
+
 Count: TypeAlias = Annotated[int, Range(least=1)]
 Natural: TypeAlias = Annotated[int, Range(least=0)]
 Positive: TypeAlias = Annotated[float, Range(above=0)]

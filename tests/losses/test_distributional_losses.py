@@ -92,6 +92,8 @@ def test_a_projection_does_not_hide_a_reward_that_is_not_finite(reward):
     out = project(probs, torch.tensor([reward, 9.0]), torch.tensor([0.9, 0.9]), support)
     assert out[0].isnan().all()
     assert out[1].tolist() == pytest.approx([0, 0, 1])
+    columns = {"reward": np.array([reward, 9.0]), "discount": np.array([0.9, 0.9])}
+    np.testing.assert_allclose(project_numpy(probs.numpy(), **columns, support=support.numpy()), out, atol=1e-6)
 
 
 def test_cross_entropy_literals_and_gradient():

@@ -251,3 +251,18 @@ def test_single_steps_with_the_priorities_of_n_step_transitions(n_step, per_bloc
         np.testing.assert_array_equal(both[name], single[name][mine], err_msg=name)
     np.testing.assert_array_equal(both["priority"], far["priority"])
     assert builders[2].open_rows == builders[1].open_rows
+
+
+@pytest.mark.parametrize("returns_steps", [False, True])
+def test_a_policy_does_not_rate_a_block_without_complete_rows(returns_steps):
+    def rate(rows):
+        assert len(rows["obs"]), "most networks raise for no rows"
+        return rows["reward"]
+
+    builder = NStepBuilder(3, 0.9, prioritize=rate, returns_steps=returns_steps)
+    builder.append(make_step(0, [RUNNING] * 2, [1.0, 2.0]))
+    rows = builder.take()
+    assert (num_rows(rows), rows["priority"].shape) == (0, (0,))
+    for time in (1, 2):
+        builder.append(make_step(time, [RUNNING] * 2, [1.0, 2.0]))
+    assert builder.take()["priority"].shape == (2,)

@@ -126,6 +126,18 @@ NAMES = [
     ("env=antigravity", 2, "no environment 'antigravity'"),
     ("env=CartPole-v1 algo=sac", 2, "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this"),
     ("env=CartPole-v1 algo.lrr=1", 2, "algo.lrr: dqn has no option 'lrr'. Did you mean algo.lr?"),
+    (
+        "env=CartPole-v1 trainer.chain=4",
+        2,
+        "trainer.chain: trainer has no option 'chain'. Did you mean trainer.compile?",
+    ),
+    ("env=CartPole-v1 output_dir=", 2, "output_dir: has no value; say output_dir=..."),
+    (
+        "env=CartPole-v1 algo=ppo worker.envs=5000",
+        2,
+        "environments is more than trainer.batch_size=512, so that rollouts",
+    ),
+    ("algo=ppo worker.envs=5000 mode=sync", 2, "environments is more than trainer.batch_size=4096, so that rollouts"),
     ("env=CartPole-v1 algo=td3", 2, "For this: algo=dqn, or one of a2c, apex, appo, c51, "),
     ("env=CartPole-v1 algo=droq", 2, "droq needs a continuous (Box) action space; CartPole-v1 has Discrete(2)."),
     ("env=BitFlip algo=ppo replay=hindsight", 2, "PPO can't learn from replay=hindsight; say replay=fifo-once"),
