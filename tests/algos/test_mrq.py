@@ -180,6 +180,16 @@ def test_exploration_has_the_noise_of_its_kind_of_actions():
     assert len(set(discrete.greedy(obs).tolist())) == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"activation": "elu", "layer_norm": True}], ids=["tanh", "elu"])
+def test_the_policy_has_the_networks_of_the_trainer(options):
+    network, obs = dataclasses.replace(NETWORK, **options), torch.randn(50, 5)
+    algorithm = make(mrq, network=network)
+    modules = algorithm.params.modules
+    expected = modules["actor"](modules["state"](obs)).tanh().detach()
+    action = policy_of(mrq, algorithm, network=network).greedy(obs.numpy())
+    torch.testing.assert_close(torch.from_numpy(action), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_forbidden_actions_are_never_chosen():
     spec = EnvSpec("x", {"x": Column((5,), "float32"), "action_mask": Column((3,), "bool")}, DISCRETE.action)
     obs = {"x": torch.randn(500, 5).numpy(), "action_mask": torch.tensor([False, True, True]).expand(500, 3).numpy()}
