@@ -1,6 +1,6 @@
 """Formulas with a hand-written gradient as single nodes of autograd's graph.
 
-A graph of many small operations takes longer to build and to follow backward than the operations themselves take.
+Autograd takes longer to build and to follow a graph of many small operations than the operations themselves take.
 Import this module only where torch is needed anyway.
 """
 

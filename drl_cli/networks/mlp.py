@@ -137,15 +137,10 @@ class FlatMLP:
             weight *= last
             bias *= last
 
-    @property
-    def dropout_size(self) -> int:
-        """Number of hidden units of all networks. `masks` needs this number of random values per row."""
-        return self.ensemble * sum(self._widths())
-
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
         """Return dropout masks `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate).
 
-        `uniform` `[B, dropout_size]` has random numbers in [0, 1). Units whose number is below `rate` are dropped.
+        `uniform` `[B, N * hidden units]` has random numbers in [0, 1). Units whose number is below `rate` are dropped.
         """
         factors = (uniform >= rate).to(uniform.dtype) / (1.0 - rate)
         parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)

@@ -25,7 +25,7 @@ class MLP(nn.Module):
     With `ensemble=1`, the result is `[B, outputs]`. The inputs may have more axes of rows, such as `[B, L, inputs]`.
     All weights are one parameter, `flat`. The options of `network` set hidden layers, activation, initial weights and
     layer norm; other options are the algorithm's choice. The last layer's initial weights are multiplied by `last`.
-    They are drawn from `generator`, or as those of other modules from torch's default generator.
+    `generator` draws the initial weights; without a generator, torch's default generator does, as for other modules.
 
     `norm` divides the weights of hidden layers in every forward pass: with "weight" by the norm of each unit's incoming
     weights (Salimans and Kingma 2016, arXiv 1602.07868, without a learned length), with "spectral" by their largest
@@ -97,7 +97,7 @@ class MLP(nn.Module):
     @property
     def dropout_size(self) -> int:
         """Number of hidden units of all networks. `masks` needs this number of random values per row."""
-        return self.ensemble * sum(shape[1] for shape in self.shapes[:-2] if len(shape) == 2)
+        return self.ensemble * sum(self.shapes[i][1] for i in self._hidden())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
         """Return dropout masks for `forward`; `uniform` `[B, dropout_size]` has random numbers in [0, 1)."""

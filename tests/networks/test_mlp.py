@@ -40,7 +40,8 @@ def make_normed(**kwargs):
 
 
 def make_masks(mlp, rows, rate=0.3):
-    return mlp.masks(torch.rand(rows, mlp.dropout_size, generator=torch.Generator().manual_seed(5)), rate)
+    size = mlp.ensemble * sum(shape[1] for shape in mlp.shapes[: -2 : mlp.step])
+    return mlp.masks(torch.rand(rows, size, generator=torch.Generator().manual_seed(5)), rate)
 
 
 def autograd_forward(params, x, activation, layer_norm=False, masks=()):
@@ -133,7 +134,6 @@ def test_gradients_equal_autograd(float64, activation, layer_norm, hidden, ensem
 
 def test_dropout_masks_leave_out_a_share_and_keep_the_mean():
     mlp = make(hidden=(100, 50), ensemble=2)
-    assert mlp.dropout_size == 300
     uniform = torch.rand(40, 300, generator=torch.Generator().manual_seed(0))
     masks = mlp.masks(uniform, 0.25)
     assert [mask.shape for mask in masks] == [(2, 40, 100), (2, 40, 50)]
