@@ -77,12 +77,16 @@ class Learner(Algorithm):
         generator = self.init if self.has_own_weights else None
         return MLP(self.encoder.size, outputs, self.network, ensemble, last, generator=generator)
 
-    def critics(self, outputs: int, actions: int, ensemble: int = 1) -> Critics:
-        """Return new critics: MLPs whose inputs are the encoder's features and an action of this size."""
+    def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = False) -> Critics:
+        """Return new critics: MLPs whose inputs are the encoder's features and an action of this size.
+
+        With `norms`, the critics have layer norm, whatever the options of the networks say.
+        """
         from drl_cli.networks.mlp_module import Critics  # imports torch
 
         generator = self.init if self.has_own_weights else None
-        return Critics(self.encoder.size + actions, outputs, self.network, ensemble, generator=generator)
+        network = replace(self.network, layer_norm=True) if norms else self.network
+        return Critics(self.encoder.size + actions, outputs, network, ensemble, generator=generator)
 
     def build(
         self,

@@ -26,6 +26,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "TABLES": ("uniform", "prioritized"),
     "EXPLORATION": (),
     "WRITES": (),
+    "DATA": (),
 }
 CLASSES = {
     "Config": (AlgoConfig, "a frozen dataclass derived from drl_cli.algos.base.AlgoConfig"),
@@ -49,6 +50,8 @@ class AlgoModule(Protocol):
     `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
     that `Update.columns` replaces, by default none. If `STEP_STATES` is True, or WRITES lists `state`, the column
     `state` of windows is `[B, L, S]`, the recurrent state before each step, and otherwise `[B, S]`.
+    `DATA` lists the columns that the reader of a dataset adds to rows, `next_action` or `mc_return`, by default none;
+    rows of workers do not have them.
     """
 
     __doc__: str | None
@@ -57,6 +60,7 @@ class AlgoModule(Protocol):
     TABLES: tuple[str, ...]
     EXPLORATION: tuple[str, ...]
     WRITES: tuple[str, ...]
+    DATA: tuple[str, ...]
     WEIGHTS: bool
     REWARDS: bool
     STEP_STATES: bool

@@ -115,6 +115,9 @@ class _Head(nn.Module):
             probs = x.reshape(x.shape[0], self.choices, -1).softmax(-1)
             counts = risky(probs.cumsum(-1).clip(max=1.0), *self.head.risk)
             x = torch.diff(counts, dim=-1, prepend=torch.zeros_like(counts[..., :1])) @ self.support
+        if (num := self.head.components) > 1:
+            best = x[:, -num:].argmax(1).view(-1, 1, 1).expand(-1, 1, self.choices)
+            x = x[:, :-num].reshape(-1, num, self.choices).gather(1, best).squeeze(1)
         return torch.tanh(x) if self.head.is_squashed else x, state
 
     def _outputs(self, x: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
         "activation": head.activation,
         "layer_norm": head.layer_norm,
         "is_squashed": head.is_squashed,
+        "components": head.components,
         "choices": list(spec.action.choices),
     }, arrays
 

@@ -146,6 +146,7 @@ class Network:
             state = [after]
         x = self._head(x)
         if not self.plan["choices"]:
+            x = most_likely(x, self.plan.get("components", 1))
             raw = np.tanh(x) if self.plan["is_squashed"] else x
             return [*box_actions(self.spec["outputs"], raw), *state]
         values = x if mask is None else np.where(some_allowed(mask, self.plan["choices"]), x, np.float32(FORBIDDEN))
@@ -231,6 +232,14 @@ def risky(share: Any, risk: str, level: float) -> Any:
     if risk == "power":
         return share ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - share) ** (1.0 - level)
     return share
+
+
+def most_likely(x: Array, components: int) -> Array:
+    """Return the action `[n, A]` with the largest logit, given K actions and then K logits, `[n, K A + K]`."""
+    if components == 1:
+        return x
+    best: Array = x[:, :-components].reshape(len(x), components, -1)[np.arange(len(x)), x[:, -components:].argmax(1)]
+    return best
 
 
 def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]:

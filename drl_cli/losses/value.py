@@ -54,6 +54,11 @@ def huber(error: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sub(error, slope, alpha=0.5).mul_(slope), slope
 
 
+def expectile(error: Tensor, share: float) -> Tensor:
+    """Return the loss `[B]` whose minimum is an expectile: |share - 1(error < 0)| error^2 (IQL, eq. 3)."""
+    return torch.where(error > 0, share, 1.0 - share) * error.square()
+
+
 def rescaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
     """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
 

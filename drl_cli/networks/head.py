@@ -21,7 +21,8 @@ class Head:
     of the trunk is activated, and normalised before that if `norms_trunk` (MR.Q). With `embedded` `[K, W]` (IQN), the
     input of `layers` is `embedded` times the activated output of the trunk, and the value is the mean of the K outputs.
     With a `support` `[K]` (C51), the outputs are K logits per action, and the value is the mean of the distribution,
-    weighted by `risk` (drl_cli.losses.distributional.risky_share).
+    weighted by `risk` (drl_cli.losses.distributional.risky_share). With `components` K > 1 (BC), the outputs are K
+    actions and then K logits, and the action with the largest logit is chosen.
     """
 
     torso: "nn.Module"
@@ -36,3 +37,4 @@ class Head:
     embedded: Array | None = None
     support: Array | None = None
     risk: tuple[str, float] = ("mean", 1.0)
+    components: int = 1

@@ -55,7 +55,7 @@ class SoftAlgorithm(Learner):
         self.build(
             ("actor",),
             Part(config.lr, betas=self.betas),
-            {"log_alpha": config.alpha_lr},
+            self.rates(config),
             targets=("critic",) if self.has_targets else (),
             actor=actor or self.mlp(self.actor_outputs * self.size),
             critic=self.critic,
@@ -67,6 +67,10 @@ class SoftAlgorithm(Learner):
         self.critic_parts = (*self.encoder.parts, "critic")
         self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.critic_parts)
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor", "log_alpha")
+
+    def rates(self, config: Any) -> dict[str, float]:
+        """Return the learning rates of the parts whose rate is not `config.lr`."""
+        return {"log_alpha": config.alpha_lr}
 
     @abstractmethod
     def make_critics(self) -> "MLP | Any":  # Any: another module of features and actions

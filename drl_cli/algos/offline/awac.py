@@ -1,0 +1,79 @@
+"""AWAC (Nair et al. 2020, "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", arXiv 2006.09359).
+
+The critics learn the value of the actor. The actor imitates the data's actions with weights that grow with their
+advantages over its own actions, so that it stays near the data, and goes on learning online without a change.
+"""
+
+from dataclasses import dataclass
+
+from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
+from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.off_policy._actors import Random
+from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
+from drl_cli.losses.critics import mean, twin_critics
+from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.types import EnvSpec
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import Fraction, Positive
+
+ACTIONS = ("box",)
+TABLES = ("uniform", "prioritized", "sequences")
+
+
+@dataclass(frozen=True)
+class Config(AlgoConfig):
+    """Options of AWAC."""
+
+    lr: Positive = 3e-4
+    tau: Fraction = 0.005
+    temperature: Positive = 1.0
+    max_weight: Positive = 100.0
+
+
+class Policy(GaussianPolicy):
+    """The Gaussian actor."""
+
+
+class Algorithm(Learner):
+    """Learns actor and critics in a trainer."""
+
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.size = spec.action.size
+        actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)
+        policy, targets = ("actor", "log_std"), ("critic",)
+        self.build(policy, config.lr, None, targets, actor=actor, log_std=self.size, critic=self.critic)
+        self.noise = self.params.generator("noise", self.seed + 1)
+        self.gradients = Gradients(self.params, self.loss, self.context)
+
+    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of the losses of the critics (eq. 4) and of the actor (eq. 13)."""
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
+        noise, next_noise = random["action"].chunk(2, -1)
+        with torch.no_grad():
+            next_action = gaussian(nets, view.next_obs).sample(next_noise).clamp(-1.0, 1.0)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
+            target = rows["reward"] + rows["discount"] * next_q
+        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
+        critic_loss = twin_critics(q, target, rows.get("weight"))
+
+        policy = gaussian(nets, view.obs)
+        with torch.no_grad():
+            drawn = policy.sample(noise).clamp(-1.0, 1.0)
+            value = nets.critic(view.obs, drawn, random["masks"]).squeeze(-1).amin(0)
+            advantage = q.amin(0) - value
+            likely = (advantage / config.temperature).exp().clamp(max=config.max_weight)
+        actor_loss = -mean(likely * policy.log_prob(rows["action"]), valid)
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
+        metrics |= {"advantage": mean(advantage, valid), "td_error": (q - target).abs().mean(0)}
+        return critic_loss + actor_loss, metrics
+
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        rows = self.rows(batch)
+        num = len(rows["reward"])
+        random: Random = {"action": self.context.randn(num, 2 * self.size, self.noise)}
+        loss, found = self.gradients(rows, random | self.critic_masks(self.critic, num, self.noise))
+        self.optimizer.step(loss)
+        self.params.follow(self.config.tau)
+        metrics = dict(found)
+        return Update(metrics, by_step(metrics.pop("td_error"), batch))

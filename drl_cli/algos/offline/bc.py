@@ -1,0 +1,127 @@
+"""BC: behavioural cloning. The actor learns to draw the data's actions, by their likelihood (Pomerleau 1991).
+
+The actor is a softmax for choices. For continuous actions it is a Gaussian, or with `components` above 1 a mixture of
+Gaussians, which can represent different ways to act in one state (Mandlekar et al. 2021, arXiv 2108.03298).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
+from drl_cli.algos.learner import Learner
+from drl_cli.algos.offline._gaussian import LOG_STD_MAX, LOG_STD_MIN
+from drl_cli.algos.on_policy._actor import distribution as actions
+from drl_cli.algos.policy import NetworkPolicy, sample_choices
+from drl_cli.losses.critics import mean
+from drl_cli.losses.distributions import Gaussian
+from drl_cli.losses.policy import permitted
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import action_mask
+from drl_cli.networks.head import Head
+from drl_cli.networks.mlp import mlp_shapes
+from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
+from drl_cli.utils.lazy import Tensor
+from drl_cli.utils.ranges import Count, Positive
+
+ACTIONS = ("box", "discrete", "multidiscrete")
+TABLES = ("uniform", "sequences")
+
+
+@dataclass(frozen=True)
+class Config(AlgoConfig):
+    """Options of BC."""
+
+    lr: Positive = 3e-4
+    components: Count = 1
+
+
+def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
+    """Return the number of the actor's outputs, and of log standard deviations.
+
+    The outputs of a mixture of K Gaussians are the means `[K, A]`, and then K logits.
+    """
+    if action.kind != "box":
+        return action.size, 0
+    means = config.components * action.size
+    return means + (config.components if config.components > 1 else 0), means
+
+
+class Policy(NetworkPolicy):
+    """The actor. Its best action is the mean of the most likely Gaussian, or the most likely choice."""
+
+    is_squashed = True
+
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        outputs, stds = sizes(config, spec.action)
+        self.components = config.components if spec.action.kind == "box" else 1
+        self.shapes = [*mlp_shapes(self.encoder.width, network.hidden, outputs, network.layer_norm), (stds,)]
+        self.std = np.zeros((0, 0), np.float32)
+
+    def load(self, params: Array) -> None:
+        super().load(params)
+        *self.params, log_std = self.params
+        self.std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)).reshape(self.components, -1)
+
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
+        out, memory = self.forward(obs, last)
+        if self.action.kind != "box":
+            return {"action": sample_choices(permitted(out, action_mask(obs)), self.action.choices, self.rng), **memory}
+        chosen = sample_choices(self.logits(out), (self.components,), self.rng)
+        action = self.means(out, chosen) + self.std[chosen] * self.rng.standard_normal(self.std[chosen].shape, "f")
+        return {"action": np.clip(action, -1.0, 1.0), **memory}
+
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
+        if self.components == 1:
+            return super().greedy(obs, last)
+        out, _ = self.forward(obs, last)
+        return self.means(out, self.logits(out).argmax(-1))
+
+    def logits(self, out: Array) -> Array:
+        """Return the logits `[n, K]` of the Gaussians, given the actor's outputs `[n, outputs]`."""
+        return out[:, self.std.size :] if self.components > 1 else np.zeros((len(out), 1), np.float32)
+
+    def means(self, out: Array, chosen: Array) -> Array:
+        """Return the means `[n, A]` of the chosen Gaussians, int64 `[n]`."""
+        means = out[:, : self.std.size].reshape(len(out), self.components, -1)
+        return np.asarray(np.tanh(means[np.arange(len(out)), chosen]))
+
+    def exported_head(self) -> Head:
+        head = super().exported_head()
+        return replace(head, layers=self.params, components=self.components) if self.components > 1 else head
+
+
+class Algorithm(Learner):
+    """Learns the actor in a trainer. The loss trains the encoder, too."""
+
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.action = spec.action
+        outputs, stds = sizes(config, spec.action)
+        self.build(("actor", "log_std"), config.lr, actor=self.mlp(outputs), log_std=stds)
+        self.gradients = Gradients(self.params, self.loss, self.context)
+
+    def log_prob(self, nets: Nets, out: Tensor, rows: Batch) -> Tensor:
+        """Return the log-probability `[B]` of the data's actions, given the actor's outputs `[B, outputs]`."""
+        action, stds, num = rows["action"], nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), self.config.components
+        if self.action.kind != "box":
+            result: Tensor = actions(self.action, False, out, None, rows["mask_now"]).log_prob(action)
+        elif num == 1:
+            result = Gaussian(out.tanh(), stds).log_prob(action)
+        else:
+            means, logits = out[:, : len(stds)].tanh().view(len(out), num, -1), out[:, len(stds) :]
+            each = Gaussian(means, stds.view(num, -1)).log_prob(action.unsqueeze(1))  # [B, K]
+            result = (logits.log_softmax(-1) + each).logsumexp(-1)
+        return result
+
+    def loss(self, nets: Nets, rows: Batch, random: None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return minus the mean log-probability of the data's actions."""
+        out = nets.actor(self.see(nets, rows).learned)
+        loss = -mean(self.log_prob(nets, out, rows), rows.get("valid_weight"))
+        return loss, {"actor_loss": loss}
+
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        loss, metrics = self.gradients(self.rows(batch))
+        self.optimizer.step(loss)
+        return Update(metrics)

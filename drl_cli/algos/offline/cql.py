@@ -1,0 +1,90 @@
+"""CQL (Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", arXiv 2006.04779), CQL(H).
+
+CQL is SAC whose critics learn lower values for actions that are not in the data: for each state, the loss contains the
+log of the sum of exp(Q) over all actions, minus Q of the data's action. Uniform actions and actions of the policy
+estimate the sum, each divided by its density (appendix F).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from drl_cli.algos.base import Batch
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.off_policy._actors import Random, SquashedPolicy, squashed
+from drl_cli.algos.off_policy._soft import SoftConfig
+from drl_cli.losses.critics import mean, twin_critics
+from drl_cli.losses.distributions import TanhGaussian
+from drl_cli.optim.gradients import Nets
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
+
+ACTIONS, TABLES = sac.ACTIONS, sac.TABLES
+
+
+@dataclass(frozen=True)
+class Config(SoftConfig):
+    """Options of CQL."""
+
+    actor_lr: Positive = 3e-5
+    tau: Fraction = 0.005
+    cql_alpha: NonNegative = 10.0
+    samples: Count = 10
+
+
+class Policy(SquashedPolicy):
+    """The tanh-Gaussian actor."""
+
+
+class Algorithm(sac.Algorithm):
+    """Learns actor, critics and temperature in a trainer. The networks and the actor's loss are those of SAC."""
+
+    def rates(self, config: Config) -> dict[str, float]:
+        return {**super().rates(config), "actor": config.actor_lr}
+
+    def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
+        critics, actor = super().draws(rows, trains_actor)
+        num = self.config.samples * self.size
+        critics["others"] = self.context.randn(rows, 2 * num, self.noise)
+        critics["uniform"] = self.context.rand(rows, num, self.noise)
+        return critics, actor
+
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the squared Bellman error of both critics plus the conservative term (eq. 4)."""
+        view, valid = self.see(nets, rows), rows.get("valid_weight")
+        with torch.no_grad():
+            next_action, _ = self.next_action(nets, view.next_obs, random)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)
+            target = rows["reward"] + rows["discount"] * next_q.amin(0)
+        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
+        bellman = twin_critics(q, target, rows.get("weight"))
+        gap = self.all_actions(nets, view, rows, random) - q
+        conservative = self.config.cql_alpha * mean(gap.sum(0), valid)
+        metrics = {"critic_loss": bellman, "conservative_loss": conservative, "q_mean": mean(q, valid)}
+        columns = {"td_error": (q - target).abs().mean(0), "features": view.obs}
+        return bellman + conservative, metrics | columns
+
+    def all_actions(self, nets: Nets, view: Any, rows: Batch, random: Random) -> Tensor:
+        """Return an estimate of log sum_a exp(Q(s, a)) `[2, B]`, up to a constant."""
+        num, samples = len(rows["reward"]), self.config.samples
+
+        def of_policy(features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+            inner = squashed(nets.actor(features)).inner
+            return TanhGaussian(inner.mean, inner.log_std).sample_log_prob(noise)
+
+        with torch.no_grad():
+            noise, next_noise = random["others"].view(num, 2, samples, self.size).permute(1, 2, 0, 3)  # [S, B, A] each
+            now, log_prob = of_policy(view.obs, noise)
+            later, next_log_prob = of_policy(view.next_obs, next_noise)
+            uniform = random["uniform"].view(num, samples, self.size).transpose(0, 1) * 2.0 - 1.0
+            actions = torch.cat([now, later, uniform])  # [3 S, B, A]
+            densities = torch.cat([log_prob, next_log_prob, torch.full_like(log_prob, -self.size * math.log(2.0))])
+        masks = [mask.repeat(1, 3 * samples, 1) for mask in random["masks"]]
+        repeated = view.learned.repeat(3 * samples, 1)
+        q = nets.critic(repeated, actions.flatten(0, 1), masks).view(2, 3 * samples, num)
+        return (self.bounded(q, rows) - densities).logsumexp(1)
+
+    def bounded(self, q: Tensor, rows: Batch) -> Tensor:
+        """Return the values `[2, 3 S, B]` of the sampled actions; the last S are those of the uniform actions."""
+        return q

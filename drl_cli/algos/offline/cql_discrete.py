@@ -1,0 +1,47 @@
+"""CQL for discrete actions (Kumar et al. 2020, arXiv 2006.04779): DQN with the conservative term of CQL(H).
+
+The term is the log of the sum of exp(Q(s, a)) over all legal actions, minus Q of the data's action. It makes values of
+actions that are not in the data lower. All options of DQN work.
+"""
+
+from dataclasses import dataclass
+
+from drl_cli.algos.base import Batch
+from drl_cli.algos.value import dqn
+from drl_cli.algos.value._q_learner import Draws
+from drl_cli.algos.value._q_policy import QPolicy
+from drl_cli.losses.critics import mean
+from drl_cli.losses.policy import permitted
+from drl_cli.optim.gradients import Nets
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import NonNegative
+
+ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
+
+
+@dataclass(frozen=True)
+class Config(dqn.Config):
+    """Options of discrete CQL."""
+
+    cql_alpha: NonNegative = 1.0
+
+
+class Policy(QPolicy):
+    """Chooses the action with the largest value, or explores."""
+
+
+class Algorithm(dqn.Algorithm):
+    """Learns Q values in a trainer. Networks and targets are those of DQN."""
+
+    def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the Bellman error plus the conservative term (eq. 4)."""
+        view, valid = self.see(nets, rows), rows.get("valid_weight")
+        with torch.no_grad():
+            target = self.target(nets, rows, view, draws)
+        values = self.read(nets, view.learned, draws.online)  # [B, A]
+        q = self.of_action(values, rows["action"])
+        bellman, error = self.compare(q, target, rows.get("weight"), draws.online)
+        gap = permitted(values, rows["mask_now"]).logsumexp(-1) - q
+        conservative = self.config.cql_alpha * mean(gap, valid)
+        metrics = {"q_loss": bellman, "conservative_loss": conservative, "q_mean": mean(q, valid)}
+        return bellman + conservative, metrics | {"td_error": error}

@@ -1,0 +1,122 @@
+"""FQL: Flow Q-Learning (Park et al. 2025, arXiv 2502.02538).
+
+A flow policy imitates the data: its velocities lead from noise to the data's actions, so that it can represent several
+modes. The actor maps noise to an action in one step. It learns to end where the flow ends from the same noise, and to
+have a large Q. No gradient goes through the steps of the flow, which workers and evaluations do not need.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
+from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.off_policy._actors import Random
+from drl_cli.algos.offline._scale import mean_size
+from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.losses.critics import mean, twin_critics
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp import mlp_numpy, mlp_shapes
+from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
+
+ACTIONS = ("box",)
+TABLES = ("uniform", "prioritized", "sequences")
+
+
+@dataclass(frozen=True)
+class Config(AlgoConfig):
+    """Options of FQL."""
+
+    lr: Positive = 3e-4
+    tau: Fraction = 0.005
+    alpha: NonNegative = 10.0
+    flow_steps: Count = 10
+    next_q: Literal["mean", "min"] = "mean"
+    normalize_q: bool = True
+
+
+class Policy(NetworkPolicy):
+    """The one-step actor. Its inputs are features and noise; evaluations use the noise 0."""
+
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        size = spec.action.size
+        self.shapes = mlp_shapes(self.encoder.width + size, network.hidden, size, network.layer_norm)
+        self.with_noise: list[Array] = []
+
+    def load(self, params: Array) -> None:
+        super().load(params)
+        self.with_noise = self.params
+        weight, *others = self.params
+        self.params = [weight[: self.encoder.width], *others]
+
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
+        features, memory = self.encoder(obs, last)
+        noise = self.rng.standard_normal((len(features), self.action.size), np.float32)
+        action = mlp_numpy(self.with_noise, np.concatenate([features, noise], 1), self.network.activation)
+        return {"action": np.clip(action, -1.0, 1.0), **memory}
+
+
+class Algorithm(Learner):
+    """Learns the actor, the flow and the critics in a trainer."""
+
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.size = spec.action.size
+        actor, flow = self.critics(self.size, self.size), self.critics(self.size, self.size + 1)
+        self.critic = self.critics(1, self.size, ensemble=2, norms=True)
+        self.build(("actor",), config.lr, targets=("critic",), actor=actor, flow=flow, critic=self.critic)
+        self.noise = self.params.generator("noise", self.seed + 1)
+        self.gradients = Gradients(self.params, self.loss, self.context)
+
+    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of the losses of critics (eq. 4), flow (eq. 6) and actor (eq. 8)."""
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
+        action, obs = rows["action"], view.obs
+        next_noise, start, noise = random["action"].chunk(3, -1)
+        with torch.no_grad():
+            next_action = nets.actor(view.next_obs, next_noise).clamp(-1.0, 1.0)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
+            next_q = next_q.mean(0) if config.next_q == "mean" else next_q.amin(0)
+            target = rows["reward"] + rows["discount"] * next_q
+        q = nets.critic(view.learned, action, random["masks"]).squeeze(-1)
+        critic_loss = twin_critics(q, target, rows.get("weight"))
+
+        between = (1.0 - random["time"]) * start + random["time"] * action
+        velocity = nets.flow(obs, torch.cat([between, random["time"]], -1))
+        flow_loss = mean((velocity - (action - start)).square().mean(-1), valid)
+
+        drawn = nets.actor(obs, noise)
+        distance = mean((drawn - self.end_of_flow(nets, obs, noise)).square().mean(-1), valid)
+        own_q = nets.frozen.critic(obs, drawn.clamp(-1.0, 1.0), random["masks"]).squeeze(-1).mean(0)
+        gain = mean(own_q, valid)
+        if config.normalize_q:
+            gain = gain / mean_size(own_q, valid, self.context)
+        actor_loss = config.alpha * distance - gain
+        metrics = {"critic_loss": critic_loss, "flow_loss": flow_loss, "actor_loss": actor_loss}
+        metrics |= {"distance": distance, "q_mean": mean(q, valid), "td_error": (q - target).abs().mean(0)}
+        return critic_loss + flow_loss + actor_loss, metrics
+
+    def end_of_flow(self, nets: Nets, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the action `[B, A]` where the flow ends that begins at this noise, by Euler's method."""
+        steps = self.config.flow_steps
+        with torch.no_grad():
+            for i in range(steps):
+                time = torch.full_like(action[:, :1], i / steps)
+                action = action + nets.flow(obs, torch.cat([action, time], -1)) / steps
+            return action.clamp(-1.0, 1.0)
+
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        rows = self.rows(batch)
+        num = len(rows["reward"])
+        random: Random = {"action": self.context.randn(num, 3 * self.size, self.noise)}
+        random |= {"time": self.context.rand(num, 1, self.noise), **self.critic_masks(self.critic, num, self.noise)}
+        loss, found = self.gradients(rows, random)
+        self.optimizer.step(loss)
+        self.params.follow(self.config.tau)
+        metrics = dict(found)
+        return Update(metrics, by_step(metrics.pop("td_error"), batch))

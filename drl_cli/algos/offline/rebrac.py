@@ -1,0 +1,71 @@
+"""ReBRAC (Tarasov et al. 2023, "Revisiting the Minimalist Approach to Offline Reinforcement Learning").
+
+The paper is arXiv 2305.09836. ReBRAC is TD3+BC with layer norm in the critics and a second penalty: the targets of the
+critics are lower where the next action is far from the data's next action. Both penalties have their own weight.
+
+The data's next action is the column `next_action`, which readers of datasets add (`DATA`). In rows of workers, which do
+not have the column, only the actor has a penalty.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from drl_cli.algos.base import Batch
+from drl_cli.algos.off_policy import td3
+from drl_cli.algos.off_policy._actors import DeterministicPolicy, Random
+from drl_cli.algos.offline._scale import mean_size
+from drl_cli.losses.critics import mean, twin_critics
+from drl_cli.optim.gradients import Nets
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import NonNegative, Positive
+
+if TYPE_CHECKING:
+    from drl_cli.networks.mlp_module import Critics
+
+ACTIONS, TABLES = td3.ACTIONS, td3.TABLES
+DATA = ("next_action",)
+
+
+@dataclass(frozen=True)
+class Config(td3.Config):
+    """Options of ReBRAC."""
+
+    lr: Positive = 1e-3
+    actor_penalty: NonNegative = 0.01
+    critic_penalty: NonNegative = 0.01
+
+
+class Policy(DeterministicPolicy):
+    """The deterministic actor, with exploration noise."""
+
+
+class Algorithm(td3.Algorithm):
+    """Learns actor and critics in a trainer. The update is that of TD3."""
+
+    def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = True) -> "Critics":
+        return super().critics(outputs, actions, ensemble, norms)
+
+    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the squared Bellman error of both critics, with penalised targets (eq. 5)."""
+        config, view = self.config, self.see(nets, rows)
+        with torch.no_grad():
+            next_obs = self.see_target(nets, rows, view).next_obs
+            smoothing = (config.target_noise * random["action"]).clamp(-config.noise_clip, config.noise_clip)
+            next_action = (nets.target.actor(next_obs).tanh() + smoothing).clamp(-1.0, 1.0)
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
+            if "next_action" in rows:
+                next_q = next_q - config.critic_penalty * (next_action - rows["next_action"]).square().sum(-1)
+            target = rows["reward"] + rows["discount"] * next_q
+        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
+        loss = twin_critics(q, target, rows.get("weight"))
+        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
+        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
+
+    def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return minus the smaller Q, divided by its mean size, plus the penalty (eq. 4)."""
+        features, valid = rows["features"], rows.get("valid_weight")
+        action = nets.actor(features).tanh()
+        q = nets.frozen.critic(features, action, random["masks"]).squeeze(-1).amin(0)
+        distance = mean((action - rows["action"]).square().sum(-1), valid)
+        loss = self.config.actor_penalty * distance - mean(q, valid) / mean_size(q, valid, self.context)
+        return loss, {"actor_loss": loss, "distance": distance}
