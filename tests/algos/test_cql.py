@@ -1,0 +1,187 @@
+"""CQL, Cal-QL and discrete CQL: updates against an independent implementation, and broken copies that must fail."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from confs import algo_config
+from continuous import NETWORK, SPEC, changed, doubled, gradient, make, make_batch
+from references import sequential
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.offline import cal_ql, cql, cql_discrete
+from drl_cli.optim.context import Context
+from drl_cli.types import ActionSpec, Column, EnvSpec
+
+S = 3
+DISCRETE = EnvSpec(
+    "x", {"action_mask": Column((4,), "bool"), "x": Column((5,), "float32")}, ActionSpec("discrete", 4, "D")
+)
+
+
+def policy(out, noise):
+    """Actions of a tanh-Gaussian and their log-densities, from the change of variables."""
+    mean, log_std = out.chunk(2, -1)
+    log_std = log_std.clamp(-20, 2).expand_as(noise)
+    u = mean + log_std.exp() * noise
+    density = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - torch.log(1 - torch.tanh(u) ** 2)
+    return u.tanh(), density.sum(-1)
+
+
+def an_update_equals_an_independent_implementation(module, bound=None):
+    """The critics' loss with the importance-sampled conservative term, SAC's losses of actor and temperature."""
+    algorithm = make(module, samples=S, cql_alpha=0.8, lr=1e-2, actor_lr=1e-3, tau=0.1, initial_alpha=0.4)
+    raw, params, targets = make_batch(), algorithm.params, algorithm.params.targets
+    if bound is not None:
+        raw["mc_return"] = bound
+    batch = doubled(raw)
+    obs, action, reward, next_obs, discount, weight = (
+        batch[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
+    )
+    random = torch.Generator()
+    random.set_state(algorithm.state()["generator.noise"])
+    both = torch.randn(32, 6, generator=random).double()
+    own_noise, next_noise = both[:, :3], both[:, 3:]
+    others = torch.randn(32, 2 * S * 3, generator=random).double().view(32, 2, S, 3)
+    uniform = torch.rand(32, S * 3, generator=random).double().view(32, S, 3) * 2 - 1
+    actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
+    critics, slow = (
+        [sequential(flat, (8, 16, 12, 1), "tanh") for flat in part.flat.chunk(2)]
+        for part in (params["critic"], targets["critic"])
+    )
+    before = params["actor"].flat.clone()
+    with torch.no_grad():
+        next_action, _ = policy(actor(next_obs), next_noise)
+        x = torch.cat([next_obs, next_action], 1)
+        target = reward + discount * torch.minimum(slow[0](x), slow[1](x)).squeeze(1)
+        drawn = [policy(actor(o)[:, None], others[:, i]) for i, o in enumerate((obs, next_obs))]  # [B, S, 3], [B, S]
+    critic_loss = conservative = 0.0
+    for critic in critics:
+        q = critic(torch.cat([obs, action], 1)).squeeze(1)
+        critic_loss = critic_loss + (weight * (q - target) ** 2).mean()
+        terms = []
+        for (actions, log_prob), is_own in [*((one, True) for one in drawn), ((uniform, -3 * math.log(2)), False)]:
+            each = critic(torch.cat([obs[:, None].expand(-1, S, -1), actions], -1)).squeeze(-1)
+            if bound is not None and is_own:
+                each = torch.maximum(each, bound.double()[:, None])
+            terms.append(each - log_prob)
+        conservative = conservative + 0.8 * (torch.cat(terms, 1).exp().sum(1).log() - q).mean()
+    (critic_loss + conservative).backward()
+    expected = gradient(*critics)
+    own, log_prob = policy(actor(obs), own_noise)
+    least = torch.minimum(*(critic(torch.cat([obs, own], 1)).squeeze(1) for critic in critics))
+    (0.4 * log_prob - least).mean().backward()
+    update = algorithm.learn(raw, Counts(0))
+    assert float(update.metrics["critic_loss"]) == pytest.approx(float(critic_loss.detach()), rel=1e-5)
+    assert float(update.metrics["conservative_loss"]) == pytest.approx(float(conservative.detach()), rel=1e-4)
+    torch.testing.assert_close(params["critic"].grad.double(), expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
+    step = (params["actor"].flat - before).abs().max()
+    assert float(step) == pytest.approx(1e-3, rel=1e-2)  # Adam's first step is the learning rate
+
+
+def returns():
+    return torch.linspace(-0.6, 0.6, 32)
+
+
+def calibrated(module):
+    an_update_equals_an_independent_implementation(module, returns())
+
+
+def an_update_of_discrete_cql_equals_an_independent_implementation(module):
+    """Double DQN plus the conservative term over the legal actions."""
+    torch.manual_seed(0)
+    config = replace(algo_config("cql_discrete", module.Config), cql_alpha=0.7, loss="mse", lr=1e-2)
+    algorithm = module.Algorithm(config, NETWORK, DISCRETE, 0, Context(torch.device("cpu")))
+    target = algorithm.params.targets["online"]
+    target.flat.add_(0.3 * torch.randn(target.flat.shape))
+    raw = make_batch(is_weighted=False)
+    rng = torch.Generator().manual_seed(2)
+    masks = [torch.rand(32, 4, generator=rng) < 0.6 for _ in range(2)]
+    raw["action"] = torch.randint(4, (32,), generator=rng)
+    masks[0][torch.arange(32), raw["action"]] = True
+    masks[1][:, 0] = True
+    batch = doubled(raw)
+    raw["obs"], raw["next_obs"] = (
+        {"x": raw[n], "action_mask": m} for n, m in zip(("obs", "next_obs"), masks, strict=True)
+    )
+    online, slow = (sequential(flat, (5, 16, 12, 4), "tanh") for flat in (algorithm.params["online"].flat, target.flat))
+    with torch.no_grad():
+        best = online(batch["next_obs"]).masked_fill(~masks[1], -math.inf).argmax(1, keepdim=True)
+        goal = batch["reward"] + batch["discount"] * slow(batch["next_obs"]).gather(1, best).squeeze(1)
+    values = online(batch["obs"])
+    q = values.gather(1, raw["action"][:, None]).squeeze(1)
+    conservative = 0.7 * (values.masked_fill(~masks[0], -math.inf).logsumexp(1) - q).mean()
+    loss = 0.5 * ((q - goal) ** 2).mean()
+    (loss + conservative).backward()
+    update = algorithm.learn(raw, Counts(0))
+    assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert float(update.metrics["conservative_loss"]) == pytest.approx(float(conservative.detach()), rel=1e-5)
+    torch.testing.assert_close(algorithm.params["online"].grad.double(), gradient(online), rtol=1e-3, atol=1e-6)
+
+
+BROKEN = {
+    "densities ignored": (" - densities)", ")"),
+    "the density of uniform actions": ("-self.size * math.log(2.0)", "0.0"),
+    "actions of the next state left out": ("view.next_obs, next_noise", "view.obs, next_noise"),
+    "uniform actions in [0, 1)": (" * 2.0 - 1.0", ""),
+    "the data's action not subtracted": ("rows, random) - q", "rows, random)"),
+    "the weight ignored": ("self.config.cql_alpha * mean", "mean"),
+    "mean in place of the minimum": ("next_q.amin(0)", "next_q.mean(0)"),
+    "the actor's own rate ignored": (', "actor": config.actor_lr', ""),
+    "importance weights ignored": (', rows.get("weight")', ""),
+}
+DISCRETE_BROKEN = {
+    "illegal actions counted": ('permitted(values, rows["mask_now"])', "values"),
+    "the data's action not subtracted": (".logsumexp(-1) - q", ".logsumexp(-1)"),
+    "the weight ignored": ("self.config.cql_alpha * mean", "mean"),
+    "the maximum": (".logsumexp(-1)", ".amax(-1)"),
+}
+
+
+def test_the_algorithms_pass():
+    an_update_equals_an_independent_implementation(cql)
+    an_update_equals_an_independent_implementation(cal_ql)
+    calibrated(cal_ql)
+    an_update_of_discrete_cql_equals_an_independent_implementation(cql_discrete)
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_copy_does_not(fault):
+    with pytest.raises((AssertionError, ValueError)):
+        an_update_equals_an_independent_implementation(changed("cql", BROKEN[fault]))
+
+
+@pytest.mark.parametrize("fault", DISCRETE_BROKEN)
+def test_a_broken_copy_of_discrete_cql_does_not(fault):
+    with pytest.raises(AssertionError):
+        an_update_of_discrete_cql_equals_an_independent_implementation(changed("cql_discrete", DISCRETE_BROKEN[fault]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("torch.maximum", "torch.minimum"), ("drawn = 2 * ", "drawn = 3 * "), ("drawn = 2 * ", "drawn = 1 * ")],
+)
+def test_a_broken_copy_of_cal_ql_does_not(old, new):
+    with pytest.raises(AssertionError):
+        calibrated(changed("cal_ql", (old, new)))
+
+
+def test_cql_ignores_the_returns():
+    with pytest.raises(AssertionError):
+        calibrated(cql)
+
+
+def test_values_of_actions_outside_the_data_fall():
+    """Data of the action 0.5 only, rewards 1: Q of the other end is lower with the conservative term."""
+    gaps = []
+    for weight in (0.0, 2.0):
+        algorithm = make(cql, cql_alpha=weight, lr=3e-3, tau=0.05, spec=SPEC)
+        batch = make_batch(is_weighted=False)
+        batch |= {"action": torch.full((32, 3), 0.5), "reward": torch.ones(32), "discount": torch.zeros(32)}
+        for i in range(150):
+            algorithm.learn(batch, Counts(i))
+        seen, other = (algorithm.critic(batch["obs"], torch.full((32, 3), a)).mean().item() for a in (0.5, -0.9))
+        gaps.append(seen - other)
+    assert gaps[1] > gaps[0] + 1.0, gaps
