@@ -66,7 +66,7 @@ def an_update_equals_an_independent_implementation(module, bound=None):
             if bound is not None and is_own:
                 each = torch.maximum(each, bound.double()[:, None])
             terms.append(each - log_prob)
-        conservative = conservative + 0.8 * (torch.cat(terms, 1).exp().sum(1).log() - q).mean()
+        conservative = conservative + 0.8 * (weight * (torch.cat(terms, 1).exp().sum(1).log() - q)).mean()
     (critic_loss + conservative).backward()
     expected = gradient(*critics)
     own, log_prob = policy(actor(obs), own_noise)
@@ -130,7 +130,8 @@ BROKEN = {
     "the weight ignored": ("self.config.cql_alpha * mean", "mean"),
     "mean in place of the minimum": ("next_q.amin(0)", "next_q.mean(0)"),
     "the actor's own rate ignored": (', "actor": config.actor_lr', ""),
-    "importance weights ignored": (', rows.get("weight")', ""),
+    "importance weights ignored": ("target, weight)", "target)"),
+    "importance weights ignored by the term": ("gap.sum(0), weight)", "gap.sum(0))"),
 }
 DISCRETE_BROKEN = {
     "illegal actions counted": ('permitted(values, rows["mask_now"])', "values"),

@@ -86,12 +86,18 @@ CASES = {
     "dqn-dropout": Case("dqn", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
     "iqn-noisy": Case("iqn", VECTOR, DISCRETE, overrides=("algo.noisy=true", "algo.dueling=true")),
     "sac-sgd": Case("sac", VECTOR, BOX, overrides=("algo.lr=0.1", "optimizer=sgd", "optimizer.max_norm=0.5")),
+    "td3_bc": Case("td3_bc", VECTOR, BOX),
+    "rebrac": Case("rebrac", VECTOR, BOX),
+    "fql": Case("fql", VECTOR, BOX, overrides=("network.dropout=0.3",)),
+    "iql": Case("iql", VECTOR, BOX, 256, is_weighted=True),
+    "cql-lstm": Case("cql", VECTOR, BOX, 16, ("network=lstm", "network.memory_size=6", "algo.samples=2"), True),
+    "bc": Case("bc", VECTOR, BOX, overrides=("algo.components=2",)),
     "ppo": Case("ppo", VECTOR, DISCRETE),
     "ppo-box": Case("ppo", VECTOR, BOX),
     "ppo-cnn": Case("ppo", TREE, DISCRETE),
     "ppo-dropout": Case("ppo", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
 }
-FAST = ("sac", "dqn-weighted", "sac-lstm", "dqn-sequences", "sac-sgd", "ppo-cnn", "ppo-dropout")
+FAST = ("td3_bc", "sac", "dqn-weighted", "sac-lstm", "dqn-sequences", "sac-sgd", "ppo-cnn", "ppo-dropout")
 
 
 def learn(group, name):

@@ -38,7 +38,7 @@ def test_the_public_contract(name, kind):
 
 def test_none_is_forgotten_here():
     dqn = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"}
-    presets = dqn | {"a2c", "appo", "droq", "reinforce"}
+    presets = dqn | {"a2c", "appo", "droq", "reinforce", "rlpd"}
     assert set(options("algo")) - set(algorithms()) == presets
 
 

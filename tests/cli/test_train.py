@@ -40,10 +40,11 @@ PERF = {f"perf/{name}" for name in (
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
-VALUE_BASED = ("c51", "dqn", "iqn", "pqn", "qr_dqn", "sac_discrete")
+VALUE_BASED = ("c51", "cql_discrete", "dqn", "iqn", "pqn", "qr_dqn", "sac_discrete")
 CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc")
+CONTINUOUS += ("awac", "cal_ql", "cql", "fql", "iql", "rebrac", "td3_bc")
 LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in VALUE_BASED}
-LEARNS |= {name: {"box", "discrete"} for name in ("impala", "mrq", "ppo", "vmpo")}
+LEARNS |= {name: {"box", "discrete"} for name in ("bc", "impala", "mrq", "ppo", "vmpo")}
 """The actions that each algorithm learns, in every mode."""
 EXHAUSTIVE = pytest.mark.exhaustive
 IN_ALL_MODES = (("sac", "Pendulum-v1"), ("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"))

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 ALGOS = tuple(sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")))
 NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
 FORMATS = ("numpy", "torch", "onnx")
-CONTINUOUS = ("crossq", "d4pg", "ddpg", "droq", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc")
+OFFLINE = ("awac", "cal_ql", "cql", "fql", "iql", "rebrac", "td3_bc")
+CONTINUOUS = ("crossq", "d4pg", "ddpg", "droq", "mpo", "redq", "reppo", "rlpd", "sac", "td3", "tqc", "xqc", *OFFLINE)
 SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
 BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
@@ -40,7 +41,7 @@ MATRIX = [
 
 def environment(algo, network):
     """Return an environment whose actions fit the algorithm and whose observations fit the network."""
-    is_box = algo in CONTINUOUS or algo in ("mrq", "ppo")
+    is_box = algo in CONTINUOUS or algo in ("bc", "mrq", "ppo")
     if network in ("cnn", "resnet"):
         return "everything:Steered-v0" if is_box else "everything:Stacked-v0"
     if network == "multi":
@@ -87,6 +88,12 @@ def test_numpy_has_the_actions_of_mrq_with_every_torso(network, env, tmp_path):
     policy = exported(trained, "numpy", tmp_path)
     assert_parity(trained, policy)
     assert (policy.values is not None) == bool(env)
+
+
+@pytest.mark.parametrize("format", ["numpy", pytest.param("torch", marks=pytest.mark.exhaustive), "onnx"])
+def test_a_mixture_has_the_action_of_its_most_likely_component(format, tmp_path):
+    trained = make(tmp_path, "bc", "mlp", "algo.components=3")
+    assert_parity(trained, exported(trained, format, tmp_path))
 
 
 @pytest.mark.exhaustive

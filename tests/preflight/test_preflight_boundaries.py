@@ -91,7 +91,7 @@ def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_p
     assert caught.value.problems[0].startswith(line)
 
 
-RECURRENT = ("d4pg", "ddpg", "droq", "mpo", "redq", "sac", "td3", "tqc")
+RECURRENT = ("bc", "cql", "d4pg", "ddpg", "droq", "fql", "iql", "mpo", "redq", "sac", "td3", "tqc")
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,16 @@ class Algorithm(sac.Algorithm):
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics plus the conservative term (eq. 4)."""
-        view, valid = self.see(nets, rows), rows.get("valid_weight")
+        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")
         with torch.no_grad():
             next_action, _ = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
             next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)
             target = rows["reward"] + rows["discount"] * next_q.amin(0)
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
-        bellman = twin_critics(q, target, rows.get("weight"))
+        bellman = twin_critics(q, target, weight)
         gap = self.all_actions(nets, view, rows, random) - q
-        conservative = self.config.cql_alpha * mean(gap.sum(0), valid)
+        conservative = self.config.cql_alpha * mean(gap.sum(0), weight)
         metrics = {"critic_loss": bellman, "conservative_loss": conservative, "q_mean": mean(q, valid)}
         columns = {"td_error": (q - target).abs().mean(0), "features": view.obs}
         return bellman + conservative, metrics | columns

@@ -35,13 +35,13 @@ class Algorithm(dqn.Algorithm):
 
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the Bellman error plus the conservative term (eq. 4)."""
-        view, valid = self.see(nets, rows), rows.get("valid_weight")
+        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)
         values = self.read(nets, view.learned, draws.online)  # [B, A]
         q = self.of_action(values, rows["action"])
-        bellman, error = self.compare(q, target, rows.get("weight"), draws.online)
+        bellman, error = self.compare(q, target, weight, draws.online)
         gap = permitted(values, rows["mask_now"]).logsumexp(-1) - q
-        conservative = self.config.cql_alpha * mean(gap, valid)
+        conservative = self.config.cql_alpha * mean(gap, weight)
         metrics = {"q_loss": bellman, "conservative_loss": conservative, "q_mean": mean(q, valid)}
         return bellman + conservative, metrics | {"td_error": error}
