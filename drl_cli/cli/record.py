@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
+from drl_cli.utils.clock import now
 from drl_cli.utils.ranges import Count, Natural
 
 if TYPE_CHECKING:  # slow to import
@@ -156,14 +157,25 @@ def save(
     reference = None if options.reference is None else as_reference(options.reference)
     source = {"version": version("drl-cli"), "command": ["drl-record", *sys.argv[1:]], **source}
     header = dataclasses.replace(header, algorithm=source.get("algo", "random"), provenance=source, reference=reference)
-    return write(path, header, episodes, options.format)
+    return write(path, header, told(episodes), options.format)
+
+
+def told(episodes: "Iterable[Episode]", period_s: float = 10.0) -> "Iterator[Episode]":
+    """Yield the episodes. Print how many there are so far to stderr every `period_s` seconds."""
+    steps, last = 0, now()
+    for count, episode in enumerate(episodes, 1):
+        steps += len(episode.reward)
+        if now() - last >= period_s:
+            last = now()
+            print(f"{steps:,} steps in {count:,} episodes so far", file=sys.stderr, flush=True)
+        yield episode
 
 
 def output_path(options: Options, default: Path) -> Path:
     """Return where to write. Raise DatasetError if something is there already."""
     from drl_cli.data.write import find_output
 
-    return find_output(options.output or str(default))
+    return find_output(options.output or str(default), options.format)
 
 
 def _of_run(step: Path, config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]:

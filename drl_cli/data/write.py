@@ -82,10 +82,10 @@ class Written:
         return {**counts, **returns}
 
 
-def find_output(output: str) -> Path:
+def find_output(output: str, storage: Storage = "hdf5") -> Path:
     """Return the path for a recording: an .npz file, a folder, or the folder of `minari:ID`.
 
-    Raise DatasetError if it exists, or can't be one.
+    Raise DatasetError if it exists, can't be one, or needs Minari and Minari is not installed.
     """
     if output.startswith(MINARI):
         id = output.removeprefix(MINARI)
@@ -98,6 +98,11 @@ def find_output(output: str) -> Path:
             raise DatasetError(f"output={output}: {path.suffix} is not written; say a folder, minari:ID or a file .npz")
     if path.exists():
         raise DatasetError(f"output={output} is there already: say another name, or remove it")
+    if path.suffix != ".npz":
+        try:
+            storage_class(storage, f"output={output}")
+        except DatasetError as error:
+            raise DatasetError(f"{error}   or write a file: output=NAME.npz", error.exit_code) from error
     return path
 
 
@@ -180,7 +185,6 @@ class _Column:
 def _write_minari(
     draft: Path, path: Path, header: Header, episodes: Iterable[Episode], written: Written, storage: Storage
 ) -> None:
-    storage_class(storage, f"output={path}")
     from minari import __version__
     from minari.dataset.minari_storage import MinariStorage
 

@@ -2,12 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
+from drl_cli.cli.record import told
 from drl_cli.data.open import open_dataset, open_recording
 from drl_cli.runs.find import read_config
 
@@ -133,7 +135,7 @@ def test_replays_that_hold_no_steps(copied, drl_here, change, text):
 
 
 def test_a_checkpoint_without_its_replay(copied, drl_here):
-    done = drl_here("record", "replay=true", "checkpoint=best")
+    done = drl_here("record", "replay=true", "checkpoint=best", "output=a.npz")
     assert (done.returncode, done.stdout) == (8, "")
     assert "was saved without the replay" in done.stderr
 
@@ -163,6 +165,23 @@ def test_an_aborted_recording_leaves_nothing(drl_here, tmp_path, user_folder, mo
     assert (done.returncode, done.stdout) == (4, "")
     assert "ZeroDivisionError" in done.stderr
     assert not [*tmp_path.glob("there/*")]
+
+
+def test_a_long_recording_says_how_far_it_is(capsys):
+    episodes = [SimpleNamespace(reward=[1.0] * 5) for _ in range(3)]
+    assert [*told(episodes, period_s=0)] == episodes
+    assert capsys.readouterr().err.splitlines()[-1] == "15 steps in 3 episodes so far"
+    assert [*told(episodes)] == episodes
+    assert capsys.readouterr().err == ""
+
+
+def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "minari.dataset._storages", None)
+    done = drl_here("record", "env=Pendulum-v1", "episodes=1")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.endswith("needs Minari:  pip install 'drl-cli[minari]'   or write a file: output=NAME.npz\n")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
