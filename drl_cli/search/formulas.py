@@ -151,7 +151,13 @@ def root_scores(rule: Gumbel, base: Array, raw_value: Array, prior: Array, visit
     return np.where(prior > 0.0, base + transformed(rule, completed, prior, visits)[0], -np.inf)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
+def halving_table(considered: int, simulations: int) -> Array:
+    """Return `halving` for 0 to `considered` actions, int32 `[considered + 1, simulations]`."""
+    rows = [halving(num, simulations) for num in range(considered + 1)]
+    return np.array(rows, np.int32).reshape(considered + 1, simulations)
+
+
 def halving(considered: int, simulations: int) -> tuple[int, ...]:
     """Return the visits that the action of each simulation has to have, by sequential halving (figure 1 and mctx).
 

@@ -77,9 +77,9 @@ def gumbel(
     prior = trees.prior[:, 0]
     with np.errstate(divide="ignore"):
         base = np.where(prior > 0.0, noise + np.log(prior), -np.inf)
-    num = np.minimum((prior > 0.0).sum(-1), rule.considered)
-    considered = np.array([formulas.halving(k, simulations) for k in num.tolist()], np.int32).T.copy()
-    steps.gumbel(rule, base, considered)
+    table = formulas.halving_table(min(rule.considered, trees.actions), simulations)
+    considered = table[np.minimum((prior > 0.0).sum(-1), len(table) - 1)]
+    steps.gumbel(rule, base, np.ascontiguousarray(considered.T))
     _simulate(model, trees, steps, memory)
     action, policy = steps.finish_gumbel()
     return Found(action, policy, trees.value, trees.visits[:, 0], trees.q[:, 0], root, trees)

@@ -54,11 +54,12 @@ class Trees:
     def __post_init__(self) -> None:
         edges, nodes = (self.roots, self.nodes, self.actions), (self.roots, self.nodes)
         self.child = np.full(edges, -1, np.int32)
-        self.visits, self.q, self.prior = np.zeros(edges, np.int32), np.zeros(edges), np.zeros(edges)
-        self.parent, self.action, self.node_visits = (np.zeros(nodes, np.int32) for _ in range(3))
-        self.total, self.raw_value, self.reward, self.discount = (np.zeros(nodes) for _ in range(4))
+        self.visits = np.zeros(edges, np.int32)
+        self.q, self.prior = np.zeros((2, *edges))
+        self.parent, self.action, self.node_visits = np.zeros((3, *nodes), np.int32)
+        self.total, self.raw_value, self.reward, self.discount = np.zeros((4, *nodes))
         self.low, self.high = np.full(self.roots, np.inf), np.full(self.roots, -np.inf)
-        self.row, self.chosen = np.zeros(self.roots, np.int64), np.zeros(self.roots, np.int64)
+        self.row, self.chosen = np.zeros((2, self.roots), np.int64)
 
     @property
     def value(self) -> Array:

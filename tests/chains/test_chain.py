@@ -66,6 +66,17 @@ def test_beside_plain_updates_go_on_until_the_program_is_ready(instant):
     assert note[1].startswith("compiled updates take over")
 
 
+def test_a_program_is_lent_as_a_function_once_it_is_compiled(instant):
+    def update(columns, counts):
+        return {"x": columns["x"].sum()}
+
+    chain, columns = Chain(update, None, When("before")), {"x": torch.ones(3)}
+    assert chain.bound(columns) is None
+    chain(columns)
+    assert float(chain.bound(columns)([torch.full((3,), 2.0)])["x"]) == 6.0
+    assert chain.bound({"x": torch.ones(4)}) is None
+
+
 def test_nothing_is_recorded_before_it_may_start(instant):
     learner = Alternating()
     learn(Chain(learner.update, learner, When("beside", lambda: False)), learner, 10)

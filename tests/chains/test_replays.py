@@ -45,6 +45,24 @@ def test_another_size_or_stride_has_its_own_list():
     assert learner.calls == [6]
 
 
+def test_a_list_is_lent_as_a_function_once_it_is_replayed():
+    class Sum(Alternating):
+        def update(self, columns, counts):
+            self.calls[0] += 1
+            return {"x": columns["x"].sum() + self.w.sum()}
+
+    replays = Replays((learner := Sum()).update, learner)
+    columns = {"x": torch.ones(3)}
+    assert replays.bound(columns) is None
+    for _ in range(2):
+        replays(columns)
+    call = replays.bound(columns)
+    learner.w += 1.0  # in place
+    assert float(call([torch.full((3,), 2.0)])["x"]) == 6.0 + float(learner.w.sum())
+    assert learner.calls == [2]
+    assert replays.bound({"x": torch.ones(4)}) is None
+
+
 def test_the_update_itself_runs_again_from_time_to_time_and_a_change_ends_the_replays():
     class Gambler(Alternating):
         def update(self, columns, counts):
