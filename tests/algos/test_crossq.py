@@ -7,7 +7,7 @@ from references import sequential
 from test_tqc import sample
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.off_policy import crossq
+from drl_cli.algos.off_policy import crossq, xqc
 from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.networks.batch_renorm import BatchRenorm, linear, renormalised
@@ -53,9 +53,7 @@ def test_an_update_equals_an_independent_implementation():
     noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
     actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
     leaves, stats = doubles(algorithm)
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         next_action, next_log_prob = sample(actor, next_obs, noise[0])
     x = torch.cat([torch.cat([obs, next_obs]), torch.cat([action, next_action])], 1)
@@ -102,12 +100,14 @@ def test_gradients_of_the_normalisation_and_of_its_layers():
 
 
 @pytest.mark.parametrize("option", [{"layer_norm": True}, {"dropout": 0.1}, {"memory": "lstm"}], ids=str)
-def test_options_that_do_not_fit_batch_norm_are_refused(option):
+@pytest.mark.parametrize("module", [crossq, xqc])
+def test_options_that_do_not_fit_batch_norm_are_refused(module, option):
     (key,) = option
     with pytest.raises(Refused, match=rf"^network\.{key}=.* batch norm.*say network\.{key}="):
-        crossq.Policy.check(config_of(crossq), NetworkConfig((8,), "tanh", "uniform", **option), SPEC)
+        module.Policy.check(config_of(module), NetworkConfig((8,), "tanh", "uniform", **option), SPEC)
 
 
-def test_several_trainers_are_refused():
+@pytest.mark.parametrize("module", [crossq, xqc])
+def test_several_trainers_are_refused(module):
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
-        make(crossq, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
+        make(module, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))

@@ -6,18 +6,18 @@ from continuous import doubled, gradient, make, make_batch
 from references import sequential
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.off_policy import d4pg
+from drl_cli.algos.off_policy import d4pg, xqc
 from drl_cli.errors import Refused
 
 ATOMS, V_MIN, V_MAX = 7, -2.0, 3.0
 OPTIONS = {"tau": 0.1, "atoms": ATOMS, "v_min": V_MIN, "v_max": V_MAX}
 
 
-def projected(probs, reward, discount):
-    """Return the projection of one row's target distribution, atom by atom (algorithm 1 of C51's paper)."""
+def projected(probs, reward, discount, cost=0.0):
+    """Return the projection of one row's targets, less `cost`, atom by atom (algorithm 1 of C51's paper)."""
     width, out = (V_MAX - V_MIN) / (ATOMS - 1), [0.0] * ATOMS
     for i, prob in enumerate(probs):
-        value = min(max(reward + discount * (V_MIN + i * width), V_MIN), V_MAX)
+        value = min(max(reward + discount * (V_MIN + i * width - cost), V_MIN), V_MAX)
         place = (value - V_MIN) / width
         below = min(int(place), ATOMS - 2)
         out[below] += prob * (below + 1 - place)
@@ -33,9 +33,7 @@ def test_an_update_equals_an_independent_implementation():
         sequential(part.flat, (8, 16, 12, ATOMS), "tanh") for part in (params["critic"], targets["critic"])
     )
     before = {name: target.flat.clone() for name, target in targets.items()}
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         probs = slow_critic(torch.cat([next_obs, slow(next_obs).tanh()], 1)).softmax(1)
     rows = zip(probs.tolist(), reward.tolist(), discount.tolist(), strict=True)
@@ -58,7 +56,8 @@ def test_an_update_equals_an_independent_implementation():
         torch.testing.assert_close(one.flat, before[name] + 0.1 * (params[name].flat - before[name]))
 
 
+@pytest.mark.parametrize("module", [d4pg, xqc])
 @pytest.mark.parametrize("options", [{"atoms": 1}, {"v_min": 3.0}])
-def test_an_empty_support_is_refused(options):
+def test_an_empty_support_is_refused(module, options):
     with pytest.raises(Refused, match=r"algo.atoms=.* has to be at least 2, and algo.v_min=.* below"):
-        make(d4pg, **OPTIONS | options)
+        make(module, **OPTIONS | options)

@@ -1,155 +1,82 @@
-"""Two trainers with half of the rows each equal one trainer with all rows."""
-
-from dataclasses import dataclass
+"""Two trainers with half of the rows each equal one trainer: options that check_algorithm does not try by itself."""
 
 import numpy as np
 import pytest
 import torch
 from choices import some
-from graphs import make_config
 from peers import together
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.lookup import load_algorithm
-from drl_cli.api import Context
-from drl_cli.optim.group import ProcessGroup
-from drl_cli.types import ActionSpec, Column, EnvSpec, flat_columns, gathered, random_obs
+from drl_cli.testing import Case
+from drl_cli.testing.contract import check_trainers
 
-BOX, DISCRETE = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 3, "Discrete(3)")
-VECTOR, IMAGE = Column((6,), "float32"), Column((12, 12, 2), "uint8")
-TREE = {"camera": IMAGE, "joints": VECTOR}
-BURN_IN, STEPS = 2, 5
-
-
-@dataclass(frozen=True)
-class Case:
-    """An algorithm, its observations and actions, and what it learns from."""
-
-    algo: str
-    obs: object
-    action: ActionSpec
-    rows: int = 32
-    overrides: tuple = ()
-    sequences: bool = False
-    is_weighted: bool = False
-    updates: int = 8
-
-    def batch(self, seed):
-        """Columns `[rows, ...]`; sequences `[rows, BURN_IN + STEPS, ...]` have padding in front and behind."""
-        rng, length = np.random.default_rng(seed), BURN_IN + STEPS if self.sequences else 1
-        num = self.rows * length
-        is_box = self.action is BOX
-        action = rng.uniform(-1, 1, (num, 2)).astype(np.float32) if is_box else rng.integers(3, size=num)
-        columns = {
-            **flat_columns("obs", random_obs(self.obs, num, rng)),
-            **flat_columns("next_obs", random_obs(self.obs, num, rng)),
-            "action": action,
-            "reward": rng.standard_normal(num, np.float32),
-            "discount": np.where(rng.random(num) < 0.2, 0, 0.99).astype(np.float32),
-        }
-        if self.algo == "ppo":
-            columns["log_prob"] = rng.normal(-1.1, 0.1, num).astype(np.float32)
-            columns["cut"] = rng.random(num) < 0.2
-            columns["cut"][num // 2 - 1] = columns["cut"][-1] = True
-        if self.sequences:
-            columns = {name: column.reshape(self.rows, length, *column.shape[1:]) for name, column in columns.items()}
-            first = rng.integers(BURN_IN + 1, size=self.rows)
-            end = rng.integers(BURN_IN + 1, length + 1, size=self.rows)
-            end[: self.rows // 2] = BURN_IN + 1  # the first trainer has fewer valid steps
-            step = np.arange(length)
-            columns["valid"] = (step >= first[:, None]) & (step < end[:, None])
-            columns["state"] = rng.normal(0, 0.3, (self.rows, 2 * 6)).astype(np.float32)
-        if self.sequences or self.is_weighted:
-            columns["weight"] = rng.uniform(0.1, 1, self.rows).astype(np.float32)
-        return columns
-
-    def algorithm(self, group, skips=False):
-        more = ("algo.minibatch_size=5", "algo.epochs=2") if self.algo == "ppo" else ()
-        config = make_config(f"algo={self.algo}", "env=CartPole-v1", "network.hidden=[16,16]", *more, *self.overrides)
-        burn_in = BURN_IN if self.sequences else 0
-        context = Context(torch.device("cpu"), group, skips, optimizer=config.optimizer, burn_in=burn_in)
-        spec = EnvSpec("x", self.obs, self.action)
-        return load_algorithm(self.algo).Algorithm(config.algo, config.network, spec, 1, context)
-
-
+PROBES = "env=drl_cli.envs.probes"
+SMALL_IMAGE = ("+env.kwargs.size=36", "network.channels=0.25")
+SEQUENCES = ("replay=sequences", "replay.seq_len=5", "replay.burn_in=2", "replay.overlap=2")
+LSTM = (*SEQUENCES, "network=lstm", "network.memory_size=6")
+DROPOUT = "network.dropout=0.3"
 CASES = {
-    "sac": Case("sac", VECTOR, BOX, 256, updates=30),
-    "dqn-weighted": Case("dqn", VECTOR, DISCRETE, 256, is_weighted=True, updates=30),
-    "dqn-cnn": Case("dqn", IMAGE, DISCRETE),
-    "sac-cnn": Case("sac", IMAGE, BOX),
-    "dqn-lstm": Case("dqn", VECTOR, DISCRETE, 16, ("network=lstm", "network.memory_size=6"), True),
-    "sac-lstm": Case("sac", VECTOR, BOX, 16, ("network=lstm", "network.memory_size=6"), True),
-    "td3-lstm": Case("td3", VECTOR, BOX, 16, ("network=lstm", "network.memory_size=6"), True),
-    "ddpg-dropout": Case("ddpg", VECTOR, BOX, overrides=("network.dropout=0.3",)),
-    "mpo-dropout": Case("mpo", VECTOR, BOX, overrides=("network.dropout=0.3", "algo.samples=3")),
-    "dqn-sequences": Case("dqn", TREE, DISCRETE, 16, (), True),
-    "dqn-dropout": Case("dqn", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
-    "iqn-noisy": Case("iqn", VECTOR, DISCRETE, overrides=("algo.noisy=true", "algo.dueling=true")),
-    "sac-sgd": Case("sac", VECTOR, BOX, overrides=("algo.lr=0.1", "optimizer=sgd", "optimizer.max_norm=0.5")),
-    "td3_bc": Case("td3_bc", VECTOR, BOX),
-    "rebrac": Case("rebrac", VECTOR, BOX),
-    "fql": Case("fql", VECTOR, BOX, overrides=("network.dropout=0.3",)),
-    "iql": Case("iql", VECTOR, BOX, 256, is_weighted=True),
-    "cql-lstm": Case("cql", VECTOR, BOX, 16, ("network=lstm", "network.memory_size=6", "algo.samples=2"), True),
-    "bc": Case("bc", VECTOR, BOX, overrides=("algo.components=2",)),
-    "ppo": Case("ppo", VECTOR, DISCRETE),
-    "ppo-box": Case("ppo", VECTOR, BOX),
-    "ppo-cnn": Case("ppo", TREE, DISCRETE),
-    "ppo-dropout": Case("ppo", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
+    "sac": ("sac",),
+    "sac-sgd": ("sac", "optimizer=sgd", "optimizer.max_norm=0.5", "algo.lr=0.1"),
+    "sac-cnn": ("sac", f"{PROBES}:PatchReach-v0", *SMALL_IMAGE),
+    "sac-lstm": ("sac", *LSTM),
+    "td3-lstm": ("td3", *LSTM),
+    "ddpg-dropout": ("ddpg", DROPOUT),
+    "mpo-dropout": ("mpo", DROPOUT, "algo.samples=3"),
+    "dqn": ("dqn",),
+    "dqn-cnn": ("dqn", f"{PROBES}:Patch-v0", *SMALL_IMAGE),
+    "dqn-lstm": ("dqn", *LSTM),
+    "dqn-sequences": ("dqn", f"{PROBES}:Tree-v0", "+env.kwargs.discrete=true", *SEQUENCES),
+    "dqn-dropout": ("dqn", DROPOUT),
+    "iqn-noisy": ("iqn", "algo.noisy=true", "algo.dueling=true"),
+    "td3_bc": ("td3_bc",),
+    "rebrac": ("rebrac",),
+    "fql": ("fql", DROPOUT),
+    "iql": ("iql",),
+    "cql-lstm": ("cql", *LSTM, "algo.samples=2"),
+    "bc": ("bc", "algo.components=2"),
+    "ppo-box": ("ppo", "env=Pendulum-v1"),
+    "ppo-cnn": ("ppo", f"{PROBES}:Patch-v0", *SMALL_IMAGE),
+    "ppo-dropout": ("ppo", DROPOUT),
 }
-FAST = ("td3_bc", "sac", "dqn-weighted", "sac-lstm", "dqn-sequences", "sac-sgd", "ppo-cnn", "ppo-dropout")
+FAST = ("td3_bc", "sac", "sac-sgd", "sac-lstm", "dqn", "dqn-sequences", "ppo-dropout")
 
 
-def learn(group, name):
-    """The state after some updates on this trainer's share of the rows, and all priorities."""
-    case, priorities = CASES[name], []
-    algorithm = case.algorithm(group)
-    for i in range(case.updates):
-        share = {key: np.split(column, group.size)[group.rank] for key, column in case.batch(i).items()}
-        batch = gathered({key: torch.from_numpy(column) for key, column in share.items()})
-        priorities.append(algorithm.learn(batch, Counts(i, i)).priorities)
-    state = {key: tensor.numpy() for key, tensor in algorithm.state().items()}
-    return state, None if priorities[0] is None else np.stack([one.numpy() for one in priorities])
+class Weighted(Case):
+    """A case whose batches have importance weights."""
+
+    def batch(self, seed=0, rows=16):
+        weight = torch.rand(rows, generator=torch.Generator().manual_seed(seed)) + 0.1
+        return super().batch(seed, rows) | ({} if self.is_on_policy else {"weight": weight})
 
 
-class Unheard(ProcessGroup):
-    """One of two trainers, which ignores the gradients of the other."""
-
-    def mean_(self, tensor):
-        pass
+def case_of(name):
+    algo, *words = CASES[name]
+    few = ["algo.epochs=2", "algo.minibatch_size=5"] if algo == "ppo" else []
+    return Weighted(algo, "network.hidden=[16,16]", *words, *few)
 
 
 @pytest.mark.parametrize("name", some(CASES, *FAST))
 def test_two_equal_one(name):
-    one, priorities = learn(ProcessGroup(), name)
-    (first, upper), (second, lower) = together(learn, name)
-    assert first.keys() == one.keys()
-    for key in one:
-        np.testing.assert_array_equal(first[key], second[key], err_msg=key)
-        np.testing.assert_allclose(first[key], one[key], rtol=1e-3, atol=2e-5, err_msg=key)
-    if priorities is not None:
-        np.testing.assert_allclose(np.concatenate([upper, lower], 1), priorities, rtol=1e-3, atol=1e-4)
-    alone, _ = learn(Unheard(0, 2), name)
-    assert np.abs(alone["params"] - one["params"]).max() > 1e-3
+    check_trainers(case_of(name), updates=8)
 
 
-def skip_one(group, name):
+def skip_one(group, case):
     """Updates and states of two updates; in the second, the rows of rank 1 are not finite."""
-    case, states, updates = CASES[name], [], []
-    algorithm = case.algorithm(group, skips=True)
+    states, updates = [], []
+    algorithm = case.algorithm(0, case.context(group, skips=True))
     for i in range(2):
-        columns = case.batch(i)
+        batch = case.batch(i)
         if (group.rank, i) == (1, 1):
-            columns["reward"][7] = np.inf
-        updates.append(algorithm.learn({key: torch.from_numpy(column) for key, column in columns.items()}, Counts(i)))
-        states.append({key: tensor.numpy() for key, tensor in algorithm.state().items() if key != "generator.noise"})
+            batch["reward"][7] = np.inf
+        updates.append(algorithm.learn(batch, Counts(i)))
+        states.append({key: tensor.clone() for key, tensor in algorithm.state().items() if key != "generator.noise"})
     return [(update.steps, update.skipped) for update in updates], states
 
 
-@pytest.mark.parametrize("name", ["sac", "dqn-weighted"])
+@pytest.mark.parametrize("name", ["sac", "dqn"])
 def test_an_update_that_is_not_finite_for_one_is_skipped_by_all(name):
-    for counts, (before, after) in together(skip_one, name):
+    for counts, (before, after) in together(skip_one, case_of(name)):
         assert counts == [(1, 0), (0, 1)]
         assert (before["optimizer.count"] == 1).all()
-        for key in before:
-            np.testing.assert_array_equal(before[key], after[key], err_msg=key)
+        assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())

@@ -20,9 +20,7 @@ def test_an_update_equals_an_independent_implementation():
         sequential(part.flat, (8, 16, 12, 1), "tanh") for part in (params["critic"], targets["critic"])
     )
     before = {name: target.flat.clone() for name, target in targets.items()}
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         next_q = slow_critic(torch.cat([next_obs, slow(next_obs).tanh()], 1)).squeeze(1)
     error = critic(torch.cat([obs, action], 1)).squeeze(1) - reward - discount * next_q

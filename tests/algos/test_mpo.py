@@ -30,9 +30,7 @@ def test_an_update_equals_an_independent_implementation():
     )
     duals = params["duals"].flat.clone().double().requires_grad_()
     before = {name: target.flat.clone() for name, target in targets.items()}
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     noise = torch.randn(32, SAMPLES * 3, generator=torch.Generator().manual_seed(1)).double()
     temperature, mean_weight, std_weight = torch.nn.functional.softplus(duals)
     with torch.no_grad():

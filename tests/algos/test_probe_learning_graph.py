@@ -67,7 +67,7 @@ def learn(run_graph):
     ("algo", "steps", "probe"),
     [
         pytest.param(DQN, 3000, "Patch", id="dqn-where"),
-        pytest.param(PPO, 3000, "Patch", id="ppo-where"),
+        pytest.param(PPO, 3000, "Patch", id="ppo-where", marks=pytest.mark.exhaustive),
         pytest.param(DQN, 10_000, "Both", id="dqn-both", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
         pytest.param(PPO, 10_000, "Both", id="ppo-both", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],
@@ -107,7 +107,7 @@ def test_several_choices_at_once(learn):
 @pytest.mark.parametrize(
     ("algo", "part"),
     [
-        (DQN, True),
+        pytest.param(DQN, True, marks=pytest.mark.exhaustive),
         (PPO, False),
         pytest.param(DQN, False, marks=pytest.mark.exhaustive),
         pytest.param(PPO, True, marks=pytest.mark.exhaustive),
@@ -122,12 +122,20 @@ def test_what_is_not_allowed_is_never_done(learn, algo, part):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["lstm", pytest.param("gru", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(("steps", "algo"), [(8000, CUE_DQN), (32_000, CUE_PPO)], ids=["dqn", "ppo"])
+@pytest.mark.parametrize(
+    ("steps", "algo"),
+    [
+        pytest.param(8000, CUE_DQN, id="dqn"),
+        pytest.param(32_000, CUE_PPO, id="ppo", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_what_was_seen_once_is_remembered(learn, steps, algo, memory):
     assert learn(steps, *algo, f"network.memory={memory}")["mean"] == 1.0
 
 
-@pytest.mark.parametrize("algo", [CUE_DQN, CUE_PPO], ids=["dqn", "ppo"])
+@pytest.mark.parametrize(
+    "algo", [pytest.param(CUE_DQN, id="dqn"), pytest.param(CUE_PPO, id="ppo", marks=pytest.mark.exhaustive)]
+)
 def test_without_memory_it_is_not(learn, algo):
     assert learn(8000, *algo)["mean"] < 0.7
 

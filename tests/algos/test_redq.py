@@ -57,9 +57,7 @@ def test_an_update_equals_an_independent_implementation(rate):
         for part in (params["critic"], targets["critic"])
     )
     before = targets["critic"].flat.clone()
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     noise, subset, own, theirs = draws[0]
     with torch.no_grad():
         next_action, next_log_prob = sample(actor, next_obs, noise)

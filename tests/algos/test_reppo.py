@@ -9,6 +9,7 @@ import torch
 from continuous import gradient
 from learners import LOOKS, Learner, mapped
 from references import sequential
+from test_pqn import q_lambda
 from torch.distributions import Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
@@ -68,21 +69,6 @@ def sample(out, noise):
     return u.tanh(), density.sum(1)
 
 
-def soft_lambda_returns(reward, discount, next_q, cost, cut, lambda_):
-    """The mixture of all soft n-step returns of each row, weighted by (1 - lambda) lambda^(n - 1)."""
-    targets = []
-    for t in range(len(reward)):
-        end = next(i for i in range(t, len(reward)) if cut[i] or i == len(reward) - 1)
-        total, product, returns = 0.0, 1.0, []
-        for k in range(t, end + 1):
-            total += product * (reward[k] - discount[k] * cost[k])
-            product *= discount[k]
-            returns.append(total + product * next_q[k])
-        shares = [(1 - lambda_) * lambda_**n for n in range(len(returns) - 1)] + [lambda_ ** (len(returns) - 1)]
-        targets.append(sum(share * value for share, value in zip(shares, returns, strict=True)))
-    return torch.tensor(targets)
-
-
 def test_the_columns_are_right():
     case, algorithm = case_of()
     batch = case.batch(0, NUM)
@@ -102,8 +88,9 @@ def test_the_columns_are_right():
         log_probs, embedding, _ = criticised(critic, batch["next_obs"].double(), action)
         torch.testing.assert_close(rows["old"].double(), actor(batch["obs"].double()), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(rows["next_embedding"].double(), embedding, rtol=1e-4, atol=1e-4)
-        columns = (batch["reward"].double(), batch["discount"].double(), log_probs.exp() @ VALUES, 0.3 * log_prob)
-        target = soft_lambda_returns(*(column.tolist() for column in columns), batch["cut"], 0.7)
+        reward = batch["reward"].double() - batch["discount"] * 0.3 * log_prob
+        columns = (reward, batch["discount"].double(), log_probs.exp() @ VALUES)
+        target = q_lambda(*(column.tolist() for column in columns), batch["cut"], 0.7)
     torch.testing.assert_close(rows["target"].double(), target.double(), rtol=1e-4, atol=1e-4)
 
 

@@ -21,9 +21,7 @@ def test_updates_equal_an_independent_implementation():
         for part in (params["critic"], targets["critic"])
     )
     before = {name: target.flat.clone() for name, target in targets.items()}
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         smoothing = (0.6 * torch.randn(32, 3, generator=noise).double()).clamp(-0.5, 0.5)
         next_action = (slow(next_obs).tanh() + smoothing).clamp(-1, 1)

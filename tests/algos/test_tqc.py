@@ -36,9 +36,7 @@ def test_an_update_equals_an_independent_implementation():
         for part in (params["critic"], targets["critic"])
     )
     before, log_alpha = targets["critic"].flat.clone(), torch.tensor(math.log(0.3)).double().requires_grad_()
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         next_action, next_log_prob = sample(actor, next_obs, noise[0])
         x = torch.cat([next_obs, next_action], 1)

@@ -2,18 +2,14 @@
 
 import pytest
 import torch
-from continuous import SPEC, config_of, doubled, make, make_batch
+from continuous import doubled, make, make_batch
 from references import sequential
+from test_d4pg import ATOMS, V_MAX, V_MIN, projected
 from test_tqc import sample
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import xqc
-from drl_cli.api import Context
-from drl_cli.errors import Refused
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import ProcessGroup
 
-ATOMS, V_MIN, V_MAX = 7, -2.0, 3.0
 OPTIONS = {"atoms": ATOMS, "v_min": V_MIN, "v_max": V_MAX, "tau": 0.1, "momentum": 0.2, "lr": 1e-2} | {
     "initial_alpha": 0.3,
     "actor_period": 2,
@@ -44,18 +40,6 @@ def doubles(critic):
     return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
 
 
-def projected(probs, reward, discount, cost):
-    """Return the projection of one row's soft target, atom by atom."""
-    width, out = (V_MAX - V_MIN) / (ATOMS - 1), [0.0] * ATOMS
-    for i, prob in enumerate(probs):
-        value = min(max(reward + discount * (V_MIN + i * width - cost), V_MIN), V_MAX)
-        below = min(int((value - V_MIN) / width), ATOMS - 2)
-        share = (value - V_MIN) / width - below
-        out[below] += prob * (1 - share)
-        out[below + 1] += prob * share
-    return out
-
-
 def test_an_update_equals_an_independent_implementation():
     algorithm, batch = make(xqc, **OPTIONS), make_batch()
     params, generator, values = algorithm.params, torch.Generator(), torch.linspace(V_MIN, V_MAX, ATOMS).double()
@@ -67,9 +51,7 @@ def test_an_update_equals_an_independent_implementation():
     noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
     actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
     (leaves, stats), (slow_leaves, slow_stats), slow_before = doubles(critic), doubles(slow.module), slow.flat.clone()
-    obs, action, reward, next_obs, discount, weight = (
-        doubled(batch)[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
-    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         next_action, next_log_prob = sample(actor, next_obs, noise[0])
     x = torch.cat([torch.cat([obs, next_obs]), torch.cat([action, next_action])], 1)
@@ -104,21 +86,3 @@ def test_an_update_equals_an_independent_implementation():
     actor_loss = (0.3 * log_prob - value).mean()
     assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
     assert algorithm.target_entropy == -1.5
-
-
-@pytest.mark.parametrize("options", [{"atoms": 1}, {"v_min": 3.0}])
-def test_an_empty_support_is_refused(options):
-    with pytest.raises(Refused, match=r"algo.atoms=.* has to be at least 2, and algo.v_min=.* below"):
-        make(xqc, **OPTIONS | options)
-
-
-@pytest.mark.parametrize("option", [{"layer_norm": True}, {"dropout": 0.1}, {"memory": "lstm"}], ids=str)
-def test_options_that_do_not_fit_batch_norm_are_refused(option):
-    (key,) = option
-    with pytest.raises(Refused, match=rf"^network\.{key}=.* batch norm.*say network\.{key}="):
-        xqc.Policy.check(config_of(xqc), NetworkConfig((8,), "tanh", "uniform", **option), SPEC)
-
-
-def test_several_trainers_are_refused():
-    with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
-        make(xqc, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))

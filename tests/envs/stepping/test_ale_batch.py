@@ -67,10 +67,14 @@ def play_equally(batch, single, steps):
     ("made", "steps", "num_episodes", "lives"),
     [
         (config(protocol="machado"), 250, 2, 0),
-        (config(noop_max=0), 250, 2, 8),
+        pytest.param(config(noop_max=0), 250, 2, 8, marks=pytest.mark.exhaustive),
         (config("Seaquest", noop_max=0, sticky=0.1, full_action_set=True, stack=3, frameskip=5), 200, 0, 2),
-        (config("Seaquest", noop_max=0, episodic_life=False, stack=1, frameskip=9), 250, 1, 0),
-        (config("Pong", noop_max=0, max_frames=400), 220, 4, 0),
+        pytest.param(
+            config("Seaquest", noop_max=0, episodic_life=False, stack=1, frameskip=9),
+            *(250, 1, 0),
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(config("Pong", noop_max=0, max_frames=400), 220, 4, 0, marks=pytest.mark.exhaustive),
         (config(noop_max=0, max_frames=120), 70, 4, 1),
         (config("Breakout", 17, noop_max=0), 60, 6, 0),
         (config("Pong", 25, noop_max=0, max_frames=60), 35, 4, 0),
