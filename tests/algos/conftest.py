@@ -1,9 +1,9 @@
-"""Configs of the tests of algorithms are composed without Hydra, which takes longer than many of these tests."""
+"""Fixtures of all tests of algorithms."""
 
 import pytest
-from graphs import make_config
+from graphs import quick_compose
 
 
 @pytest.fixture(autouse=True)
 def quick_configs(monkeypatch):
-    monkeypatch.setattr("drl_cli.testing.case.compose", lambda words: make_config(*words))
+    monkeypatch.setattr("drl_cli.testing.case.compose", quick_compose)

@@ -7,6 +7,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import torch
+from choices import some
 from confs import algo_config
 
 from drl_cli.algos import base
@@ -23,6 +24,7 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.settings.algorithm import refusal
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.moments import RunningMoments
 
@@ -38,8 +40,9 @@ OFFLINE = {"awac", "cal_ql", "cql", "cql_discrete", "fql", "iql", "rebrac", "td3
 PRIORITIZED = {"c51", "dqn", "iqn", "mrq", "qr_dqn", "sac", "sac_discrete", *CONTINUOUS, *OFFLINE}
 """Those that give priorities."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
+FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]
 
-pytestmark = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+pytestmark = pytest.mark.parametrize(("name", "kind"), some(CASES, *FIRST), ids=["-".join(case) for case in CASES])
 
 
 class Case:
@@ -101,6 +104,12 @@ def test_module(name, kind, case):
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
     assert ("prioritized" in case.module.TABLES) == (name in PRIORITIZED)
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
+
+
+def test_the_public_contract(name, kind):
+    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
+    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
+    check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
 
 def test_priorities_are_errors_without_weights(name, case):

@@ -1,16 +1,15 @@
-"""The public contract: every algorithm keeps it, and so do the yaml files that choose options of an algorithm."""
+"""Yaml files that choose options of an algorithm: each keeps the contract."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from choices import some
 from graphs import make_config
 
 from drl_cli.algos import learner
 from drl_cli.algos.base import Algorithm
-from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.lookup import algorithms
 from drl_cli.preflight import algorithm as algorithm_checks
 from drl_cli.preflight.algorithm import memory_problems
 from drl_cli.settings.conf import options
@@ -23,17 +22,6 @@ FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20")
 SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=2")
 WITHOUT_MEMORY = ("apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbow_iqn", "sqn")
 """Presets of DQN, C51 and IQN. The tests of these keep the contract with all options."""
-
-
-CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
-FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]
-
-
-@pytest.mark.parametrize(("name", "kind"), some(CASES, *FIRST))
-def test_the_public_contract(name, kind):
-    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
-    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
-    check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
 
 def test_none_is_forgotten_here():

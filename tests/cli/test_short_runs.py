@@ -52,6 +52,8 @@ def trained(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def train(*args):
+        if args[0] != "-m" and not args[0].startswith("resume="):
+            args = (*args, "debug.in_process=true")
         done = drl_here("train", *args)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout, max(tmp_path.glob("outputs/*/*/*"))

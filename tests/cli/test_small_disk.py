@@ -117,6 +117,7 @@ def test_a_killed_run_continues_on_a_small_disk(start, small_disk):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_whose_final_weights_do_not_fit_ends_with_exit_code_7(tmp_path):
     """A limit of the size of files stands for the full disk, because it needs no rights."""
     args = (*SMALL, "network.hidden=[256,256]", "mode=single", "debug.in_process=true", "total_env_steps=800")

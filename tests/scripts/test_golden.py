@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from graphs import make_config
+from graphs import quick_compose
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
@@ -20,7 +20,7 @@ COMMANDS = golden_cases.commands()
 
 @pytest.fixture(autouse=True)
 def quick_configs(monkeypatch):
-    monkeypatch.setattr(golden_cases, "compose", lambda words: make_config(*words))  # without Hydra
+    monkeypatch.setattr(golden_cases, "compose", quick_compose)
 
 
 def check(case, *words):

@@ -22,7 +22,7 @@ from drl_cli.settings.explain import tuned_line
         ("env=CartPole-v1", "algo=dqn", "algo.lr=1e-2", "mode=single", "network.hidden=[16,16]"),
         ("algo=ppo", "tuned=none", "replay.max_staleness=3", "stop.return=1.5"),
         ("env=drl_cli.envs.probes:Counter-v0", "++env.kwargs.g=5", "algo.n_step=3", "replay=prioritized"),
-        ("env=CartPole-v1", "algo=r2d2", "network=gru", "optimizer=adamw"),
+        ("env=CartPole-v1", "algo=iqn", "network=gru", "optimizer=adamw"),
         ("env=Acrobot-v1", "algo=qr_dqn", "replay=hindsight", "tuned=rainbow-CartPole-v1"),
     ],
 )

@@ -28,6 +28,13 @@ def make_config(*overrides):
     return fill(build(compose_plain(*overrides)))
 
 
+def quick_compose(words):
+    """Return what drl_cli.settings.compose.compose returns, without Hydra, which takes longer than many tests."""
+    from drl_cli.settings.command_line import for_hydra
+
+    return make_config(*for_hydra(words))
+
+
 def weights(graph):
     """Return the sha256 of the final model file."""
     return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
