@@ -213,7 +213,7 @@ def _train(
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
-        network += rollout_text(config) if dataset is None else data_text(config, dataset)
+        network += [*rollout_text(config), *(data_text(config, dataset) if dataset else ())]
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
         for line in (
             f"{title}  ->  {relative_path(folder)}{start}",

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.data.dataset import Dataset
 from drl_cli.errors import CHECKPOINT, UsageError
-from drl_cli.preflight.resources import replay_bytes
+from drl_cli.preflight.resources import check_fits, replay_bytes, with_capacity
+from drl_cli.replay.mixed import recorded_rows
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 from drl_cli.utils.memory import free_memory
 
 
 def open_data(config: Config) -> Dataset | None:
-    """Open the dataset of a run without workers, and read it once. Return None for other runs.
+    """Open the dataset of a run, and read it once. Return None for a run without a dataset.
 
     Raise UsageError if there is no dataset, if it is damaged or empty, or if it does not fit the environment.
     """
@@ -28,10 +29,10 @@ def data_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting that does not fit a run with, or without, a dataset."""
     source, mode = config.data.source, config.mode
     if not config.is_offline:
-        if source is not None:
-            yield f"data={source}: mode={mode} learns from its own steps; say mode=offline, or leave data out"
         if not config.has_env:
             yield f"env=none: mode={mode} needs an environment; only mode=offline trains without one"
+        if source is not None:
+            yield from mixing_problems(config)
         return
     if not source:
         yield "mode=offline learns from a dataset: say data=PATH"
@@ -43,16 +44,32 @@ def data_problems(config: Config) -> Iterator[str]:
         yield "stop.return: without an environment there are no evaluations; say env=ID, or leave it out"
 
 
+def mixing_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting that does not fit batches with a share of recorded rows."""
+    size, share = config.trainer.batch_size, config.data.share
+    if config.is_on_policy:
+        why = "on-policy: it learns from the newest rollouts of its own policy, and not from recorded steps"
+        yield f"data={config.data.source}: {title(config.algo_name)} is {why}; leave data out"
+    elif not 0 < recorded_rows(size, share) < size:
+        yield f"data.share={share:g} of trainer.batch_size={size} is no row, or all rows; say data.share=0.5"
+    if config.replay.changes_goals:
+        yield f"data={config.data.source}: replay=hindsight can't mix recorded rows in; say replay=uniform"
+    if (config.replay.shards or 1) > 1:
+        yield f"replay.shards={config.replay.shards}: the only shard with data holds the dataset, too; leave it out"
+
+
 def check_data(config: Config, spec: EnvSpec, dataset: Dataset) -> None:
     """Raise UsageError if the algorithm can't learn from the recorded columns, or if a batch is too large."""
     problems = []
+    if config.mixes_data and config.stackings(spec):
+        problems.append("data: frame stacks can't be mixed with recorded rows; say env.frame_stack=none")
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     if lacking := sorted(extra.keys() - {"state"}):
         problems.append(
             f"{title(config.algo_name)} learns from columns that its own policy computes ({', '.join(lacking)}), "
             "and a dataset does not have them; say an off-policy algorithm, such as algo=td3 or algo=dqn"
         )
-    if (size := config.trainer.batch_size) > (steps := dataset.facts.steps):
+    if config.is_offline and (size := config.trainer.batch_size) > (steps := dataset.facts.steps):
         line = f"trainer.batch_size={size} is above the {steps} steps of {dataset.facts.source}"
         problems.append(f"{line}: a batch would hold every row many times; say trainer.batch_size={steps} or less")
     if problems:
@@ -70,7 +87,16 @@ def check_identity(saved: object, dataset: Dataset | None) -> None:
 
 
 def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
-    """Replace `replay.capacity=null` by the size of the dataset, or by what fits in half of the free memory."""
+    """Replace `replay.capacity=null` by the size of the dataset, or by what fits in half of the free memory.
+
+    With workers, the table of their rows has its usual size. Raise UsageError if the whole dataset does not fit, too.
+    """
+    if config.mixes_data:
+        from drl_cli.runtime.factories import with_whole_table  # slow: imports torch and gymnasium
+
+        needed = replay_bytes(with_whole_table(config, dataset), spec)
+        check_fits(f"data={config.data.source}", needed, free_memory(), "say mode=offline, which reads it in parts")
+        return with_capacity(config, spec)
     from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
 
     if config.replay.capacity is not None:
@@ -99,11 +125,13 @@ def data_text(config: Config, dataset: Dataset) -> list[str]:
     from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
 
     facts, returns = dataset.facts, dataset.facts.returns
+    part = f"; {config.data.share:.0%} of every batch" if config.mixes_data else ""
     lines = [
         f"data: {facts.source}: {facts.steps:,} steps in {facts.episodes:,} episodes "
         f"({facts.terminations:,} terminated), return {returns.mean():.1f} [{returns.min():.1f}, {returns.max():.1f}]"
+        + part
     ]
-    if (rows := rows_of(config, dataset)) > config.replay.num_rows:
+    if config.is_offline and (rows := rows_of(config, dataset)) > config.replay.num_rows:
         share = f"{config.replay.num_rows / rows:.0%} of the dataset"
         lines.append(f"replay.capacity={config.replay.num_transitions}: replay holds {share}, which is read repeatedly")
     return lines

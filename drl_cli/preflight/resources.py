@@ -34,15 +34,15 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if replay, processes or network don't fit in memory, or if the output folder isn't writable."""
     config, free = with_capacity(config, spec), free_memory()
     capacity, needed = config.replay.num_transitions, replay_bytes(config, spec)
-    _check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
+    check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
     if not config.is_one_process and not config.debug.in_process and config.ray.address is None:
         store_mb, size = config.ray.object_store_mb, config.trainer.batch_size
-        _check_fits(f"ray.object_store_mb={store_mb}", (store_mb or 0) * 2**20, free, "leave it out")
+        check_fits(f"ray.object_store_mb={store_mb}", (store_mb or 0) * 2**20, free, "leave it out")
         batch_bytes = 2 * config.updates_per_call * size * row_bytes(leaves(spec.obs))
-        _check_fits(f"trainer.batch_size={size}", batch_bytes, free, "lower it")
+        check_fits(f"trainer.batch_size={size}", batch_bytes, free, "lower it")
     hidden = config.network.hidden
     weights = sum(inputs * outputs for inputs, outputs in pairwise(hidden))
-    _check_fits(f"network.hidden={list(hidden)}", NETWORK_COPIES * 4 * weights, free, "lower it")
+    check_fits(f"network.hidden={list(hidden)}", NETWORK_COPIES * 4 * weights, free, "lower it")
     root = Path(config.output_dir).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
     _check_writable(existing)
@@ -81,11 +81,11 @@ def check_workers(config: Config) -> None:
     num, envs, free = config.num_workers, config.worker.envs, free_memory()
     if not config.is_one_process and not config.debug.in_process:
         advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
-        _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
-    _check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
+        check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
+    check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
 
 
-def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:
+def check_fits(setting: str, needed: int, free: int, advice: str) -> None:
     """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
     if needed > free:
         line = f"{setting} needs {needed / GB:.1f} GiB, {free / GB:.1f} GiB of memory are free; {advice}"

@@ -86,6 +86,18 @@ RULES: tuple[Rule, ...] = (
         "say total_env_steps=N, or mode=offline",
     ),
     Rule(
+        ("data.share",),
+        lambda config: config.mixes_data or config.data.source is None,
+        "mode=offline learns from the dataset alone",
+        "leave it out",
+    ),
+    Rule(
+        ("data.share",),
+        lambda config: config.data.source is not None,
+        "the run has no dataset",
+        "leave it out, or add data=PATH",
+    ),
+    Rule(
         WORKER_KEYS,
         lambda config: not config.is_offline,
         "mode=offline has no workers",

@@ -84,6 +84,11 @@ class Config:
         return self.mode in ("single", "offline")
 
     @property
+    def mixes_data(self) -> bool:
+        """Whether batches have rows of a dataset beside the rows of the workers."""
+        return self.data.source is not None and not self.is_offline
+
+    @property
     def has_env(self) -> bool:
         """Whether the run has an environment. A run without workers needs one only for its evaluations."""
         return self.env.id != NO_ENV
@@ -226,7 +231,7 @@ class Config:
     @property
     def num_shards(self) -> int:
         """The number of replay shards. On-policy, there is one shard, which keeps the transitions in time order."""
-        return 1 if self.is_on_policy or self.is_offline else self.replay.shards or self.num_workers // 25 + 1
+        return 1 if self.is_on_policy or self.data.source else self.replay.shards or self.num_workers // 25 + 1
 
     @property
     def batches_per_shard(self) -> int:

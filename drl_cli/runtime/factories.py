@@ -1,5 +1,10 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
@@ -8,11 +13,14 @@ from drl_cli.data.open import open_dataset
 from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
+from drl_cli.replay.base import Table
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.hindsight import HindsightTable
+from drl_cli.replay.mixed import MixedTable
 from drl_cli.replay.windows import WindowTable
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.rate_limiter import (
     REUSE,
     Limiter,
@@ -22,13 +30,14 @@ from drl_cli.runtime.orchestrator.rate_limiter import (
     required_band,
 )
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
-from drl_cli.runtime.roles.normalization import make_layout
-from drl_cli.runtime.roles.reader import SHARE, fits
+from drl_cli.runtime.roles.normalization import Layout, make_layout
+from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.moments import RunningMoments
 from drl_cli.utils.seeding import generator, integers
 
 WORTH_A_WAIT = 200_000
@@ -37,18 +46,54 @@ WORTH_A_WAIT = 200_000
 
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """Create the trajectory manager of one replay shard."""
-    replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, "replay", shard)
-    schema, stackings = row_schema(config, spec), config.stackings(spec)
-    columns, most = reference_schema(schema, stackings), config.most_inserts
+    layout, stackings = make_layout(config, spec), config.stackings(spec)
+    table = make_table(config, spec, shard)
+    if stackings:
+        table = FrameTable(table, stackings, make_codec(config.replay.frame_codec), config.replay.shares_frames)
+    if not config.mixes_data:
+        return TrajectoryManager(table, shard, layout, config.num_shards)
+    mixed, moments = mix_data(config, spec, table, layout)
+    manager = TrajectoryManager(mixed, shard, layout, config.num_shards)
+    manager.moments = moments
+    return manager
+
+
+def make_table(config: Config, spec: EnvSpec, shard: int, role: str = "replay") -> Table:
+    """Create the table of one replay shard. Stacked images are columns with the ids of their frames."""
+    replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, role, shard)
+    columns, most = reference_schema(row_schema(config, spec), config.stackings(spec)), config.most_inserts
     table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma, config.algo.n_step)
     table.returns_ids = config.writes
     if isinstance(table, WindowTable):
         table.has_step_states = config.has_step_states
     if isinstance(table, HindsightTable):
         table.outcome = GoalOutcome(config.env)
-    if stackings:
-        table = FrameTable(table, stackings, make_codec(replay.frame_codec), replay.shares_frames)
-    return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)
+    return table
+
+
+def mix_data(
+    config: Config, spec: EnvSpec, own: Table, layout: Layout | None
+) -> tuple[MixedTable, RunningMoments | None]:
+    """Read the dataset into a table of its own. Return both tables as one, and the moments of the recorded rows."""
+    dataset = opened(config)
+    assert dataset is not None
+    config = with_whole_table(config, dataset)
+    recorded = make_table(config, spec, 0, "data")
+    moments = None if layout is None else RunningMoments.empty(layout.size)
+    reader = Reader(config, spec, dataset)
+    while recorded.inserts < dataset.facts.steps:
+        header, columns = reader.collect(LoadParams(-1, 0, 0))
+        recorded.insert(columns, np.full(header.rows, -1))
+        if layout is not None and moments is not None:
+            moments = moments.merge(layout.moments(columns))
+    return MixedTable(own, recorded, config.data.share), moments
+
+
+def with_whole_table(config: Config, dataset: Dataset) -> Config:
+    """Return the config with a replay table that holds a whole dataset, whose rows begin with equal priorities."""
+    capacity = rows_of(config, dataset) * config.replay.row_stride
+    first: Any = {"initial_priority": "max"} if config.worker_priorities else {}  # Any: a field of some tables
+    return replace(config, replay=replace(config.replay, capacity=capacity, shards=1, **first))
 
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
@@ -127,8 +172,7 @@ def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:
 
 
 def opened(config: Config, is_checked: bool = True) -> Dataset | None:
-    """Open the dataset of a run without workers. Unless it `is_checked`, read it once. Return None for other runs."""
-    if not config.is_offline:
+    """Open the dataset of a run. Unless it `is_checked`, read it once. Return None for a run without a dataset."""
+    if config.data.source is None:
         return None
-    assert config.data.source is not None
     return open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)

@@ -61,7 +61,7 @@ def build(
     local = LocalRuntime()
     learning_place: Runtime = ray if ray and config.mode == "async" else local
     worker_place: Runtime = local if ray is None or config.is_one_process else ray
-    dataset = opened(config)
+    dataset = opened(config) if config.is_offline else None
 
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)

@@ -12,9 +12,10 @@ Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, fl
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The dataset to learn from."""
+    """The dataset to learn from, and the share of each batch that comes from it if there are workers, too."""
 
     source: str | None
+    share: Annotated[float, Range(above=0, below=1)]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     """Return a batch `[1, B, ...]` of random data. The batch is drawn from a replay with the run's settings."""
     size, num = config.trainer.batch_size, config.worker.envs
     table = replace(config.replay, capacity=config.row_steps * (2 * size + num), shards=1)
-    replay = make_replay(replace(config, replay=table), spec, 0)
+    replay = make_replay(replace(config, replay=table, data=replace(config.data, source=None)), spec, 0)
     policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
     policy.load(params)
     builder, number, last = make_builder(config, spec, policy, 0, 0), 0, PreviousStep.none(spec, num)

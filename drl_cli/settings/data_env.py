@@ -17,13 +17,15 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
     typed = typed_values(command.overrides)
     source = unquoted(typed.get("data.source", ""))
     is_plain = source and source != "null" and not is_sweep(source)
-    if not is_plain or typed.get("mode") != "offline" or {"env", "env.id"} & typed.keys() or command.config_file:
+    if not is_plain or {"env", "env.id"} & typed.keys() or command.config_file:
         return command, None
     from drl_cli.data.open import open_recording  # slow: imports gymnasium
 
     found = open_recording(source).env
     if found is not None and typed_spec((*command.overrides, f"env={found}")) is not None:
         return dataclasses.replace(command, overrides=[*command.overrides, f"env={found}"]), None
+    if typed.get("mode") != "offline":
+        return command, None
     why = "the dataset does not name its environment" if found is None else f"{found} is not installed here"
     words = [f"env={NO_ENV}", *([] if found is None else [f"env.name={found}"])]
     line = f"no evaluations: {why}; env=ID names one"

@@ -44,7 +44,13 @@ def problem(words):
         ("mode=offline data env=Pendulum-v1", "data: has no value"),
         ("mode=offline data=pendulum.npz,cartpole.npz env=Pendulum-v1", "several values are a sweep, which needs -m"),
         ("mode=off_line data=pendulum.npz env=Pendulum-v1", "no mode option 'off_line'. Did you mean offline?"),
-        ("mode=single data=pendulum.npz env=Pendulum-v1", "mode=single learns from its own steps; say mode=offline"),
+        (f"{OFFLINE} data.share=0.3", "data.share=0.3 has no effect: mode=offline learns from the dataset alone"),
+        ("mode=single env=Pendulum-v1 data.share=0.3", "data.share=0.3 has no effect: the run has no dataset"),
+        ("mode=single data=pendulum.npz env=Pendulum-v1 data.share=1", "data.share: must be"),
+        ("mode=single data=pendulum.npz env=Pendulum-v1 data.share=1e-4", "is no row, or all rows; say data.share=0.5"),
+        ("mode=single data=pendulum.npz env=Pendulum-v1 algo=ppo", "data=pendulum.npz: PPO is on-policy"),
+        ("mode=async data=pendulum.npz env=Pendulum-v1 replay.shards=2", "replay.shards=2: the only shard with data"),
+        ("mode=async data=cartpole.npz env=Pendulum-v1", "cartpole.npz"),
         ("mode=single env=none", "env=none: mode=single needs an environment; only mode=offline trains without one"),
         (f"{OFFLINE} worker.num=2", "worker.num=2 has no effect: mode=offline has no workers; leave it out, or say"),
         (f"{OFFLINE} worker.envs=8", "worker.envs=8 has no effect: mode=offline has no workers"),
@@ -88,6 +94,7 @@ def test_all_problems_of_one_command_are_named():
         (OFFLINE, ["Pendulum-v1: (3,) observations, Box(1,) actions; all checks passed"]),
         ("mode=offline data=pendulum.npz algo=td3", ["none: (3,) observations, Box(1,) actions; all checks passed"]),
         ("mode=offline data=cartpole.npz env=CartPole-v1 replay=prioritized", ["CartPole-v1: (4,) observations"]),
+        ("mode=single data=pendulum.npz env=Pendulum-v1 algo=sac", ["all checks passed"]),
     ],
 )
 def test_a_right_command_passes_all_checks(words, lines, capsys):

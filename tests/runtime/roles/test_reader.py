@@ -93,6 +93,13 @@ def test_rewards_are_clipped_and_scaled_as_by_a_worker(make):
     assert columns["reward"].min() == 0.5
 
 
+def test_negative_rewards_are_clipped(make, file, tmp_path):
+    arrays = dict(np.load(file))
+    np.savez(tmp_path / "negative.npz", **arrays | {"rewards": -arrays["rewards"]})
+    _, columns = make("env.reward_clip=3", f"data.source={tmp_path / 'negative.npz'}").collect(HEADER)
+    assert (columns["reward"].min(), columns["reward"].max()) == (-3.0, -1.0)
+
+
 def test_clamped_actions_are_counted_once(make, file, tmp_path):
     arrays = dict(np.load(file))
     arrays["actions"][[3, 40]] = 4.5  # above the bound 4
