@@ -53,6 +53,20 @@ def test_an_evaluation_that_is_repeated_is_removed_everywhere(run):
     assert steps(run) == ([10, 20, 30, 40], [20], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20]})
 
 
+def test_records_of_a_run_without_workers_are_removed_by_its_updates(tmp_path):
+    lines = JsonLines(tmp_path / "metrics.jsonl", "opt_steps")
+    scores = Csv(tmp_path / "eval.csv", ("env_steps", "opt_steps", "mean"))
+    for updates in (10, 20, 30):
+        lines.record({"perf/x": 1.0}, updates)
+        scores.write({"env_steps": 0, "opt_steps": updates, "mean": 1.5})
+    lines.close("done")
+    scores.close()
+    truncate_records(tmp_path, 25, 15, "opt_steps")
+    kept = [json.loads(line)["opt_steps"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert kept == [10, 20]
+    assert (tmp_path / "eval.csv").read_text().split() == ["env_steps,opt_steps,mean", "0,10,1.5"]
+
+
 def test_earlier_records_stay(run):
     files = {path: path.read_bytes() for path in run.iterdir()}
     truncate_records(run, 100, 100)

@@ -7,7 +7,8 @@ import torch
 from datasets import record
 from graphs import COUNTER, weights
 
-from drl_cli.envs.probes import Counter, Forever
+from drl_cli.envs.probes import Counter, Forever, Frames
+from drl_cli.replay.frame_table import FrameTable
 
 OFFLINE = (COUNTER, "mode=offline", "algo=td3", "total_updates=48", "trainer.batch_size=16", "replay.capacity=2000")
 
@@ -133,7 +134,7 @@ def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_pa
     assert values.detach().numpy() == pytest.approx(10.0, rel=0.01)
 
 
-def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data):
+def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data, caplog):
     graph = run_graph(*OFFLINE, data, "env=none", "manage.eval_period=10")
     assert (graph.progress.opt_steps, graph.evaluations) == (48, [])
     assert {path.name for path in (graph.folder / "checkpoints").iterdir()} == {
@@ -141,3 +142,16 @@ def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data):
         "step_000000000",
         "step_000000048",
     }
+
+
+def test_frames_of_images_are_stored_once(run_graph, tmp_path):
+    record(Frames(size=12), tmp_path / "frames.npz", 300)
+    probe = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", f"data.source={tmp_path / 'frames.npz'}")
+    words = (*OFFLINE, *probe, "algo=dqn", "network=mlp", "network.hidden=[8]", "algo.n_step=3", "total_updates=20")
+    frames, plain = run_graph(*words), run_graph(*words, "env.frame_stack=none")
+    assert isinstance(table_of(frames), FrameTable)
+    assert not isinstance(table_of(plain), FrameTable)
+    expected, rows = table_of(plain).contents(), table_of(frames).contents()
+    for name in expected:
+        np.testing.assert_array_equal(rows[name], expected[name])
+    assert weights(frames) == weights(plain)
