@@ -8,6 +8,7 @@ import numpy as np
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
+from drl_cli.data.best import BestEpisodes
 from drl_cli.data.dataset import Dataset
 from drl_cli.data.open import open_dataset
 from drl_cli.envs.goals import GoalOutcome
@@ -172,7 +173,12 @@ def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:
 
 
 def opened(config: Config, is_checked: bool = True) -> Dataset | None:
-    """Open the dataset of a run. Unless it `is_checked`, read it once. Return None for a run without a dataset."""
+    """Open the dataset of a run. Unless it `is_checked`, read it once. Return None for a run without a dataset.
+
+    An algorithm with the option `top` gets only this share of the episodes, those with the largest returns.
+    """
     if config.data.source is None:
         return None
-    return open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)
+    dataset = open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)
+    top: float = getattr(config.algo, "top", 1.0)
+    return dataset if top == 1.0 else BestEpisodes(dataset, top)

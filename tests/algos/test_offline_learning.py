@@ -23,6 +23,7 @@ BOX = {
     "rebrac": ("algo.lr=3e-3", *SLOW),
     "td3_bc": ("algo.alpha=20", *SLOW),
 }
+QUICK = ("awac", "cql", "fql", "iql", "td3_bc")
 
 
 def reach():
@@ -65,7 +66,9 @@ def test_bc_imitates_the_mean_of_the_data():
     assert error(policy, lambda obs: obs) > 0.05
 
 
-@pytest.mark.parametrize("name", BOX)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive) for name in BOX]
+)
 def test_the_others_find_better_actions(name):
     """The data's mean action has the error 0.08."""
     assert error(learned(name, reach(), 500, *BOX[name]), lambda obs: obs) < 0.03

@@ -1,7 +1,8 @@
 """BC: behavioural cloning. The actor learns to draw the data's actions, by their likelihood (Pomerleau 1991).
 
 The actor is a softmax for choices. For continuous actions it is a Gaussian, or with `components` above 1 a mixture of
-Gaussians, which can represent different ways to act in one state (Mandlekar et al. 2021, arXiv 2108.03298).
+Gaussians, which can represent different ways to act in one state (Mandlekar et al. 2021, arXiv 2108.03298). With `top`
+below 1, the reader of the dataset leaves out all but this share of the episodes, those with the largest returns.
 """
 
 from dataclasses import dataclass, replace
@@ -23,9 +24,10 @@ from drl_cli.networks.mlp import mlp_shapes
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import Count, Positive
+from drl_cli.utils.ranges import Count, Fraction, Positive
 
 ACTIONS = ("box", "discrete", "multidiscrete")
+MODES = ("offline",)
 TABLES = ("uniform", "sequences")
 
 
@@ -35,6 +37,7 @@ class Config(AlgoConfig):
 
     lr: Positive = 3e-4
     components: Count = 1
+    top: Fraction = 1.0
 
 
 def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:

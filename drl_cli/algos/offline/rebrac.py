@@ -22,7 +22,7 @@ from drl_cli.utils.ranges import NonNegative, Positive
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import Critics
 
-ACTIONS, TABLES = td3.ACTIONS, td3.TABLES
+ACTIONS = td3.ACTIONS
 DATA = ("next_action",)
 
 

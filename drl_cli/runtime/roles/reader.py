@@ -5,6 +5,8 @@ import time
 import numpy as np
 
 from drl_cli import types
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import Dataset
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
@@ -41,6 +43,9 @@ class Reader:
         self.builder = make_builder(config, spec, self.policy, 0, 0)
         self.source = types.sources(0, len(self.first))
         self.schema = row_schema(config, spec)
+        algo, env = config.algo, config.env
+        names = load_algorithm(algo.name).DATA
+        self.columns = DataColumns(names, dataset, algo.n_step, algo.gamma, env.reward_scale, env.reward_clip)
         self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
         self.use = OwnUse()
 
@@ -100,7 +105,8 @@ class Reader:
         for lane, (first, last) in enumerate(zip(self.first.tolist(), self.last.tolist(), strict=True)):
             if first + start >= last:
                 continue
-            for name, column in self.dataset.read(first + start, min(first + stop, last)).items():
+            part = first + start, min(first + stop, last)
+            for name, column in {**self.dataset.read(*part), **self.columns.read(*part)}.items():
                 if name not in steps:
                     steps[name] = np.zeros((num, lanes, *column.shape[1:]), column.dtype)
                 steps[name][: len(column), lane] = column

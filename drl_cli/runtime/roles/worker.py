@@ -9,6 +9,7 @@ import numpy as np
 from drl_cli import types
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.data.columns import data_schema
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import endless
 from drl_cli.envs.hang import hang_limit
@@ -207,6 +208,8 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
     """Return the columns of a replay row: the algorithm's columns, and `source` (worker and environment)."""
-    extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
-    built = config.replay.extra_columns()
+    module, built = load_algorithm(config.algo.name), config.replay.extra_columns()
+    extra = module.Policy.extra_columns(config.algo, config.network, spec)
+    if config.is_offline:
+        extra = {**extra, **data_schema(module.DATA, spec.action)}
     return types.transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -1,0 +1,42 @@
+"""mode=offline: the columns that an algorithm asks for, and the share of the episodes that BC imitates."""
+
+import numpy as np
+import pytest
+from datasets import record
+from graphs import COUNTER
+
+from drl_cli.envs.probes import Counter
+
+OFFLINE = (COUNTER, "mode=offline", "total_updates=8", "trainer.batch_size=16", "replay.capacity=2000")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "counter.npz"
+    record(Counter(), path)
+    return f"data.source={path}"
+
+
+def rows_of(graph):
+    return graph.replay.shards[0].role.table.contents()
+
+
+def test_rows_have_the_returns_of_their_episodes(run_graph, data):
+    rows = rows_of(run_graph(*OFFLINE, data, "algo=cal_ql", "algo.gamma=0.5", "algo.samples=1", "env.reward_scale=2"))
+    ended = rows["terminated"] | rows["truncated"]
+    np.testing.assert_allclose(rows["mc_return"][ended], rows["reward"][ended], rtol=1e-6)
+    assert (~ended).any()
+    assert rows["mc_return"].shape == rows["reward"].shape
+
+
+def test_rows_have_the_next_action(run_graph, data):
+    rows = rows_of(run_graph(*OFFLINE, data, "algo=rebrac"))
+    assert rows["next_action"].shape == rows["action"].shape
+    ended = rows["terminated"] | rows["truncated"]
+    np.testing.assert_array_equal(rows["next_action"][ended], rows["action"][ended])
+    assert (rows["next_action"][~ended] != rows["action"][~ended]).any()
+
+
+def test_bc_learns_from_a_share_of_the_episodes(run_graph, data):
+    whole, part = (run_graph(*OFFLINE, data, "algo=bc", f"algo.top={top}").progress.inserts for top in (1.0, 0.1))
+    assert 0 < part < 0.5 * whole
