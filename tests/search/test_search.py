@@ -110,14 +110,15 @@ class Typed(Tables):
 
     def root(self, obs: Tensor) -> tuple[object, ...]:
         embedding, logits, value = super().root(obs)
-        return (torch.zeros(len(obs), 2, 3), embedding), logits.double(), value
+        return (torch.tensor([[0, 1, 2], [10, 11, 12]]).expand(len(obs), 2, 3), embedding), logits.double(), value
 
     def recurrent(self, embedding: tuple[Tensor, Tensor], action: Tensor) -> tuple[object, ...]:
         depth, state = embedding
         assert not torch.is_grad_enabled()
+        assert (depth == depth[:, :1, :1] + torch.tensor([[0, 1, 2], [10, 11, 12]])).all()
         reward, discount, logits, value, following = super().recurrent(state, action)
         spread = torch.stack([logits, 0 * logits], -1)[..., 0]
-        return reward.double(), discount, spread, value, (depth + 1, following)
+        return reward.double(), discount, spread, value, ((depth + 1).mT.contiguous().mT, following)
 
 
 def test_any_float_type_any_strides_and_tuples_of_embeddings() -> None:
