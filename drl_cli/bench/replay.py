@@ -56,7 +56,7 @@ class Replaying:
         """Draw batches, and update their priorities if the table has any. Return the number of batches."""
         header, _ = self.draw(num_batches)
         if header.row_ids is not None:
-            shape, row_steps = header.row_ids.shape, self.config.replay.steps
+            shape, row_steps = header.row_ids.shape[:2], self.config.replay.steps
             steps = (row_steps.seq_len,) if row_steps else ()
             if self.priorities.shape != (*shape, *steps):
                 self.priorities = np.random.default_rng(0).exponential(size=(*shape, *steps)).astype(np.float32)

@@ -57,9 +57,12 @@ def test_the_bare_loop_plays_the_games_of_ale_py_with_the_workers_actions():
     both.close()
 
 
+@pytest.mark.parametrize("rows", [(), ("replay.rows=windows",)], ids=["own rows", "windows"])
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])
-def test_a_table_is_filled_with_real_rows_and_served_from(sampler):
-    config, *rest = parts("env=Pendulum-v1", f"replay={sampler}", "replay.capacity=600", "trainer.batch_size=16")
+def test_a_table_is_filled_with_real_rows_and_served_from(sampler, rows):
+    if rows and sampler == "sequences":
+        pytest.skip("the same as prioritized windows")
+    config, *rest = parts("env=Pendulum-v1", f"replay={sampler}", "replay.capacity=600", "trainer.batch_size=16", *rows)
     table = Replaying(config, *rest, seconds=30.0)
     assert table.is_full
     assert len(table.replay.table) == config.replay.num_rows

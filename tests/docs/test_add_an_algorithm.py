@@ -11,7 +11,7 @@ import pytest
 import torch
 from choices import some
 from graphs import make_config, weights
-from outside import my_sac
+from outside import my_sac, my_windows
 
 from drl_cli import api as drl
 from drl_cli.errors import UsageError
@@ -107,6 +107,11 @@ def test_sac_of_the_page_is_sound():
     page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_sac.__file__).read_text()
     assert f"```python\n{own}```" in page
     check_algorithm("outside.my_sac", *TINY)
+
+
+def test_the_page_has_the_algorithm_of_windows():
+    page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_windows.__file__).read_text()
+    assert f"```python\n{own}```" in page
 
 
 def test_every_public_name_has_a_line():

@@ -90,12 +90,24 @@ def users(tmp_path_factory):
     off_policy, on_policy, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_td3.py").write_text(off_policy)
     (tmp_path / "my_a2c.py").write_text(on_policy)
-    shutil.copy(ROOT / "tests" / "support" / "outside" / "my_sac.py", tmp_path)
+    for name in ("my_sac", "my_windows"):
+        shutil.copy(ROOT / "tests" / "support" / "outside" / f"{name}.py", tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         patch.syspath_prepend(str(tmp_path))
         yield tmp_path
-    for name in ("my_mod", "my_rnd", "my_td3", "my_a2c", "my_sac", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
+    names = (
+        "my_mod",
+        "my_rnd",
+        "my_td3",
+        "my_a2c",
+        "my_sac",
+        "my_windows",
+        "my_pkg",
+        "my_pkg.my_mod",
+        "my_pkg.my_algo",
+    )
+    for name in names:
         sys.modules.pop(name, None)
 
 
