@@ -218,7 +218,7 @@ def test_learns_from_rollouts_that_are_a_version_old(run_graph):
         ("CartPole-v1", ("algo=pqn", "algo.epsilon_steps=400")),
         pytest.param("CartPole-v1", ("algo=reinforce",), marks=pytest.mark.exhaustive),
         ("Pendulum-v1", ("algo=vmpo", "env.normalize_obs=true")),
-        ("Pendulum-v1", ("algo=reppo", "env.normalize_obs=true")),
+        pytest.param("Pendulum-v1", ("algo=reppo", "env.normalize_obs=true"), marks=pytest.mark.exhaustive),
         ("Pendulum-v1", ("algo=ppo", "algo.kl_coef=0.5", "algo.squash=true", "algo.value_clip=0.2")),
     ],
     ids=["pqn", "reinforce", "vmpo", "reppo", "ppo"],

@@ -107,7 +107,7 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
 @pytest.mark.parametrize(
     "args",
     [
-        ("env=Pendulum-v1",),
+        pytest.param(("env=Pendulum-v1",), marks=EXHAUSTIVE),
         ("env=Pendulum-v1", "algo.n_step=3", "replay=prioritized", "env.normalize_obs=true"),
         pytest.param(("env=LunarLanderContinuous", "algo.n_step=5"), marks=EXHAUSTIVE),
         ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
