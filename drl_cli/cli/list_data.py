@@ -27,6 +27,7 @@ class Options:
 
     datasets: tuple[str, ...] = option((), "paths, minari:ID, run:RUN; none: those below output_dir and Minari's")
     reference: tuple[float, ...] | None = option(None, "[random,expert]: the returns for normalised scores")
+    download: bool = option(False, "let Minari download a missing dataset minari:ID")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
@@ -64,7 +65,7 @@ def _row(source: str, options: Options) -> list[str]:
     from drl_cli.data.open import open_dataset
 
     path = dataset_path(source, options.output_dir)
-    dataset = open_dataset(path, is_checked=True, reference=options.reference)
+    dataset = open_dataset(path, is_checked=True, download=options.download, reference=options.reference)
     facts, spec = dataset.facts, dataset.spec
     counts = map(number, (facts.steps, facts.episodes, facts.terminations, facts.truncations))
     mean = float(facts.returns.mean())

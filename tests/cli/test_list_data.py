@@ -125,3 +125,16 @@ def test_normalised_scores():
 def test_wrong_references(reference):
     with pytest.raises(DatasetError, match=r"say \[random,expert\]"):
         open_dataset(saved("a.npz", np.arange(STEPS) % 3), reference=reference)
+
+
+def test_downloads_only_when_asked(drl_here, monkeypatch):
+    asked = []
+
+    def find(id, download):
+        asked.append((id, download))
+        raise DatasetError("missing")
+
+    monkeypatch.setattr("drl_cli.data.open.find_minari", find)
+    for words in ([], ["download=true"]):
+        assert drl_here("list", "data", "minari:far-v0", *words).returncode == 2
+    assert asked == [("far-v0", False), ("far-v0", True)]
