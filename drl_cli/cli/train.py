@@ -23,6 +23,7 @@ from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.preflight.unread import unread_keys
 from drl_cli.runs.auto import naming_choice, with_auto
+from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
@@ -31,7 +32,6 @@ from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
-from drl_cli.settings.data_env import with_data_env
 from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep

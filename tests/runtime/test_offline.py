@@ -137,6 +137,7 @@ def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_pa
 def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data, caplog):
     graph = run_graph(*OFFLINE, data, "env=none", "manage.eval_period=10")
     assert (graph.progress.opt_steps, graph.evaluations) == (48, [])
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert {path.name for path in (graph.folder / "checkpoints").iterdir()} == {
         "last",
         "step_000000000",
