@@ -35,7 +35,7 @@ def data_problems(config: Config) -> Iterator[str]:
             yield from mixing_problems(config)
         return
     if not source:
-        yield "mode=offline learns from a dataset: say data=PATH"
+        yield "mode=offline learns from a dataset: say data=PATH, data=minari:ID or data=run:RUN"
     if config.trainer.num > 1:
         yield f"trainer.num={config.trainer.num} needs processes of their own, and mode=offline has none; leave it out"
     if config.replay.changes_goals and not config.has_env:
