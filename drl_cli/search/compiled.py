@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 from ctypes import c_double, c_int64, c_void_p
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -29,10 +28,8 @@ FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off", "-fno-mat
 COMPILE_S = 60.0
 
 
-class _Trees(ctypes.Structure):
-    """`Trees` as kernel.cpp reads them: three sizes, and the addresses of the arrays."""
-
-    _fields_ = [(field.name, c_int64 if field.init else c_void_p) for field in fields(Trees)]
+class _Buffer(ctypes.Structure):
+    _fields_ = [("roots", c_int64), ("nodes", c_int64), ("actions", c_int64), ("begin", c_void_p)]
 
 
 class _Rule(ctypes.Structure):
@@ -55,35 +52,28 @@ class HostMemory(Memory):
     """Embeddings on the CPU, which the kernel copies: `take` returns the same tensors each time."""
 
     def __init__(self, root: Embedding, nodes: int) -> None:
-        super().__init__(root, nodes)
-        selected = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in self.parts]
+        self.is_tuple, self.parts = isinstance(root, tuple), parts_of(root)
+        shapes = [(part.shape, part.dtype) for part in self.parts]
+        self.stores = [torch.empty((shape[0], nodes, *shape[1:]), dtype=dtype) for shape, dtype in shapes]
+        selected = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
         self._selected: Embedding = tuple(selected) if self.is_tuple else selected[0]
-        num = len(self.parts)
-        self._kinds = [(part.shape, part.dtype) for part in self.parts]
-        self._kept: list[Tensor] = []
-        self._added = (c_void_p * num)()
-        self._arrays = (
-            (c_void_p * num)(*[store.data_ptr() for store in self.stores]),
-            (c_void_p * num)(*[part.data_ptr() for part in selected]),
-            self._added,
-            (c_int64 * num)(*[part[0].nbytes for part in selected]),
-        )
-        self.struct = _Memory(num, *[ctypes.addressof(array) for array in self._arrays])
+        self._shapes, self._added = shapes, list[Tensor]()
+        num = len(shapes)
+        addresses = [x.data_ptr() for x in (*self.stores, *selected)]
+        self._addresses = (c_void_p * (3 * num))(*addresses)
+        self._bytes = (c_int64 * num)(*[x.nbytes // max(1, x.shape[0]) for x in selected])
+        first, step = ctypes.addressof(self._addresses), num * ctypes.sizeof(c_void_p)
+        self.struct = _Memory(num, first, first + step, first + 2 * step, ctypes.addressof(self._bytes))
+        self.put(0, root)
 
     def put(self, node: int, embedding: Embedding) -> None:
-        if node == 0:
-            super().put(node, embedding)
-            return
-        self._kept = []
-        for i, (part, (shape, dtype)) in enumerate(zip(parts_of(embedding), self._kinds, strict=True)):
+        """Keep the embedding until the kernel copies it."""
+        self._added = []
+        for part, (shape, dtype) in zip(parts_of(embedding), self._shapes, strict=True):
             check_shape("embedding", part, shape)
-            ready = (
-                part
-                if part.is_contiguous() and part.dtype == dtype and part.is_cpu
-                else part.to("cpu", dtype).contiguous()
-            )
-            self._kept.append(ready)  # until the kernel has copied it
-            self._added[i] = ready.data_ptr()
+            is_ready = part.dtype == dtype and part.is_contiguous() and part.is_cpu
+            self._added.append(part if is_ready else part.to("cpu", dtype).contiguous())
+            self._addresses[2 * len(self.parts) + len(self._added) - 1] = self._added[-1].data_ptr()
 
     def take(self, rows: Tensor, action: Tensor) -> tuple[Embedding, Tensor]:
         return self._selected, action
@@ -93,15 +83,14 @@ class Compiled:
     """The steps of one search; `Plain` describes the methods."""
 
     def __init__(self, trees: Trees, library: ctypes.CDLL, memory: Memory) -> None:
-        values = [getattr(trees, field.name) for field in fields(trees)]
-        self._trees = _Trees(*[x if isinstance(x, int) else x.ctypes.data for x in values])
+        self._buffer = _Buffer(trees.roots, trees.nodes, trees.actions, trees.buffer.ctypes.data)
         self._memory = memory.struct if isinstance(memory, HostMemory) else _Memory(0)
         self._rule, self._library, self._size = _Rule(), library, (trees.roots, trees.actions)
-        self._kept: list[object] = [values, memory]  # the kernel has their addresses, so they have to exist
-        self._arguments = tuple([ctypes.addressof(struct) for struct in (self._trees, self._rule, self._memory)])
+        self._kept: list[object] = [trees, memory]  # the kernel has their addresses, so they have to exist
+        self._arguments = tuple([ctypes.addressof(x) for x in (self._buffer, self._memory, self._rule)])
 
     def plant(self, logits: Tensor, value: Tensor) -> None:
-        self._library.plant(self._arguments[0], logits.data_ptr(), value.data_ptr())
+        self._library.plant(*self._arguments[:2], logits.data_ptr(), value.data_ptr())
 
     def puct(self, exploration: Array) -> None:
         self._kept.append(exploration)
@@ -121,7 +110,7 @@ class Compiled:
 
     def finish_gumbel(self) -> tuple[Array, Array]:
         action, policy = np.empty(self._size[0], np.int64), np.empty(self._size)
-        self._library.finish_gumbel(*self._arguments[:2], action.ctypes.data, policy.ctypes.data)
+        self._library.finish_gumbel(*self._arguments[::2], action.ctypes.data, policy.ctypes.data)
         return action, policy
 
 
@@ -152,7 +141,7 @@ def load() -> ctypes.CDLL | None:
         return None
     pointers = [c_void_p] * 4
     for name, arguments in {
-        "plant": [c_void_p, c_void_p, c_void_p],
+        "plant": pointers,
         "choose": [c_void_p, c_void_p, c_void_p, c_int64],
         "advance": [c_void_p, c_void_p, c_void_p, c_int64, *pointers],
         "finish_gumbel": pointers,

@@ -7,13 +7,33 @@
 #include <limits>
 #include <vector>
 
-struct Trees {  // as in trees.py
+struct Buffer {
     int64_t roots, nodes, actions;
-    int32_t *child, *visits;
-    double *q, *prior;
-    int32_t *parent, *action, *node_visits;
-    double *total, *raw_value, *reward, *discount, *low, *high;
+    char* begin;
+};
+
+struct Trees {  // as in trees.py
+    const int64_t roots, nodes, actions;
+    double *q, *prior, *total, *raw_value, *reward, *discount, *low, *high;
     int64_t *row, *chosen;
+    int32_t *child, *visits, *parent, *action, *node_visits;
+
+    explicit Trees(const Buffer& buffer) : roots(buffer.roots), nodes(buffer.nodes), actions(buffer.actions) {
+        char* end = buffer.begin;
+        const int64_t num_nodes = roots * nodes, num_edges = num_nodes * actions;
+        for (double** array : {&q, &prior}) place(end, *array, num_edges);
+        for (double** array : {&total, &raw_value, &reward, &discount}) place(end, *array, num_nodes);
+        for (double** array : {&low, &high}) place(end, *array, roots);
+        for (int64_t** array : {&row, &chosen}) place(end, *array, roots);
+        for (int32_t** array : {&child, &visits}) place(end, *array, num_edges);
+        for (int32_t** array : {&parent, &action, &node_visits}) place(end, *array, num_nodes);
+    }
+
+    template <typename T>
+    static void place(char*& end, T*& array, int64_t num) {
+        array = reinterpret_cast<T*>(end);
+        end += num * sizeof(T);
+    }
 };
 
 struct Rule {  // `table` is `exploration` of formulas.py for PUCT, and noise + logits of the roots for Gumbel
@@ -91,14 +111,15 @@ static inline int64_t first_best(const double* scores, int64_t actions) {
 // of a node, where `row` is the index of the node, and `edge` that of its first action.
 template <typename Score>
 static void walk(const Trees& t, int64_t tree, const double* scores, Score score) {
-    for (int64_t node = 0; node >= 0;) {
+    int64_t node = 0;
+    do {
         const int64_t row = tree * t.nodes + node, edge = row * t.actions;
         score(row, edge);
         const int64_t action = first_best(scores, t.actions);
         t.row[tree] = row;
         t.chosen[tree] = action;
         node = t.child[edge + action];
-    }
+    } while (node > 0);
 }
 
 // sigma of a node's completed values.
@@ -198,42 +219,52 @@ static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* consi
     }
 }
 
-extern "C" {
-
-// Make the roots.
-void plant(const Trees* trees, const float* logits, const float* value) {
-    grow(*trees, 0, nullptr, nullptr, logits, value);
+static void store(const Trees& t, const Memory& memory, int64_t node) {
+    for (int64_t i = 0; i < memory.parts; i++) {
+        const int64_t bytes = memory.bytes[i];
+        for (int64_t tree = 0; tree < t.roots; tree++)
+            std::memcpy(memory.stores[i] + (tree * t.nodes + node) * bytes, memory.added[i] + tree * bytes, bytes);
+    }
 }
 
-// Select the actions of a simulation, and copy the embeddings of the selected nodes.
-void choose(const Trees* trees, const Rule* rule, const Memory* memory, int64_t simulation) {
-    const Trees& t = *trees;
-    if (rule->is_gumbel)
-        select_gumbel(t, *rule, rule->considered + simulation * t.roots);
+// Select actions, and copy the embeddings of the selected nodes.
+static void choose_in(const Trees& t, const Rule& rule, const Memory& memory, int64_t simulation) {
+    if (rule.is_gumbel)
+        select_gumbel(t, rule, rule.considered + simulation * t.roots);
     else
-        select_puct(t, rule->table);
-    for (int64_t i = 0; i < memory->parts; i++) {
-        const int64_t bytes = memory->bytes[i];
+        select_puct(t, rule.table);
+    for (int64_t i = 0; i < memory.parts; i++) {
+        const int64_t bytes = memory.bytes[i];
         for (int64_t tree = 0; tree < t.roots; tree++)
-            std::memcpy(memory->selected[i] + tree * bytes, memory->stores[i] + t.row[tree] * bytes, bytes);
+            std::memcpy(memory.selected[i] + tree * bytes, memory.stores[i] + t.row[tree] * bytes, bytes);
     }
+}
+
+extern "C" {
+
+void plant(const Buffer* buffer, const Memory* memory, const float* logits, const float* value) {
+    const Trees t(*buffer);
+    std::fill(t.low, t.low + t.roots, INFINITE);
+    std::fill(t.high, t.high + t.roots, -INFINITE);
+    store(t, *memory, 0);
+    grow(t, 0, nullptr, nullptr, logits, value);
+}
+
+void choose(const Buffer* buffer, const Memory* memory, const Rule* rule, int64_t simulation) {
+    choose_in(Trees(*buffer), *rule, *memory, simulation);
 }
 
 // Add a node with its embedding to each tree, and choose for the next simulation.
-void advance(const Trees* trees, const Rule* rule, const Memory* memory, int64_t node, const float* reward,
+void advance(const Buffer* buffer, const Memory* memory, const Rule* rule, int64_t node, const float* reward,
              const float* discount, const float* logits, const float* value) {
-    const Trees& t = *trees;
-    for (int64_t i = 0; i < memory->parts; i++) {
-        const int64_t bytes = memory->bytes[i];
-        for (int64_t tree = 0; tree < t.roots; tree++)
-            std::memcpy(memory->stores[i] + (tree * t.nodes + node) * bytes, memory->added[i] + tree * bytes, bytes);
-    }
+    const Trees t(*buffer);
+    store(t, *memory, node);
     grow(t, node, reward, discount, logits, value);
-    if (node + 1 < t.nodes) choose(trees, rule, memory, node);
+    if (node + 1 < t.nodes) choose_in(t, *rule, *memory, node);
 }
 
-void finish_gumbel(const Trees* trees, const Rule* rule, int64_t* action, double* policy) {
-    const Trees& t = *trees;
+void finish_gumbel(const Buffer* buffer, const Rule* rule, int64_t* action, double* policy) {
+    const Trees t(*buffer);
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
         const int64_t row = tree * t.nodes, edge = row * t.actions;

@@ -23,6 +23,7 @@ class Plain:
 
     def plant(self, logits: Tensor, value: Tensor) -> None:
         """Make the roots; `logits` are float32 `[B, A]`, and `value` is float32 `[B]`."""
+        self._trees.low[:], self._trees.high[:] = np.inf, -np.inf
         self._grow(0, logits, value)
 
     def puct(self, exploration: Array) -> None:
@@ -62,7 +63,7 @@ class Plain:
             action = formulas.first_best(self._scores(trees, nodes, simulation))
             t.row[trees], t.chosen[trees] = trees * t.nodes + nodes, action
             child = t.child[trees, nodes, action]
-            goes_on = child >= 0
+            goes_on = child > 0
             trees, nodes = trees[goes_on], child[goes_on]
 
     def advance(self, node: int, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> None:
