@@ -130,6 +130,7 @@ def test_workers_rate_windows_by_the_return(run_graph):
     values = shard.role.table.sampler.tree.values[: len(rows["reward"])]
     assert len({*values.round(5).tolist()}) > 100  # every row has a priority of its own
     assert rows["is_random"].sum() > 400
+    assert np.median(values[rows["is_random"]]) > 2.0  # their value is 0, and three rewards are 2.97
     assert rows["reward"].max() == 1.0  # single steps
 
 
@@ -149,7 +150,7 @@ def test_the_temperature_falls_over_the_run(run_graph, monkeypatch):
 
 @pytest.mark.parametrize("wanted", ["no", "read", "written"])
 def test_windows_have_the_state_of_each_step_on_demand(monkeypatch, wanted):
-    monkeypatch.setattr(my_windows, "STEP_STATES", wanted == "read")
+    monkeypatch.setattr(my_windows, "STEP_STATES", wanted == "read", raising=False)
     monkeypatch.setattr(my_windows, "WRITES", ("state",) if wanted == "written" else ())
     monkeypatch.setattr(my_windows.Policy, "memory_size", 3)
     columns = {"value": Column((), "float32"), "is_random": Column((), "bool"), "state": Column((3,), "float32")}

@@ -150,6 +150,17 @@ def test_each_step_of_a_window_is_written_by_its_own_id(config):
     assert max(uses.values()) > 0
 
 
+def test_padding_is_not_written_to_memory_that_is_not_reserved():
+    table, steps = UNIFORM.make_table(WRITABLE, np.random.default_rng(0), 100, 12, GAMMA), Steps(3)
+    table.returns_ids = True
+    block, versions = steps.block(4)
+    table.insert(block | {"uses": np.zeros(12, np.float32)}, versions)
+    drawn = table.sample(4, 50, 0)
+    assert (drawn.row_ids == -1).any()
+    table.write(drawn.row_ids, {"uses": np.ones(drawn.row_ids.shape, np.float32)})
+    assert table.contents()["uses"].tolist() == [1.0] * 12
+
+
 def test_a_write_skips_the_steps_that_were_overwritten():
     table, steps = make(schema=WRITABLE), Steps(3)
     table.returns_ids = True
