@@ -146,9 +146,13 @@ def action_problem(name: str, spec: EnvSpec, typed: str = "") -> str | None:
 
 
 def algorithms_for(kind: str) -> list[str]:
-    """Return every name for `algo=` whose algorithm has this kind of actions. Leave out broken algorithms."""
+    """Return every name for `algo=` whose algorithm has this kind of actions.
+
+    Leave out broken algorithms, and those that can't learn from an environment (BC).
+    """
     found = []
     for name in algorithm_names():
         with suppress(NotFound, NotAlgorithm, ModuleRaised, UsageError):
-            found += [name] if kind in load_algorithm(algorithm_of(name)).ACTIONS else []
+            module = load_algorithm(algorithm_of(name))
+            found += [name] if kind in module.ACTIONS and module.MODES != ("offline",) else []
     return found

@@ -1,7 +1,7 @@
 """Offline algorithms find better actions than those of the data, and BC does not.
 
-In the probe Reach, the best action equals the observation, and the reward is minus the squared error. The data's
-actions are biased: normal around half of the observation plus 0.2. In Choose, the choice is random, and right in 1/3.
+In the probe Reach, the best action equals the observation; the reward is minus the squared error. The data's actions
+are biased: normal around half of the observation plus 0.2. In Choose, the data's choices are random.
 """
 
 import numpy as np
