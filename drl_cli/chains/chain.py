@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +92,13 @@ class Chain:
         """
         sizes, results = sizes_of(columns, first=1), list[Any]()
         while (first := len(results)) < len(counts):
-            variants = (find(self._variants, sizes, each) for each in counts[first:])
-            variant = next(variants)
+            variant = find(self._variants, sizes, counts[first])
             if variant is None or variant.program is None or self._needs_care(variant):
                 results.append(self({name: x[first] for name, x in columns.items()}, counts[first]))
                 continue
-            num = 1 + sum(1 for _ in takewhile(lambda other: other is variant, variants))
+            num = 1
+            while first + num < len(counts) and find(self._variants, sizes, counts[first + num]) is variant:
+                num += 1
             inputs = [x[first : first + num] for x in columns.values()]
             outputs = [x.unbind() for x in variant.program.updates(inputs, counts[first : first + num])]
             results += [variant.result([values[i] for values in outputs]) for i in range(num)]

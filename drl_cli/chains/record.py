@@ -35,7 +35,7 @@ class Draw:
 def drawn(draws: Sequence[Draw], num: int) -> list[Tensor]:
     """Return the random numbers of `num` updates, `[num, ...]` for each draw, in the order in which updates draw them.
 
-    If all draws are of one kind, one draw makes them: 64 x 4 numbers alone take three times as long as within a larger draw.
+    If all draws are of one kind, one draw makes them. 64 x 4 numbers alone take three times as long as in a larger one.
     """
     if (lengths := _mergeable(draws)) is not None:
         flat = draws[0].operation([num, sum(lengths)], **draws[0].kwargs)
@@ -64,8 +64,8 @@ class Record:
 
     `storages` are the captured tensors in one dimension, divided into the parts that are written alone. The graph's
     first outputs are the new values of the storages with the indices `written`, and the others are the tensors that
-    were given to `Tape.record`, with the sizes and types `results`. `examples` are tensors of the placeholders' sizes and
-    types. `scalars` compute the scalars from the counts.
+    were given to `Tape.record`, with the sizes and types `results`. `examples` are tensors of the placeholders' sizes
+    and types. `scalars` compute the scalars from the counts.
     """
 
     graph: fx.Graph
