@@ -90,6 +90,9 @@ class Chain:
 
         A program makes all consecutive updates that it can in one call.
         """
+        if all(variant.program is None for variant in self._variants):
+            rows = zip(*(x.unbind() for x in columns.values()), strict=True)
+            return [self(dict(zip(columns, row, strict=True)), each) for row, each in zip(rows, counts, strict=True)]
         sizes, results = sizes_of(columns, first=1), list[Any]()
         while (first := len(results)) < len(counts):
             variant = find(self._variants, sizes, counts[first])

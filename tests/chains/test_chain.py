@@ -99,7 +99,7 @@ def test_many_updates_are_those_that_single_calls_make(instant, monkeypatch):
         assert sizes == [1] * 8
         del sizes[:]
         at_once = chain_of_many.many({"x": x}, counts)
-        assert sizes == {0: [1, 1, 1, 2, 1, 2], 8: [1, 2, 1, 2, 1, 1], 16: [1, 1, 2, 1, 2, 1]}[first]
+        assert sizes == {0: [1] * 8, 8: [1, 2, 1, 2, 1, 1], 16: [1, 1, 2, 1, 2, 1]}[first]
         for results in (by_one, at_once):
             assert [result[1:] for result in results] == [result[1:] for result in expected]
             assert all(torch.equal(a[0], b[0]) for a, b in zip(results, expected, strict=True))
