@@ -95,12 +95,38 @@ class Chain:
             return None
         return lambda tensors: variant.result(program(tensors, counts))
 
+    def many(self, columns: Columns, counts: Sequence[Any]) -> list[Any]:
+        """Make an update for each of the counts, with columns `[U, ...]`; return the results.
+
+        A program makes all consecutive updates that it can in one call.
+        """
+        if all(variant.program is None for variant in self._variants):
+            rows = zip(*(x.unbind() for x in columns.values()), strict=True)
+            return [self(dict(zip(columns, row, strict=True)), each) for row, each in zip(rows, counts, strict=True)]
+        sizes, results = sizes_of(columns, first=1), list[Any]()
+        while (first := len(results)) < len(counts):
+            variant = find(self._variants, sizes, counts[first])
+            if variant is None or variant.program is None or self._needs_care(variant):
+                results.append(self({name: x[first] for name, x in columns.items()}, counts[first]))
+                continue
+            num = 1
+            while first + num < len(counts) and find(self._variants, sizes, counts[first + num]) is variant:
+                num += 1
+            inputs = [x[first : first + num] for x in columns.values()]
+            outputs = [x.unbind() for x in variant.program.updates(inputs, counts[first : first + num])]
+            results += [variant.result([values[i] for values in outputs]) for i in range(num)]
+        return results
+
     def reset(self) -> None:
         """Forget all records and programs, and end compilations that still run."""
         for variant in self._variants:
             if variant.compilation is not None:
                 variant.compilation.close()
         self._variants = []
+
+    def _needs_care(self, variant: _Variant) -> bool:
+        """Return whether an update of this variant may have to be undone, or can no longer be made by its program."""
+        return variant.record.demands or variant.replaced(self._owner) is not None
 
     def _run(self, variant: _Variant, columns: Columns, counts: Any) -> Any:
         assert variant.program is not None
@@ -211,7 +237,7 @@ class Chain:
         seconds = time.perf_counter() - variant.compilation.started
         try:
             variant.program, variant.compilation = Program(variant.record, library), None
-        except RuntimeError as error:  # such as a library of another machine
+        except (OSError, RuntimeError) as error:  # such as a library of another machine
             Path(library).unlink(missing_ok=True)
             self._give_up(f"{library} cannot be loaded: {str(error).splitlines()[0]}")
             return

@@ -28,7 +28,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from drl_cli.chains import direct_products
+from drl_cli.chains import native
 from drl_cli.chains.program import in_place
 from drl_cli.utils.compiler import library_dir
 
@@ -101,7 +101,8 @@ def _key(graph: fx.Graph, record: Record) -> str:
     """Return a hash of everything that the compiled code depends on."""
     sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in record.examples]
     machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), _flags())
-    own = [path.read_text() for path in (Path(__file__), Path(direct_products.__file__))]
+    folder = Path(__file__).parent
+    own = [(folder / name).read_text() for name in ("compiling.py", "native.py", "native.h")]
     parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads(), own)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -117,9 +118,9 @@ def compile_graph(library: str) -> None:
     from torch._inductor import aot_compile, config
 
     config.memory_planning = True  # one allocation for all intermediate results
-    direct_products.call_directly()
     with open(0, "rb") as source:
         module, examples = torch.load(source, weights_only=False)
+    native.call_natively(examples)
     compute_scalars_once(module, examples)
     built = aot_compile(module, tuple(examples))
     unfinished = f"{library}.{os.getpid()}"

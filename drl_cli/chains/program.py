@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
+
+from drl_cli.chains.record import drawn
 
 if TYPE_CHECKING:
     from drl_cli.chains.record import Record
@@ -33,19 +36,39 @@ class Program:
     """Runs a compiled record. The call has no checks: the columns must have the sizes of the recorded update."""
 
     def __init__(self, record: Record, library: str) -> None:
-        self._runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
-        self._storages = [*record.storages]
+        self._native: Any = getattr(ctypes.CDLL(library), "drl_updates", None)
+        self._runner: Any = None
+        if self._native is None:
+            self._runner = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
+        else:
+            self._native.restype = ctypes.c_char_p
+        self._keep(record)
+
+    def _keep(self, record: Record) -> None:
+        self._storages, self._results = [*record.storages], record.results
         self._scalars, self._draws = record.scalars, record.draws
         self._written = [record.storages[index] for index in record.written]
+        self._addresses = [tensor.data_ptr() for tensor in record.storages]
 
     def __call__(self, columns: Sequence[Tensor], counts: Any) -> list[Tensor]:
-        """Make the update; return the tensors that were given to `Tape.record`."""
-        inputs = [*self._storages, *columns]
-        if self._scalars:
-            inputs += [torch.tensor(compute(counts), dtype=torch.float32) for compute in self._scalars]
-        for draw in self._draws:
-            inputs.append(draw())
-        outputs: list[Tensor] = self._runner.run(inputs)
+        """Make an update; return the tensors that were given to `Tape.record`."""
+        return [values[0] for values in self.updates([column[None] for column in columns], [counts])]
+
+    def updates(self, columns: Sequence[Tensor], counts: Sequence[Any]) -> list[Tensor]:
+        """Make an update for each of the `U` counts, with columns `[U, ...]`; return the results as `[U, ...]`."""
+        num = len(counts)
+        scalars = [torch.tensor([compute(each) for each in counts], dtype=torch.float32) for compute in self._scalars]
+        inputs = [*columns, *scalars, *drawn(self._draws, num)]
+        if self._native is None:
+            made = [self._runner.run([*self._storages, *(values[i] for values in inputs)]) for i in range(num)]
+            return [torch.stack(values) for values in zip(*made, strict=True)]
+        outputs = [torch.empty(num, *size, dtype=dtype) for size, dtype in self._results]
+        addresses = self._addresses + [values.data_ptr() for values in inputs]
+        steps = [0] * len(self._addresses) + [_step(values) for values in inputs]
+        ends = [values.data_ptr() for values in outputs], [_step(values) for values in outputs]
+        error = self._native(num, *(_array(numbers) for numbers in (addresses, steps, *ends)))
+        if error is not None:
+            raise RuntimeError(error.decode())
         return outputs
 
     def contents(self) -> list[Tensor]:
@@ -56,3 +79,12 @@ class Program:
         """Give the storages the content that `contents` returned."""
         for tensor, content in zip(self._written, contents, strict=True):
             tensor.copy_(content)
+
+
+def _step(values: Tensor) -> int:
+    """Return how many bytes lie between the first elements of `values[0]` and `values[1]`."""
+    return values.stride(0) * values.element_size()
+
+
+def _array(numbers: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * len(numbers))(*numbers)

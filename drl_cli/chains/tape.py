@@ -120,7 +120,8 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
                 parts.append(storage.flat[start:stop])
         examples = [torch.zeros_like(tensor) for tensor in (*parts, *batch, *scalars, *self._drawn)]
         computes, draws = [compute for compute, *_ in self._scalars], [draw for draw, _ in self._draws]
-        return Record(graph, parts, written, computes, draws, examples, self.path, bool(self._sound))
+        results = [(x.shape, x.dtype) for x in outputs]
+        return Record(graph, parts, written, computes, draws, examples, results, self.path, bool(self._sound))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

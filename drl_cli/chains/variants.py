@@ -37,9 +37,9 @@ class Variant:
 V = TypeVar("V", bound=Variant)
 
 
-def sizes_of(columns: Columns) -> Any:
-    """Return the sizes and strides of a batch, which select a variant."""
-    return [(x.shape, x.stride()) for x in columns.values()]
+def sizes_of(columns: Columns, first: int = 0) -> Any:
+    """Return the sizes and strides of a batch, which select a variant, without the `first` dimensions."""
+    return [(x.shape[first:], x.stride()[first:]) for x in columns.values()]
 
 
 def find(variants: Sequence[V], sizes: Any, counts: Any) -> V | None:

@@ -77,6 +77,75 @@ def test_a_program_is_lent_as_a_function_once_it_is_compiled(instant):
     assert chain.bound({"x": torch.ones(4)}) is None
 
 
+class Drawing(Alternating):
+    """Adds noise, and in every third update more noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def update(self, columns, counts):
+        self.calls[0] += 1
+        self.w.add_(columns["x"] * torch.randn(16, generator=self.generator)[:3])
+        if counts.opt_steps % 3 == 2:
+            self.w.add_(torch.randn(5, generator=self.generator)[:3])
+        return self.w.clone(), counts.opt_steps % 3 == 2, {}
+
+
+def test_many_updates_are_those_that_single_calls_make(instant, monkeypatch):
+    sizes, one = [], Program.updates
+
+    def updates(self, columns, counts):
+        sizes.append(len(counts))
+        return one(self, columns, counts)
+
+    monkeypatch.setattr(Program, "updates", updates)
+    plain, single, many = Drawing(), Drawing(), Drawing()
+    chain, chain_of_many = (Chain(learner.update, learner, When("before")) for learner in (single, many))
+    x = torch.arange(24.0).view(8, 3)
+    for first in (0, 8, 16):
+        counts = [Counts(first + i, 0) for i in range(8)]
+        expected = [plain.update({"x": row}, count) for row, count in zip(x, counts, strict=True)]
+        del sizes[:]
+        by_one = [chain({"x": row}, count) for row, count in zip(x, counts, strict=True)]
+        assert sizes == [1] * 8
+        del sizes[:]
+        at_once = chain_of_many.many({"x": x}, counts)
+        assert sizes == {0: [1] * 8, 8: [1, 2, 1, 2, 1, 1], 16: [1, 1, 2, 1, 2, 1]}[first]
+        for results in (by_one, at_once):
+            assert [result[1:] for result in results] == [result[1:] for result in expected]
+            assert all(torch.equal(a[0], b[0]) for a, b in zip(results, expected, strict=True))
+    assert torch.equal(plain.w, many.w)
+    assert torch.equal(plain.generator.get_state(), many.generator.get_state())
+
+
+def test_many_updates_of_a_chain_that_gave_up_or_has_no_results(instant):
+    w = torch.zeros(3)
+
+    def update(columns, counts):
+        w.add_(columns["x"])
+
+    silent = Chain(update, w, When("before"))
+    assert silent.many({"x": torch.ones(5, 3)}, [Counts(i, 0) for i in range(5)]) == [None] * 5
+    assert w.tolist() == [5.0] * 3
+    instant.problem = "no compiler"
+    learner = Alternating()
+    chain = Chain(learner.update, learner, When("before"))
+    chain.many({"x": torch.ones(5, 3)}, [Counts(i, 0) for i in range(5)])
+    assert torch.equal(learner.w, torch.full((3,), 3.0 - 2 * 2.0))
+
+
+def test_a_replaced_tensor_is_noticed_before_many_updates(instant):
+    learner, when = Drawing(), When("before")
+    chain = Chain(learner.update, learner, when)
+    x, counts = torch.ones(3, 3), [Counts(i, 0) for i in range(3)]
+    chain.many({"x": x}, counts)
+    learner.w = torch.zeros(3)
+    chain.many({"x": x}, counts)
+    assert learner.w.any()
+    assert "'w' was replaced" in when.take_notes()[-1][1]
+
+
 def test_nothing_is_recorded_before_it_may_start(instant):
     learner = Alternating()
     learn(Chain(learner.update, learner, When("beside", lambda: False)), learner, 10)

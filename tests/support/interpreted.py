@@ -13,7 +13,7 @@ class Interpreted(Program):
 
     def __init__(self, record, library):
         self._keep(record)
-        self._runner = self
+        self._runner, self._native = self, None
         self._graph = torch.fx.GraphModule({}, in_place(record))
 
     def run(self, inputs):

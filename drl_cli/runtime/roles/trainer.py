@@ -49,6 +49,8 @@ class Trainer:
         self.chain: Callable[..., Any] | None = None  # Any: see Context.chain_of
         if (context.replays or context.chain) and self.algorithm.is_one_step and not stackings:
             self.chain = context.chain_of(self._for_chain, self.algorithm, lambda: (Made(skipped=1, steps=0), None))
+        # Makes the updates of a call at once. A skipped update is no step, so that the counts are not known before.
+        self.several = None if context.skips else getattr(self.chain, "many", None)
         self.opt_steps = self.calls = 0
         self.use = OwnUse()
 
@@ -80,17 +82,11 @@ class Trainer:
         if self.normalizer is not None:
             self.normalizer.receive(header)
             batches = self.normalizer(batches)
-        rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
         batch_s = time.perf_counter() - started
-        updates, opt_steps = list[Made](), self.opt_steps
-        for batch in rows:
-            counts = Counts(opt_steps, header.env_steps)
-            self.algorithm.optimizer.schedule(self.context.clock.of(counts))
-            update = self._update(dict(zip(batches, batch, strict=True)), frames, counts)
-            updates.append(update)
-            opt_steps += update.steps
+        updates = self._updates(batches, frames, header.env_steps)
         means = self._means(updates, columns)
-        num_updates, self.opt_steps = opt_steps - self.opt_steps, opt_steps
+        num_updates = sum(update.steps for update in updates)
+        self.opt_steps += num_updates
         if means:
             means |= self.algorithm.optimizer.metrics()
         self._check_drift()
@@ -177,12 +173,26 @@ class Trainer:
         batch = gathered(columns)
         return FrameBatch(batch) if self.stackings else batch
 
-    def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "Made":
+    def _updates(
+        self, batches: "dict[str, torch.Tensor]", frames: "Mapping[str, torch.Tensor]", env_steps: int
+    ) -> "list[Made]":
+        """Make an update with each of the batches `[U, B, ...]`."""
+        optimizer, clock = self.algorithm.optimizer, self.context.clock
         try:
-            if self.chain is None:
-                return Made.of(self.algorithm.learn(self._with_stacks(columns, frames), counts))
-            fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
-            return Made(*fields)
+            if self.several is not None and (clock.unit == "env_steps" or optimizer.config.is_constant):
+                num = len(next(iter(batches.values())))
+                counts = [Counts(self.opt_steps + i, env_steps) for i in range(num)]
+                optimizer.schedule(clock.of(counts[0]))
+                made = self.several(batches, counts)
+                optimizer.norm = made[-1][1]
+                return [Made(*fields) for fields, _ in made]
+            updates, opt_steps = list[Made](), self.opt_steps
+            for rows in zip(*(batch.unbind() for batch in batches.values()), strict=True):
+                optimizer.schedule(clock.of(Counts(opt_steps, env_steps)))
+                columns = dict(zip(batches, rows, strict=True))
+                updates.append(self._update(columns, frames, Counts(opt_steps, env_steps)))
+                opt_steps += updates[-1].steps
+            return updates
         except Refused as error:
             raise AlgorithmRefused(f"algo: {error}") from error
         except Exception as error:
@@ -190,6 +200,12 @@ class Trainer:
             if module.startswith("drl_cli.") or isinstance(error, PeerLost | MemoryError):
                 raise
             raise AlgorithmFailed(f"algo={module}: update {raised(error)}") from error
+
+    def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "Made":
+        if self.chain is None:
+            return Made.of(self.algorithm.learn(self._with_stacks(columns, frames), counts))
+        fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
+        return Made(*fields)
 
     def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[Made, torch.Tensor | None]":
         """Make an update. Return everything that it computes: the norm of the gradient, too."""
