@@ -5,7 +5,6 @@ import re
 import pytest
 
 from drl_cli.algos.off_policy.sac import Config as SacConfig
-from drl_cli.errors import UsageError
 from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed
@@ -146,12 +145,10 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
     monkeypatch.chdir(user_folder)
     rows = explained("env=Pendulum-v1", "algo=user_algo")
     assert rows["algo.lr"] == ("0.0003", "your yaml", "user_algo.yaml")
-    code = (
-        "from drl_cli.algos.value.dqn import ACTIONS, Algorithm, Config, Policy\n"  # its Config has no default values
-    )
+    code = "from drl_cli.algos.value.dqn import ACTIONS, Algorithm, Config, Policy\n"
     (user_folder / "plain_algo.py").write_text(code)
-    with pytest.raises(UsageError, match=r"algo\.lr: is missing"):
-        explained("env=CartPole-v1", "algo=plain_algo")
+    rows = explained("env=CartPole-v1", "algo=plain_algo")
+    assert rows["algo.lr"] == ("0.0005", "algo", "algo=plain_algo")  # the value of dqn.yaml
 
 
 def test_columns_are_aligned_and_groups_apart():
