@@ -125,7 +125,8 @@ def refusal(
 
 def _offline(kind: str) -> str:
     """Return `algo=NAME` of algorithms that learn from a dataset and have this kind of actions."""
-    found = (name for name in algorithms() if "offline" in load_algorithm(name).MODES)
+    names = dict.fromkeys(["iql", "cql_discrete", *algorithms()])  # those that algo=auto takes come first
+    found = (name for name in names if "offline" in load_algorithm(name).MODES)
     return " or ".join([f"algo={name}" for name in found if kind in load_algorithm(name).ACTIONS][:3])
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
-from continuous import NETWORK, SPEC, changed, config_of, doubled, gradient, make, make_batch, policy_of
+from continuous import NETWORK, SPEC, changed, config_of, gradient, in_double, make, make_batch, policy_of
 from references import sequential
 from test_iql import log_density
 from test_td3_bc import normed, normed_gradient
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.offline import awac, bc, fql
-from drl_cli.optim.context import Context
+from drl_cli.api import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 
@@ -24,7 +24,7 @@ def noise_of(algorithm, size):
 
 
 def columns(batch):
-    batch = doubled(batch)
+    batch = in_double(batch)
     return (batch[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight"))
 
 
@@ -117,7 +117,7 @@ def a_mixture_equals_an_independent_implementation(module):
     params = algorithm.params
     params["log_std"].flat.copy_(torch.tensor([-0.5, 0.3, -7.0, 0.1, -0.2, 0.4]))
     network = sequential(params["actor"].flat, (5, 16, 12, 8), "tanh")
-    obs, action = (doubled(batch)[name] for name in ("obs", "action"))
+    obs, action = (in_double(batch)[name] for name in ("obs", "action"))
     out, stds = network(obs), torch.tensor([[-0.5, 0.3, -5.0], [0.1, -0.2, 0.4]]).double()
     shares, means = out[:, 6:].softmax(1), (out[:, :3].tanh(), out[:, 3:6].tanh())
     density = sum(shares[:, k] * log_density(action, means[k], stds[k]).exp() for k in range(2))

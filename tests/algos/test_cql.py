@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from confs import algo_config
-from continuous import NETWORK, SPEC, changed, doubled, gradient, make, make_batch
+from continuous import NETWORK, SPEC, changed, gradient, in_double, make, make_batch
 from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.offline import cal_ql, cql, cql_discrete
-from drl_cli.optim.context import Context
+from drl_cli.api import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 S = 3
@@ -35,7 +35,7 @@ def an_update_equals_an_independent_implementation(module, bound=None):
     raw, params, targets = make_batch(), algorithm.params, algorithm.params.targets
     if bound is not None:
         raw["mc_return"] = bound
-    batch = doubled(raw)
+    batch = in_double(raw)
     obs, action, reward, next_obs, discount, weight = (
         batch[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
     )
@@ -102,7 +102,7 @@ def an_update_of_discrete_cql_equals_an_independent_implementation(module):
     raw["action"] = torch.randint(4, (32,), generator=rng)
     masks[0][torch.arange(32), raw["action"]] = True
     masks[1][:, 0] = True
-    batch = doubled(raw)
+    batch = in_double(raw)
     raw["obs"], raw["next_obs"] = (
         {"x": raw[n], "action_mask": m} for n, m in zip(("obs", "next_obs"), masks, strict=True)
     )

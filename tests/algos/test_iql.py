@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from continuous import NETWORK, SPEC, changed, config_of, doubled, gradient, make, make_batch, policy_of
+from continuous import NETWORK, SPEC, changed, config_of, gradient, in_double, make, make_batch, policy_of
 from references import sequential
 
 from drl_cli.algos.base import Counts
@@ -23,7 +23,7 @@ def an_update_equals_an_independent_implementation(module):
     algorithm = make(module, expectile=0.8, beta=2.0, max_weight=1.0, lr=1e-2, tau=0.1)
     params, targets, raw = algorithm.params, algorithm.params.targets, make_batch()
     params["log_std"].flat.copy_(torch.tensor([-0.5, 0.3, -7.0]))  # the last is below the least
-    batch = doubled(raw)
+    batch = in_double(raw)
     obs, action, reward, next_obs, discount, weight = (
         batch[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight")
     )

@@ -104,7 +104,7 @@ def test_refusal_says_why(monkeypatch):
 def test_on_policy_algorithms_are_refused_offline():
     line = refusal("ppo", BOX, "offline", "fifo")
     assert line.startswith("PPO is on-policy: it learns from the newest rollouts of its own policy")
-    assert line.endswith("such as algo=crossq or algo=d4pg or algo=ddpg")
+    assert line.endswith("such as algo=iql or algo=awac or algo=bc")
     assert lookup.load_algorithm("ppo").MODES == ("single", "sync", "async")
     assert refusal("sac", BOX, "offline", "uniform") is refusal("dqn", DISCRETE, "offline", "prioritized") is None
 

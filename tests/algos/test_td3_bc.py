@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from continuous import changed, doubled, gradient, make, make_batch
+from continuous import changed, gradient, in_double, make, make_batch
 from references import sequential
 
 from drl_cli.algos.base import Counts
@@ -46,7 +46,7 @@ def td3_bc_equals_an_independent_implementation(module):
     actor = sequential(algorithm.params["actor"].flat, (5, 16, 12, 3), "tanh")
     update = algorithm.learn(batch, Counts(0))
     first = sequential(algorithm.params["critic"].flat.chunk(2)[0], (8, 16, 12, 1), "tanh")
-    obs, action = (doubled(batch)[name] for name in ("obs", "action"))
+    obs, action = (in_double(batch)[name] for name in ("obs", "action"))
     own = actor(obs).tanh()
     q = first(torch.cat([obs, own], 1))
     loss = -(1.7 / q.abs().mean().item()) * q.mean() + torch.nn.functional.mse_loss(own, action)
@@ -61,7 +61,7 @@ def rebrac_equals_an_independent_implementation(module):
     algorithm = make(module, **options)
     raw = make_batch()
     raw["next_action"] = torch.rand(32, 3, generator=torch.Generator().manual_seed(5)) * 2 - 1
-    batch, params, targets = doubled(raw), algorithm.params, algorithm.params.targets
+    batch, params, targets = in_double(raw), algorithm.params, algorithm.params.targets
     obs, action, reward, next_obs, discount, weight, data = (
         batch[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight", "next_action")
     )

@@ -29,13 +29,13 @@ def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed,
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("algos")}
     assert sorted(lines) == sorted({"auto", *algorithms(), *options("algo"), "their-dqn", "their-json"})
-    assert "discrete actions; single, sync, async; DQN as in a user's module" in lines["their-dqn"]
+    assert "discrete actions; single, sync, async, offline; DQN as in a user's module" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 
 
 def test_modes_with_their_purpose(listed):
     lines = {line.split()[0]: line for line in listed("modes")}
-    assert sorted(lines) == ["async", "single", "sync"]
+    assert sorted(lines) == ["async", "offline", "single", "sync"]
     assert all(len(line.split()) > 4 for line in lines.values())
 
 

@@ -31,10 +31,10 @@ LOOKS = {
 CASES = [
     (name, kind)
     for name in algorithms()
-    if issubclass(load_algorithm(name).Algorithm, learner.Learner) and name not in ("crossq", "xqc")
+    if issubclass(load_algorithm(name).Algorithm, learner.Learner) and name not in ("crossq", "xqc", "mrq", "fql")
     for kind in load_algorithm(name).ACTIONS
 ]
-"""The algorithms that learn on an encoder, also with a memory."""
+"""The algorithms that learn on an encoder, also with a memory, and whose policy is one network on its features."""
 BURN_IN, LENGTH = 2, 6
 
 

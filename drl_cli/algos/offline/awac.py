@@ -20,14 +20,14 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(AlgoConfig):
     """Options of AWAC."""
 
-    lr: Positive = 3e-4
-    tau: Fraction = 0.005
-    temperature: Positive = 1.0
-    max_weight: Positive = 100.0
+    lr: Positive
+    tau: Fraction
+    temperature: Positive
+    max_weight: Positive
 
 
 class Policy(GaussianPolicy):

@@ -31,13 +31,13 @@ MODES = ("offline",)
 TABLES = ("uniform", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(AlgoConfig):
     """Options of BC."""
 
-    lr: Positive = 3e-4
-    components: Count = 1
-    top: Fraction = 1.0
+    lr: Positive
+    components: Count
+    top: Fraction
 
 
 def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:

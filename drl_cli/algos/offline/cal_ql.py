@@ -19,11 +19,11 @@ ACTIONS, TABLES = cql.ACTIONS, cql.TABLES
 DATA = ("mc_return",)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(cql.Config):
     """Options of Cal-QL."""
 
-    cql_alpha: NonNegative = 5.0
+    cql_alpha: NonNegative
 
 
 class Policy(SquashedPolicy):

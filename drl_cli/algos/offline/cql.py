@@ -22,14 +22,14 @@ from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 ACTIONS, TABLES = sac.ACTIONS, sac.TABLES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
     """Options of CQL."""
 
-    actor_lr: Positive = 3e-5
-    tau: Fraction = 0.005
-    cql_alpha: NonNegative = 10.0
-    samples: Count = 10
+    actor_lr: Positive
+    tau: Fraction
+    cql_alpha: NonNegative
+    samples: Count
 
 
 class Policy(SquashedPolicy):

@@ -19,11 +19,11 @@ from drl_cli.utils.ranges import NonNegative
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(dqn.Config):
     """Options of discrete CQL."""
 
-    cql_alpha: NonNegative = 1.0
+    cql_alpha: NonNegative
 
 
 class Policy(QPolicy):

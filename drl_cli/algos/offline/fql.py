@@ -27,16 +27,16 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(AlgoConfig):
     """Options of FQL."""
 
-    lr: Positive = 3e-4
-    tau: Fraction = 0.005
-    alpha: NonNegative = 10.0
-    flow_steps: Count = 10
-    next_q: Literal["mean", "min"] = "mean"
-    normalize_q: bool = True
+    lr: Positive
+    tau: Fraction
+    alpha: NonNegative
+    flow_steps: Count
+    next_q: Literal["mean", "min"]
+    normalize_q: bool
 
 
 class Policy(NetworkPolicy):

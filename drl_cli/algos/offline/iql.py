@@ -22,15 +22,15 @@ ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(AlgoConfig):
     """Options of IQL."""
 
-    lr: Positive = 3e-4
-    tau: Fraction = 0.005
-    expectile: Fraction = 0.7
-    beta: NonNegative = 3.0
-    max_weight: Positive = 100.0
+    lr: Positive
+    tau: Fraction
+    expectile: Fraction
+    beta: NonNegative
+    max_weight: Positive
 
 
 class Policy(GaussianPolicy):

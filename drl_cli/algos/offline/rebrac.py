@@ -26,13 +26,13 @@ ACTIONS = td3.ACTIONS
 DATA = ("next_action",)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(td3.Config):
     """Options of ReBRAC."""
 
-    lr: Positive = 1e-3
-    actor_penalty: NonNegative = 0.01
-    critic_penalty: NonNegative = 0.01
+    lr: Positive
+    actor_penalty: NonNegative
+    critic_penalty: NonNegative
 
 
 class Policy(DeterministicPolicy):

@@ -18,11 +18,11 @@ from drl_cli.utils.ranges import NonNegative
 ACTIONS, TABLES = td3.ACTIONS, td3.TABLES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(td3.Config):
     """Options of TD3+BC."""
 
-    alpha: NonNegative = 2.5
+    alpha: NonNegative
 
 
 class Policy(DeterministicPolicy):
