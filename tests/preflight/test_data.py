@@ -8,6 +8,8 @@ from datasets import record
 
 from drl_cli.cli.train import answer
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
+from drl_cli.runs.data_env import with_data_env
+from drl_cli.settings.command_line import read_command
 
 OFFLINE = "mode=offline data=pendulum.npz env=Pendulum-v1 algo=td3"
 
@@ -19,6 +21,15 @@ def folder(tmp_path_factory):
     record("Pendulum-v1", folder / "pendulum.npz", 400)
     record("CartPole-v1", folder / "cartpole.npz", 400)
     (folder / "words.npz").write_text("no arrays")
+    spaces = {
+        "observation_space": {"type": "Box", "dtype": "float32", "shape": [4], "low": [-9] * 4, "high": [9] * 4},
+        "action_space": {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2},
+    }
+    named = {key: json.dumps(space) for key, space in spaces.items()}
+    named |= {"has_mask": False, "drl_cli": {}, "reference": None}
+    for env in ("CartPole-v1", "Nowhere-v3"):
+        arrays = dict(np.load(folder / "cartpole.npz"))
+        np.savez(folder / f"{env}.npz", **arrays, metadata=json.dumps(named | {"env": env}))
     return folder
 
 
@@ -101,6 +112,21 @@ def test_a_right_command_passes_all_checks(words, lines, capsys):
     assert answer([*words.split(), "dry_run=true"]) == 0
     out = capsys.readouterr().out
     assert all(line in out for line in lines)
+
+
+def test_without_env_the_run_takes_the_environment_that_the_dataset_names():
+    names, lines = zip(
+        *(with_data_env(read_command(["mode=offline", f"data={name}.npz"])) for name in ("CartPole-v1", "Nowhere-v3")),
+        strict=True,
+    )
+    assert [command.overrides[2:] for command in names] == [["env=CartPole-v1"], ["env=none", "env.name=Nowhere-v3"]]
+    assert lines == (None, "no evaluations: Nowhere-v3 is not installed here; env=ID names one")
+    command, line = with_data_env(read_command(["mode=offline", "data=pendulum.npz"]))
+    assert command.overrides[2:] == ["env=none"]
+    assert line == "no evaluations: the dataset does not name its environment; env=ID names one"
+    for words in (["mode=offline", "data=CartPole-v1.npz", "env=Pendulum-v1"], ["mode=sync", "data=Nowhere-v3.npz"]):
+        command = read_command(words)
+        assert with_data_env(command) == (command, None)
 
 
 def test_a_run_with_another_dataset_can_not_resume(folder, tmp_path, monkeypatch):
