@@ -12,6 +12,7 @@ from drl_cli.preflight.algorithm import memory_problems, try_algorithm
 from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.settings.build import build
+from drl_cli.settings.fill import fill
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +158,7 @@ def test_only_mujoco_in_a_window_without_a_display_is_refused(base, monkeypatch,
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_the_policy_of_a_user_needs_a_state_only_for_a_memory(composed, monkeypatch, spec, memory):
     monkeypatch.syspath_prepend("tests/support/outside")
-    config = build(composed("tuned=none", "env=Pendulum-v1", "algo=my_sac"))
+    config = fill(build(composed("tuned=none", "env=Pendulum-v1", "algo=my_sac")))
     config = dataclasses.replace(config, network=dataclasses.replace(config.network, memory=memory))
     if memory == "none":
         try_algorithm(config, spec)
