@@ -44,6 +44,8 @@ void AOTInductorModel::run_impl(
     auto buf2 = std::move(buf1);  // reuse
     output_handles[0] = buf0.release();
     output_handles[1] = buf2.release();
+    auto buf3 = wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(buf0, 1, int_array_3, int_array_3, 0L));  // alias
+    output_handles[2] = buf3.release();
 } // AOTInductorModel::run_impl
 """
 KERNEL = """
@@ -115,11 +117,11 @@ def numbers(*values):
 
 def test_updates_use_their_own_rows_and_the_same_storage(library):
     x, total = torch.arange(12.0).view(4, 3), torch.zeros(3)
-    whole, part = torch.zeros(4, 3), torch.zeros(4, 2)
+    whole, part, gaps = torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(4, 2)
     assert (
         library.drl_updates(
             *(ctypes.c_int64(4), numbers(x.data_ptr(), total.data_ptr()), numbers(12, 0)),
-            *(numbers(whole.data_ptr(), part.data_ptr()), numbers(12, 8)),
+            *(numbers(*(values.data_ptr() for values in (whole, part, gaps))), numbers(12, 8, 8)),
         )
         is None
     )
@@ -127,6 +129,29 @@ def test_updates_use_their_own_rows_and_the_same_storage(library):
     assert torch.equal(total, sums[-1])
     assert torch.equal(whole, 10 * sums)
     assert torch.equal(part, 10 * sums[:, 1:])
+    assert torch.equal(gaps, 10 * sums[:, ::2])
+
+
+def test_torchs_code_is_compiled_if_the_code_with_pointers_cannot_be(monkeypatch):
+    from torch._inductor import codecache
+
+    tried, broken = [], []
+
+    class Compiler:
+        @classmethod
+        def compile(cls, graph, wrapper_code, kernel_code):
+            tried.append((wrapper_code == CODE, kernel_code))
+            if broken and wrapper_code != CODE:
+                raise RuntimeError("g++")
+            return "library"
+
+    monkeypatch.setattr(codecache, "AotCodeCompiler", Compiler)
+    native.call_natively(EXAMPLES)
+    assert Compiler.compile(None, CODE, "kernels") == "library"
+    assert tried == [(False, "kernels")]
+    broken.append("g++")
+    assert Compiler.compile(None, CODE, "kernels") == "library"
+    assert tried[1:] == [(False, "kernels"), (True, "kernels")]
 
 
 @pytest.mark.parametrize(
