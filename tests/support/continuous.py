@@ -1,5 +1,6 @@
 """Algorithms for continuous actions: small copies of them, batches, and copies of their files with a fault."""
 
+import dataclasses
 import importlib
 import inspect
 from types import ModuleType
@@ -32,7 +33,7 @@ def changed(name, *pairs, **names):
 
 def config_of(module, **options):
     name = module.__name__.rpartition(".")[2]
-    return algo_config(name, module.Config, **options)
+    return dataclasses.replace(algo_config(name, module.Config), **options)
 
 
 def make(module, seed=0, spec=SPEC, network=NETWORK, context=None, **options):
