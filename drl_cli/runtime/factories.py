@@ -180,5 +180,5 @@ def opened(config: Config, is_checked: bool = True) -> Dataset | None:
     if config.data.source is None:
         return None
     dataset = open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)
-    top: float = getattr(config.algo, "top", 1.0)
-    return dataset if top == 1.0 else BestEpisodes(dataset, top)
+    algo = config.algo
+    return BestEpisodes(dataset, algo.top) if hasattr(algo, "top") and algo.top < 1.0 else dataset

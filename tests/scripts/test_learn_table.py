@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.lookup import algorithms, load_algorithm, module_path
 from drl_cli.errors import MISSING, UsageError
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
@@ -64,11 +64,12 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
         have.add((row["algo"], row["env"], row["threshold"], mode, tuple(row["seeds"])))
     goals = [("CartPole-v1", 475), ("Acrobot-v1", -100)]
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
+    offline = {name for name in algorithms() if ".offline." in module_path(name)} | {"rlpd"}
     continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS} | {"droq"}
     on_policy = {"a2c", "appo", "impala", "pqn", "reinforce"}
-    family = (set(options("algo")) - continuous - {"r2d2"}) | on_policy
+    family = (set(options("algo")) - continuous - offline - {"r2d2"}) | on_policy
     assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have
-    off_policy = continuous - on_policy - {"ppo", "reppo", "sac", "vmpo"}
+    off_policy = continuous - offline - on_policy - {"ppo", "reppo", "sac", "vmpo"}
     assert not {(algo, "Pendulum-v1", -200, *run) for algo in off_policy for run in runs} - have
 
 
