@@ -19,6 +19,8 @@ from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
 FALLBACK = "mrq"
 """The algorithm without a result: its one set of values learns discrete and continuous actions, vectors and images."""
+OFFLINE = {"box": "iql", "discrete": "cql_discrete"}
+"""The algorithms that learn from a dataset, by the kind of actions."""
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
 CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat)\b")
 """Keys that make another task of an environment, so that its recorded results do not count."""
@@ -41,8 +43,11 @@ def with_auto(command: CommandLine) -> tuple[CommandLine, str | None]:
     env = unquoted(words.get("env", defaults()["env"]))
     if is_sweep(env) or command.config_file is not None:
         raise UsageError("algo=auto chooses for one environment of the command line; say env=NAME without a list")
-    overrides = [arg for arg in command.overrides if not arg.startswith("algo=")]
-    name, reason = choose(env, _budget(words.get("total_env_steps")), tuple(overrides))
+    overrides = tuple(arg for arg in command.overrides if not arg.startswith("algo="))
+    if words.get("mode") == "offline":
+        name, reason = choose_offline(env, overrides)
+    else:
+        name, reason = choose(env, _budget(words.get("total_env_steps")), overrides)
     algo = ",".join(dict.fromkeys(AUTO.sub(name, part) for part in parts(typed)))
     changed = [f"algo={algo}" if arg.startswith("algo=") else arg for arg in command.overrides]
     return dataclasses.replace(command, overrides=changed), f"{CHOSE}{name}: {reason}"
@@ -98,6 +103,15 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
         name = DEFAULT_ALGORITHMS[spec.action.kind]
         return name, f"{reason}, and {FALLBACK} has no {ACTIONS[spec.action.kind]} actions"
     return FALLBACK, f"{reason}; {FALLBACK} has one set of values for all environments"
+
+
+def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:
+    """Return the algorithm that learns from a dataset of an environment, and the reason."""
+    spec = typed_spec(overrides if any(arg.startswith("env=") for arg in overrides) else (*overrides, f"env={env}"))
+    kind = "box" if spec is None else spec.action.kind
+    if kind not in OFFLINE:
+        raise UsageError(f"algo=auto has no algorithm for data with {ACTIONS[kind]} actions; say algo=NAME")
+    return OFFLINE[kind], f"it takes {OFFLINE[kind]} for data with {ACTIONS[kind]} actions"
 
 
 def _quickest(passed: Sequence[Result]) -> Result:

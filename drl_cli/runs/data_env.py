@@ -1,22 +1,32 @@
-"""The environment of a command line that names a dataset, but no environment."""
+"""The dataset of a command line: the path of `run:RUN`, and the environment if the command names none."""
 
 import dataclasses
 
+from drl_cli.data.find import RUN
 from drl_cli.envs.config import NO_ENV
+from drl_cli.runs.recorded import dataset_path
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.utils.hydra_grammar import is_sweep, unquoted
 
 
 def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
-    """Add the environment that a dataset names to a command line without one, and return a line if there is none.
+    """Replace `data=run:RUN` by the path of this run's dataset, and add the environment that a dataset names.
+
+    A command line with an environment keeps it. Return a line if there is none.
 
     If the environment is unknown or is not installed, the run has no environment and therefore no evaluations. Raise
-    DatasetError if the dataset can't be opened.
+    UsageError if there is no such run, and DatasetError if the dataset can't be opened.
     """
     typed = typed_values(command.overrides)
     source = unquoted(typed.get("data.source", ""))
     is_plain = source and source != "null" and not is_sweep(source)
+    if is_plain and source.startswith(RUN):
+        path = dataset_path(source, unquoted(typed.get("output_dir", "outputs")))
+        overrides = [
+            arg if arg.partition("=")[0] != "data.source" else f"data.source={path}" for arg in command.overrides
+        ]
+        return with_data_env(dataclasses.replace(command, overrides=overrides))
     if not is_plain or {"env", "env.id"} & typed.keys() or command.config_file:
         return command, None
     from drl_cli.data.open import open_recording  # slow: imports gymnasium

@@ -76,7 +76,7 @@ def run(
             health = session.lost if session else lambda: None
             first = first_incarnation(checkpoint)
             orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
-            console.awaits("the trainer and the workers")
+            console.awaits("the trainer and the dataset" if config.is_offline else "the trainer and the workers")
             if isinstance(session, RaySession):
                 session.start()  # mode=single starts Ray only now, because an earlier start would slow down `build`
             if checkpoint is not None:

@@ -111,7 +111,8 @@ def refusal(
         why = "learns from the newest rollouts of its own policy, which a dataset does not have"
         return f"{subject} is on-policy: it {why}; say an off-policy algorithm, such as {_offline(spec.action.kind)}"
     if mode not in module.MODES:
-        return f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
+        line = f"{subject} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
+        return f"{line}: say mode=offline data=PATH" if module.MODES == ("offline",) else line
     implied = {"fifo": "fifo-once", "sequences": "windows"}
     accepted = {*module.TABLES, *(implied[name] for name in module.TABLES if name in implied)}
     if table not in accepted:
