@@ -20,6 +20,8 @@ def open_data(config: Config) -> Dataset | None:
     """
     if problems := [*data_problems(config)]:
         raise UsageError(problems)
+    if config.data.source is None:
+        return None
     from drl_cli.runtime.factories import opened  # slow: imports torch and gymnasium
 
     return opened(config, is_checked=False)

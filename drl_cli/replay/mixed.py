@@ -7,12 +7,15 @@ import numpy as np
 from drl_cli.replay.base import Sampled, Table
 from drl_cli.types import Array, Columns, State, nested, within
 
+RECORDED = 1 << 62
+"""What is added to the ids of recorded rows, which are then larger than all ids of the run's own rows."""
+
 
 class MixedTable(Table):
     """Draws `share` of every batch from the table `recorded`, and the rest from the table `own` of the run's own rows.
 
-    `recorded` is complete from the start, and checkpoints do not contain its rows. The ids of its rows are negative:
-    row i has the id -1 - i.
+    `recorded` is complete from the start, and checkpoints do not contain its rows. `RECORDED` is added to the ids of
+    its rows, except -1, which is the id of padding.
     """
 
     def __init__(self, own: Table, recorded: Table, share: float) -> None:
@@ -41,7 +44,7 @@ class MixedTable(Table):
         columns = {name: np.concatenate([own.columns[name], recorded.columns[name]], 1) for name in own.columns}
         if own.row_ids is None or recorded.row_ids is None:
             return Sampled(columns, num_batches)
-        return Sampled(columns, num_batches, np.concatenate([own.row_ids, -1 - recorded.row_ids], 1))
+        return Sampled(columns, num_batches, np.concatenate([own.row_ids, _moved(recorded.row_ids, RECORDED)], 1))
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         for table, ids, is_its in self._split(row_ids):
@@ -74,10 +77,18 @@ class MixedTable(Table):
         self.own.refill(rows)
 
     def _split(self, row_ids: Array) -> Iterator[tuple[Table, Array, Array]]:
-        """Yield each table, the ids `[n]` of its rows, and where they are in `row_ids`."""
-        is_recorded = row_ids < 0
+        """Yield each table, the ids `[n]` or `[n, L]` of its rows, and a mask of these rows.
+
+        Ids are `[U, B]`, or `[U, B, L]` for rows of L steps. The first step of a row is never padding.
+        """
+        is_recorded = (row_ids[..., 0] if row_ids.ndim > 2 else row_ids) >= RECORDED
         yield self.own, row_ids[~is_recorded], ~is_recorded
-        yield self.recorded, -1 - row_ids[is_recorded], is_recorded
+        yield self.recorded, _moved(row_ids[is_recorded], -RECORDED), is_recorded
+
+
+def _moved(row_ids: Array, offset: int) -> Array:
+    """Add an offset to all ids but those of padding."""
+    return np.where(row_ids < 0, row_ids, row_ids + offset)
 
 
 def recorded_rows(batch_size: int, share: float) -> int:

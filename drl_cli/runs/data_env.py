@@ -2,9 +2,7 @@
 
 import dataclasses
 
-from drl_cli.data.find import RUN
 from drl_cli.envs.config import NO_ENV
-from drl_cli.runs.recorded import dataset_path
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.utils.hydra_grammar import is_sweep, unquoted
@@ -21,7 +19,9 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
     typed = typed_values(command.overrides)
     source = unquoted(typed.get("data.source", ""))
     is_plain = source and source != "null" and not is_sweep(source)
-    if is_plain and source.startswith(RUN):
+    if is_plain and source.startswith("run:"):
+        from drl_cli.runs.recorded import dataset_path  # most commands do not need it
+
         path = dataset_path(source, unquoted(typed.get("output_dir", "outputs")))
         overrides = [
             arg if arg.partition("=")[0] != "data.source" else f"data.source={path}" for arg in command.overrides

@@ -26,7 +26,7 @@ CASES = {
     "dqn": ("dqn",),
     "dqn-cnn": ("dqn", f"{PROBES}:Patch-v0", *SMALL_IMAGE),
     "dqn-lstm": ("dqn", *LSTM),
-    "dqn-sequences": ("dqn", f"{PROBES}:Tree-v0", "+env.kwargs.discrete=true", *SEQUENCES),
+    "dqn-sequences": ("dqn", f"{PROBES}:Both-v0", "network.channels=0.25", *SEQUENCES),
     "dqn-dropout": ("dqn", DROPOUT),
     "iqn-noisy": ("iqn", "algo.noisy=true", "algo.dueling=true"),
     "td3_bc": ("td3_bc",),

@@ -10,7 +10,7 @@ from test_tqc import sample
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import redq
-from drl_cli.errors import UsageError
+from drl_cli.errors import Refused
 from drl_cli.settings.compose import compose
 from drl_cli.testing import check_algorithm
 
@@ -103,5 +103,5 @@ def test_it_keeps_the_contract(name):
 
 
 def test_a_subset_that_is_too_large_is_refused():
-    with pytest.raises(UsageError, match=r"algo.subset=3 must not be above algo.critics=2"):
+    with pytest.raises(Refused, match=r"algo.subset=3 must not be above algo.critics=2"):
         make(redq, critics=2, subset=3)

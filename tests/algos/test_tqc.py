@@ -10,7 +10,7 @@ from torch.distributions import Normal
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import tqc
-from drl_cli.errors import UsageError
+from drl_cli.errors import Refused
 
 OPTIONS = {"critics": 3, "quantiles": 4, "dropped": 2, "initial_alpha": 0.3, "tau": 0.1, "lr": 1e-2}
 
@@ -69,5 +69,5 @@ def test_an_update_equals_an_independent_implementation():
 
 
 def test_no_quantile_left_is_refused():
-    with pytest.raises(UsageError, match=r"algo.dropped=4 has to be below algo.quantiles=4"):
+    with pytest.raises(Refused, match=r"algo.dropped=4 has to be below algo.quantiles=4"):
         make(tqc, quantiles=4, dropped=4)

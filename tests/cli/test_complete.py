@@ -20,7 +20,7 @@ BASH = shutil.which("bash")
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("drl-train mode=", {"mode=async", "mode=single", "mode=sync"}),
+        ("drl-train mode=", {"mode=async", "mode=offline", "mode=single", "mode=sync"}),
         ("drl-train dry_run=", {"dry_run=false", "dry_run=true"}),
         ("drl-train worker.n", {"worker.num="}),
         ("drl-train +worker.nu", {"+worker.num="}),

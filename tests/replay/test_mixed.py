@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drl_cli.replay.mixed import MixedTable, recorded_rows
+from drl_cli.replay.mixed import RECORDED, MixedTable, recorded_rows
 from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
@@ -42,14 +42,26 @@ def test_new_rows_go_to_the_runs_own_table():
 
 def test_priorities_go_to_the_tables_of_their_rows():
     made = mixed(0.5, prioritized=True)
-    ids = np.array([[3, -1 - 7]])
-    made.update_priorities(np.array([[*range(20), *(-1 - i for i in range(30))]]), np.full((1, 50), 1e-9))
+    ids = np.array([[3, RECORDED + 7]])
+    made.update_priorities(np.array([[*range(20), *(RECORDED + i for i in range(30))]]), np.full((1, 50), 1e-9))
     made.update_priorities(ids, np.array([[5.0, 5.0]]))
     drawn = made.sample(4, 10, 0)
     assert set(drawn.columns["value"][:, :5].ravel()) == {3.0}
     assert set(drawn.columns["value"][:, 5:].ravel()) == {1007.0}
-    np.testing.assert_array_equal(drawn.row_ids, np.tile([3] * 5 + [-8] * 5, (4, 1)))
+    np.testing.assert_array_equal(drawn.row_ids, np.tile([3] * 5 + [RECORDED + 7] * 5, (4, 1)))
     assert drawn.columns["weight"].shape == (4, 10)
+
+
+def test_steps_of_windows_go_to_the_tables_of_their_windows():
+    made, steps = mixed(0.5, prioritized=True), np.arange(3)
+    asked = {}
+    for name in ("own", "recorded"):
+        table = getattr(made, name)
+        table.update_priorities = lambda ids, priorities, name=name: asked.update({name: (ids, priorities)})
+    own, recorded = np.array([4, 5, -1]), np.array([RECORDED + 1, RECORDED + 2, -1])
+    made.update_priorities(np.array([[own, recorded]]), np.array([[steps, steps + 3.0]]))
+    assert [array.tolist() for array in asked["own"]] == [[[4, 5, -1]], [[0.0, 1.0, 2.0]]]
+    assert [array.tolist() for array in asked["recorded"]] == [[[1, 2, -1]], [[3.0, 4.0, 5.0]]]
 
 
 def test_columns_are_written_to_the_tables_of_their_rows():

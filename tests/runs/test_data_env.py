@@ -7,6 +7,7 @@ import pytest
 import drl_cli.runs.data_env as module
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import UsageError
+from drl_cli.runs import recorded
 from drl_cli.runs.auto import with_auto
 from drl_cli.settings.command_line import read_command
 
@@ -14,7 +15,7 @@ from drl_cli.settings.command_line import read_command
 def read(monkeypatch, line, env="Pendulum-v1"):
     """Return the overrides after `with_data_env`, and the sources that were opened; every dataset names `env`."""
     opened = []
-    monkeypatch.setattr(module, "dataset_path", lambda source, folder: f"{folder}/of-{source.removeprefix('run:')}")
+    monkeypatch.setattr(recorded, "dataset_path", lambda source, folder: f"{folder}/of-{source.removeprefix('run:')}")
     monkeypatch.setattr(
         "drl_cli.data.open.open_recording", lambda source: opened.append(source) or SimpleNamespace(env=env)
     )

@@ -32,7 +32,7 @@ class Reuser(gymnasium.Env):
         return self.obs, action, self.count == 4, False, {}
 
 
-gymnasium.register("TestReuser-v0", "test_recording:Reuser")
+gymnasium.register("TestReuser-v0", "test_recorded_episodes:Reuser")
 
 
 def recorder(config, max_steps=100):
