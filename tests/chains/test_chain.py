@@ -135,6 +135,23 @@ def test_many_updates_of_a_chain_that_gave_up_or_has_no_results(instant):
     assert torch.equal(learner.w, torch.full((3,), 3.0 - 2 * 2.0))
 
 
+def test_many_updates_of_which_some_are_undone(instant):
+    w = torch.zeros(3)
+
+    def update(columns, counts):
+        w.add_(columns["x"])
+        recording().require(w.isfinite().all())
+        return (w.clone(),)
+
+    x = torch.ones(4, 3)
+    x[2, 1] = torch.nan
+    chain = Chain(update, w, When("before"), skipped=tuple)
+    for total in (3.0, 6.0):
+        results = chain.many({"x": x}, [Counts(i, 0) for i in range(4)])
+        assert [len(result) for result in results] == [1, 1, 0, 1]
+        assert w.tolist() == [total] * 3
+
+
 def test_a_replaced_tensor_is_noticed_before_many_updates(instant):
     learner, when = Drawing(), When("before")
     chain = Chain(learner.update, learner, when)
