@@ -44,7 +44,7 @@ class Reader:
         self.source = types.sources(0, len(self.first))
         self.schema = row_schema(config, spec)
         algo, env = config.algo, config.env
-        names = load_algorithm(algo.name).DATA
+        names = load_algorithm(algo.name).DATA if config.is_offline else ()
         self.columns = DataColumns(names, dataset, algo.n_step, algo.gamma, env.reward_scale, env.reward_clip)
         self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
         self.use = OwnUse()
