@@ -40,3 +40,13 @@ def test_rows_have_the_next_action(run_graph, data):
 def test_bc_learns_from_a_share_of_the_episodes(run_graph, data):
     whole, part = (run_graph(*OFFLINE, data, "algo=bc", f"algo.top={top}").progress.inserts for top in (1.0, 0.1))
     assert 0 < part < 0.5 * whole
+
+
+@pytest.mark.parametrize("algo", ["rebrac", "cal_ql"])
+def test_rows_of_workers_and_of_data_have_the_same_columns(run_graph, data, algo):
+    """With data.share, no row has the columns that only a dataset can give."""
+    run = (COUNTER, "mode=single", "total_env_steps=64", "trainer.batch_size=16", "replay.capacity=2000")
+    run = (*run, "orchestrator.min_inserts=16", "worker.random_steps=0")
+    graph = run_graph(*run, data, "data.share=0.5", f"algo={algo}")
+    assert graph.progress.opt_steps > 0
+    assert not {"next_action", "mc_return"} & rows_of(graph).keys()
