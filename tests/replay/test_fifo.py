@@ -179,6 +179,14 @@ def test_batches_wait_only_while_their_last_serving_is_not_too_old(max_staleness
     assert versions == 1 or (ahead + 1) * versions - 1 <= max_staleness
 
 
+@pytest.mark.parametrize(("times", "capacity", "bound"), [(1, 96, 5), (3, 96, 5), (1, 80, 5), (3, 80, 4), (3, 20, 2)])
+def test_auto_lets_every_worker_collect_as_far_as_the_queue_has_room(times, capacity, bound):
+    load = Load(1000, 8, 4, 40, is_async=True, versions_per_batch=1)  # the rollouts of all workers are five batches
+    config = FifoConfig("fifo", capacity, 1, "auto", times=times).filled(load)
+    assert config.max_staleness == bound
+    assert bound == 2 or list(config.problems(load)) == []
+
+
 @pytest.mark.parametrize(
     ("options", "load", "part"),
     [

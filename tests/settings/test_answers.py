@@ -148,6 +148,7 @@ NAMES = [
     ("env=CartPole-v1 algo=impala replay.times=2", 2, "replay=fifo-once serves each row once; say replay=fifo"),
     ("env=CartPole-v1 algo=pqn reward=icm", 2, "PQN takes no reward module, because it computes no advantages"),
     ("env=CartPole-v1 algo=dqn reward=icm", 2, "DQN takes no reward module, because a bonus in replay would become"),
+    ("env=Pendulum-v1 algo=bc", 2, "it runs in offline: say mode=offline data=PATH"),
     ("env=Pendulum-v1 algo=dqn total_env_steps=10", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("env=Pendulum-v1 algo=dqn mode=asink", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("env=CartPole-v1 algo=c51 algo.v_min=5 algo.v_max=1", 2, "algo.v_min=5 has to be below algo.v_max=1"),

@@ -151,6 +151,12 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
     assert rows["algo.lr"] == ("0.0005", "algo", "algo=plain_algo")  # the value of dqn.yaml
 
 
+def test_what_replaces_auto_is_shown(explained):
+    rows = explained("env=CartPole-v1", "algo=appo", "mode=single")
+    assert rows["replay.max_staleness"][0] == "auto"
+    assert rows["replay.max_staleness"][2].endswith("here 2")
+
+
 def test_columns_are_aligned_and_groups_apart():
     typed = "env=Pendulum-v1", "algo.lr=1"
     lines = job(lambda plain: explanation(build(plain), typed), *typed)

@@ -12,6 +12,7 @@ from interpreted import without_compiler
 from drl_cli.chains.when import When
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, Diverged
+from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.factories import WORTH_A_WAIT, make_trainer, make_when
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.trial import single_trainer
@@ -54,9 +55,13 @@ def train(trainer, calls, first=0, bad=None, columns=None):
 
 @pytest.mark.parametrize("algo", ["td3", "sac"])
 @pytest.mark.parametrize("schedule", some(["constant", "linear"], "linear"))
-def test_a_trainer_with_compiled_updates_equals_one_without(algo, schedule):
+@pytest.mark.parametrize("clock", [RunClock("env_steps", 2000), RunClock("opt_steps", 40)], ids=["steps", "updates"])
+def test_a_trainer_with_compiled_updates_equals_one_without(algo, schedule, clock):
     options = [f"optimizer.schedule={schedule}", "total_env_steps=2000", "optimizer.max_norm=0.5"]
     plain, chained = (make(f"trainer.compile={choice}", *options, algo=algo) for choice in ("false", "true"))
+    for trainer in (plain, chained):
+        for context in (trainer.context, trainer.algorithm.optimizer.context):
+            object.__setattr__(context, "clock", clock)
     first, reports = plain.state(), [train(trainer, 3) for trainer in (plain, chained)]
     states = [trainer.state() for trainer in (plain, chained)]
     assert states[0].keys() == states[1].keys()
