@@ -34,6 +34,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Why there is no record of the update; None: there is one."""
         self._watch = _Watch(self)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: otherwise the first recorded operation imports torch._dynamo, which takes over a second."""
+        return False
+
     def __enter__(self) -> Self:
         _present.append(self)  # type: ignore[arg-type]
         self._watch.__enter__()  # type: ignore[no-untyped-call]

@@ -1,6 +1,8 @@
 """Replays: which updates are replayed, and when the update itself runs again."""
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -193,3 +195,14 @@ def test_an_algorithm_that_draws_lots_in_python_is_told(monkeypatch):
     monkeypatch.setattr(algorithm, "update", gamble)
     with pytest.raises(AssertionError, match=r"a replayed update gives another .* random number"):
         check_replays(case)
+
+
+def test_recording_does_not_import_the_compiler():
+    """The import of torch._dynamo takes more than a second, which every short run would wait for."""
+    code = (
+        "import sys, torch\n"
+        "from drl_cli.chains.log import Log\n"
+        "with Log() as log: torch.ones(3).add_(1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
