@@ -33,7 +33,7 @@ OURS = {
     "LunarLander": ("env=LunarLander",),
     "Breakout": ("env=MinAtar-Breakout", "network=mlp"),
     # 16 rollouts are 8 batches: with a lower bound on the age, workers wait. Sample Factory's bound is 1,000 versions.
-    "Sleeper": ("env=drl_cli.envs.probes:Sleeper-v0", "worker.num=16", "replay.max_staleness=32"),
+    "Sleeper": ("env=drl_cli.envs.probes:Sleeper-v0", "worker.num=16"),
 }
 SIZES = (
     "algo=appo", "mode=async", "tuned=none", "worker.num=2", "worker.envs=16", "worker.unroll=32",
