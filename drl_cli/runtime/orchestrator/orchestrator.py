@@ -10,6 +10,7 @@ from typing import Any
 from drl_cli.errors import NotSaved, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.optim.group import PeerLost
+from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import Member
@@ -189,8 +190,9 @@ class Orchestrator:
     def _step_offline(self) -> None:
         """Read a block if the limiter asks for one, otherwise make the updates of one train call.
 
-        A call ends where an evaluation or a checkpoint is due, and a version is published there. A checkpoint that is
-        due by the time of day has the last version, so that it changes nothing in what is learned.
+        A call ends at each multiple of the periods of evaluations and checkpoints, and a version is published there.
+        This holds even if a checkpoint is late, because the sizes of calls decide when replay gets new priorities. A
+        checkpoint between these positions has the last version, so that it changes nothing in what is learned.
         """
         if not (owed := self.limiter.owed()):
             for member in self.pool.idle():
@@ -201,7 +203,8 @@ class Orchestrator:
             position = self.progress.position
             if self.saver.is_due(position):
                 self._save()
-            due = [each for each in (self.saver.next, self.reports.next_eval) if each > position]
+            periods = self.config.checkpoint.period, self.config.manage.eval_period
+            due = [multiple_after(position, period) for period in periods]
             self.learning.train(min(owed, self.config.updates_per_call, *(each - position for each in due)))
             self._until(lambda: self.learning.training == 0)
             if self.progress.position in due:
