@@ -128,6 +128,13 @@ class Learner(Algorithm):
             return view
         return self.encoder.on(nets.target)(rows["batch"], self.context.burn_in, learns=False)
 
+    def finish(self, loss: Tensor, found: Mapping[str, Tensor], batch: Batch) -> Update:
+        """Make a step of all parts and move the target networks by `tau`. The priorities are `td_error` of `found`."""
+        self.optimizer.step(loss)
+        self.params.follow(self.config.tau)
+        metrics = dict(found)
+        return Update(metrics, by_step(metrics.pop("td_error"), batch))
+
     def masks(self, mlp: MLP, rows: int, generator: torch.Generator) -> Sequence[Tensor]:
         """Return new dropout masks for a pass of `mlp` over this many rows; an empty tuple without dropout."""
         if not self.network.dropout:

@@ -26,9 +26,9 @@ from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 class UniformConfig(ReplayConfig):
     """Options of tables whose rows can be sampled any number of times.
 
-    A row of `sequences` has `burn_in + seq_len` steps, and rows begin `seq_len - overlap` steps apart. With `windows`,
-    and with `hindsight`,
-    the table stores single transitions. A batch has windows of `seq_len` steps, or n-step transitions with other goals.
+    A row of `sequences` has `burn_in + seq_len` steps, and rows begin `seq_len - overlap` steps apart. With `windows`
+    and `hindsight`, the table stores single transitions. A batch has windows of `seq_len` steps, or n-step transitions
+    with other goals.
     """
 
     remover: Literal["oldest", "random"]

@@ -85,7 +85,6 @@ BROKEN = {
     "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
     "importance weights ignored by the critics": ("twin_critics(q, target, weight)", "twin_critics(q, target)"),
     "importance weights ignored by the value": ("config.expectile), weight)", "config.expectile))"),
-    "the targets never updated": ("self.params.follow(self.config.tau)", "pass"),
 }
 
 

@@ -15,8 +15,8 @@ from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
 from drl_cli.testing import check_algorithm
+from drl_cli.testing.boundaries import check_batch_end
 from drl_cli.testing.case import Case
-from drl_cli.testing.contract import check_batch_end
 from drl_cli.testing.together import Together
 from drl_cli.types import Column
 

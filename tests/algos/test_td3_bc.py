@@ -101,15 +101,13 @@ TD3_BC = {
     "gradients through the second critic": (", first=1).squeeze(-1)", ").squeeze(-1).mean(0)"),
 }
 REBRAC = {
-    "no penalty of the critics": ("next_q = next_q - config", "next_q - config"),
+    "no penalty of the critics": ("next_q - penalty", "next_q"),
     "the penalty of this action": ('rows["next_action"])', 'rows["action"])'),
     "mean over dimensions": ('"next_action"]).square().sum(-1)', '"next_action"]).square().mean(-1)'),
     "the actor's penalty ignored": ("self.config.actor_penalty * distance", "0.0 * distance"),
     "the mean of both critics": ('["masks"]).squeeze(-1).amin(0)', '["masks"]).squeeze(-1).mean(0)'),
     "Q not normalised": (" / mean_size(q, valid, self.context)", ""),
     "no layer norm": ("ensemble, norms)", "ensemble)"),
-    "target noise not clipped": (".clamp(-config.noise_clip, config.noise_clip)", ""),
-    "importance weights ignored": (', rows.get("weight")', ""),
 }
 
 

@@ -54,11 +54,15 @@ class Algorithm(Learner):
             smoothing = (config.target_noise * random["action"]).clamp(-config.noise_clip, config.noise_clip)
             next_action = (nets.target.actor(next_obs).tanh() + smoothing).clamp(-1.0, 1.0)
             next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
-            target = rows["reward"] + rows["discount"] * next_q
+            target = rows["reward"] + rows["discount"] * self.next_value(rows, next_action, next_q)
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
+
+    def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
+        """Return the value `[B]` of the next state, given the target's action `[B, A]` and its smaller Q `[B]`."""
+        return next_q
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the first critic's value of the actor's actions."""

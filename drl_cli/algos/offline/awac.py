@@ -7,7 +7,7 @@ advantages over its own actions, so that it stays near the data, and goes on lea
 from dataclasses import dataclass
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.learner import Learner
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
 from drl_cli.losses.critics import mean, twin_critics
@@ -73,7 +73,4 @@ class Algorithm(Learner):
         num = len(rows["reward"])
         random: Random = {"action": self.context.randn(num, 2 * self.size, self.noise)}
         loss, found = self.gradients(rows, random | self.critic_masks(self.critic, num, self.noise))
-        self.optimizer.step(loss)
-        self.params.follow(self.config.tau)
-        metrics = dict(found)
-        return Update(metrics, by_step(metrics.pop("td_error"), batch))
+        return self.finish(loss, found, batch)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.learner import Learner
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.offline._scale import mean_size
 from drl_cli.algos.policy import NetworkPolicy
@@ -116,7 +116,4 @@ class Algorithm(Learner):
         random: Random = {"action": self.context.randn(num, 3 * self.size, self.noise)}
         random |= {"time": self.context.rand(num, 1, self.noise), **self.critic_masks(self.critic, num, self.noise)}
         loss, found = self.gradients(rows, random)
-        self.optimizer.step(loss)
-        self.params.follow(self.config.tau)
-        metrics = dict(found)
-        return Update(metrics, by_step(metrics.pop("td_error"), batch))
+        return self.finish(loss, found, batch)

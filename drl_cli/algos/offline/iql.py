@@ -8,7 +8,7 @@ weights that grow with their advantages.
 from dataclasses import dataclass
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.learner import Learner
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
 from drl_cli.losses.critics import mean, twin_critics
@@ -72,7 +72,4 @@ class Algorithm(Learner):
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
         loss, found = self.gradients(rows, self.critic_masks(self.critic, len(rows["reward"]), self.noise))
-        self.optimizer.step(loss)
-        self.params.follow(self.config.tau)
-        metrics = dict(found)
-        return Update(metrics, by_step(metrics.pop("td_error"), batch))
+        return self.finish(loss, found, batch)

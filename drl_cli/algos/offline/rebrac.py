@@ -14,9 +14,9 @@ from drl_cli.algos.base import Batch
 from drl_cli.algos.off_policy import td3
 from drl_cli.algos.off_policy._actors import DeterministicPolicy, Random
 from drl_cli.algos.offline._scale import mean_size
-from drl_cli.losses.critics import mean, twin_critics
+from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Nets
-from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import NonNegative, Positive
 
 if TYPE_CHECKING:
@@ -45,21 +45,13 @@ class Algorithm(td3.Algorithm):
     def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = True) -> "Critics":
         return super().critics(outputs, actions, ensemble, norms)
 
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics, with penalised targets (eq. 5)."""
-        config, view = self.config, self.see(nets, rows)
-        with torch.no_grad():
-            next_obs = self.see_target(nets, rows, view).next_obs
-            smoothing = (config.target_noise * random["action"]).clamp(-config.noise_clip, config.noise_clip)
-            next_action = (nets.target.actor(next_obs).tanh() + smoothing).clamp(-1.0, 1.0)
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
-            if "next_action" in rows:
-                next_q = next_q - config.critic_penalty * (next_action - rows["next_action"]).square().sum(-1)
-            target = rows["reward"] + rows["discount"] * next_q
-        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
-        loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
+    def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
+        """Return a lower value where the target's action is far from the data's next action (eq. 5)."""
+        if "next_action" not in rows:
+            return next_q
+        distance: Tensor = (next_action - rows["next_action"]).square().sum(-1)
+        penalty: Tensor = self.config.critic_penalty * distance
+        return next_q - penalty
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the smaller Q, divided by its mean size, plus the penalty (eq. 4)."""
