@@ -43,5 +43,6 @@ def test_tests_that_passed_are_skipped_until_something_changes(pytester):
     write("tests/test_bad.py", "def test_bad():\n    pass\n")
     assert ran() == (0, ["test_bad"])
     assert ran() == (0, [])
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "tests").ret == 0
     write("drl_cli/one.py", "ONE = 2\n")
     assert ran() == (0, ["test_bad", "test_good"])
