@@ -6,7 +6,6 @@ memory, the features also go through this memory. Torso and memory are torch mod
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,27 +45,26 @@ def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Me
 class Encoder:
     """The trainer's encoder. It makes `size` features of an observation. `parts` are its torch modules, for Params."""
 
-    def __init__(self, inputs: Inputs, torso: Any, memory: Memory | None) -> None:  # Any: a module with `size`, or None
-        self.inputs, self.torso, self.memory = inputs, torso, memory
-        self.size: int = (inputs if torso is None else torso).size if memory is None else memory.size
+    def __init__(self, inputs: Inputs, size: int, torso: Any = None, memory: Memory | None = None) -> None:
+        """`torso` and `memory` are modules, or functions that a compiled graph calls in place of the modules."""
+        self.inputs, self.size, self.torso, self.memory = inputs, size, torso, memory
         self.parts = {name: part for name, part in (("torso", torso), ("memory", memory)) if part is not None}
-        self.is_trainable = bool(self.parts)
+        self.is_trainable = len(self.parts) > 0
 
     @classmethod
     def build(cls, network: NetworkConfig, spec: EnvSpec, generator: Generator) -> Encoder:
         """Return a new encoder for the environment's observations, initialised from the generator."""
         inputs, torso = Inputs(spec.obs), make_torso(network, spec, generator)
         size: int = (inputs if torso is None else torso).size  # type: ignore[assignment]
-        return cls(inputs, torso, None if network.memory == "none" else make_memory(network, size, generator))
+        memory = None if network.memory == "none" else make_memory(network, size, generator)
+        return cls(inputs, size if memory is None else memory.size, torso, memory)
 
     def on(self, nets: Any) -> Encoder:  # Any: drl_cli.optim.gradients.Nets
         """Return the same encoder with the torso and the memory of `nets`, which a loss function gets."""
         if not self.is_trainable:
             return self
-        other = copy.copy(self)
-        for name in self.parts:
-            setattr(other, name, getattr(nets, name))
-        return other
+        # a constructor, because torch.compile of torch 2.11 cannot follow copy.copy
+        return Encoder(self.inputs, self.size, **{name: getattr(nets, name) for name in self.parts})
 
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
         """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.

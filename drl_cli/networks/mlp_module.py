@@ -66,10 +66,13 @@ class MLP(nn.Module):
                 for _ in range(FIRST_ITERATIONS):
                     self.normalised(self.flat)
 
-    def on(self, flat: Tensor, grad: Tensor | None = None) -> FlatMLP:
-        """Return the networks with these parameters `[size]`, and with `grad` for their gradient."""
+    def on(self, flat: Tensor, grad: Tensor | None = None, num: int | None = None) -> FlatMLP:
+        """Return the first `num` networks (default: all) with these parameters, and with `grad` for their gradient.
+
+        `flat` and `grad` are `[size]`, with the parameters of these networks.
+        """
         part = FlatPart(flat, flat if grad is None else grad)
-        return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
+        return FlatMLP(self.shapes, self.activation, part, self.ensemble if num is None else num, self.products)
 
     def _hidden(self) -> list[int]:
         """Return the indices of the hidden layers' weights in `shapes`."""
@@ -123,7 +126,7 @@ class MLP(nn.Module):
         if len(rows) > 1:
             x = x.flatten(0, -2)
         if torch.compiler.is_compiling():
-            out, _ = self.on(flat).first(num).forward(x, masks)
+            out, _ = self.on(flat[: num_params(self.shapes, num)], num=num).forward(x, masks)
         else:
             out = _HandWritten.apply(self, num, x, flat, *masks)  # type: ignore[no-untyped-call]
         if len(rows) > 1:

@@ -54,6 +54,13 @@ class Context:
         """Whether matrix products are computed in bfloat16."""
         return isinstance(self.products, BFloat16)
 
+    @property
+    def has_graphs(self) -> bool:
+        """Whether compiled functions run as CUDA graphs, which TORCHINDUCTOR_CUDAGRAPHS=1 asks for."""
+        from torch._inductor import config
+
+        return self.compiles and self.device.type == "cuda" and bool(config.triton.cudagraphs)
+
     def compiled(self, function: Function) -> Function:
         """Return the function, which torch.compile compiles at the first call; if not `compiles`, return it unchanged.
 
@@ -87,7 +94,7 @@ class Context:
         if self.chain is None and not self.replays:
             return step
 
-        def update(columns: Any, counts: Any) -> tuple[Any, Tensor | None]:
+        def update(columns: Any, counts: Any = ()) -> tuple[Any, Tensor | None]:
             return step(columns), owner.optimizer.norm
 
         chain = self.chain_of(update, owner, lambda: (skipped(), None))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from drl_cli.chains import untaped
@@ -42,17 +41,6 @@ class Nets:
 class _Targets(Nets):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"'{name}' has no target network: call params.target('{name}') in the constructor")
-
-
-@dataclass(frozen=True)
-class _Call:
-    """Evaluates `module` with `parameters` in place of the module's own parameters and buffers."""
-
-    module: nn.Module
-    parameters: Mapping[str, Tensor]
-
-    def __call__(self, *args: Any, **options: Any) -> Any:  # Any: the module's arguments and result
-        return torch.func.functional_call(self.module, dict(self.parameters), args, options)
 
 
 class Gradients:
@@ -111,6 +99,8 @@ class Gradients:
         grads, loss, metrics = self._compiled(learned, others, targets, _buffers(params), (batch, noise))
         for name, grad in zip(self.parts, grads, strict=True):
             params[name].grad.copy_(grad)
+        if params.context.has_graphs:  # the next call writes its results into the same memory
+            return loss.clone(), {name: metric.clone() for name, metric in metrics.items()}
         return loss, metrics
 
     def _one_graph(
@@ -150,7 +140,12 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
         if module is None:
             return flat
         names = [key for key, _ in trained(params.modules[name])]
-        return _Call(module, dict(zip(names, views(params.modules[name], flat)[0], strict=True)) | dict(buffers[name]))
+        tensors = dict(zip(names, views(params.modules[name], flat)[0], strict=True)) | dict(buffers[name])
+
+        def call(*args: Any, **options: Any) -> Any:  # Any: the module's arguments and result
+            return torch.func.functional_call(module, tensors, args, options)
+
+        return call
 
     own, theirs = buffers
     live = {name: part(name, params.modules.get(name), flat, own) for name, flat in flats.items()}

@@ -199,3 +199,31 @@ def test_the_batch_of_a_compiled_graph_is_a_plain_dict(monkeypatch):
 
     Agent(compiles=True, loss=loss).gradients(ChainMap(batch()))
     assert seen == [dict]
+
+
+def test_results_of_cuda_graphs_are_copied(monkeypatch):
+    """A graph writes its next results into the same memory."""
+    (own, metric), is_on = torch.zeros(2), False
+    monkeypatch.setattr(Context, "compiled", lambda self, function: lambda *args: ([], own, {"metric": metric}))
+    monkeypatch.setattr(Context, "has_graphs", property(lambda self: is_on))
+    gradients = Agent(compiles=True).gradients
+    gradients.parts = ()
+    for is_on in (False, True):
+        loss, metrics = gradients(batch())
+        found = [tensor.data_ptr() for tensor in (loss, metrics["metric"])]
+        assert (found != [own.data_ptr(), metric.data_ptr()]) is is_on
+
+
+@pytest.mark.parametrize(
+    ("device", "compiles", "is_on", "expected"),
+    [
+        ("cuda", True, True, True),
+        ("cpu", True, True, False),
+        ("cuda", False, True, False),
+        ("cuda", True, False, False),
+    ],
+)
+def test_torch_says_whether_compiled_functions_are_cuda_graphs(device, compiles, is_on, expected):
+    config = pytest.importorskip("torch._inductor.config")
+    with config.patch({"triton.cudagraphs": is_on}):
+        assert Context(torch.device(device), compiles=compiles).has_graphs is expected

@@ -24,6 +24,7 @@ from drl_cli.runtime.place.handles import LocalHandle, get
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
+from drl_cli.runtime.trial import random_batch
 from drl_cli.utils import lazy
 from drl_cli.utils.outside import raised
 
@@ -156,8 +157,14 @@ def test_several_trainers_compile_only_gradients(monkeypatch, env, algo, compile
     monkeypatch.setattr(lazy.torch, "compile", note)
     choice = f"trainer.compile={str(bool(compiles)).lower()}"
     config = make_config(f"env={env}", f"algo={algo}", *TINY, "mode=async", "trainer.num=2", choice)
-    make_trainer(config, read_spec(config.env), "cpu", 0)
+    spec = read_spec(config.env)
+    trainer = make_trainer(config, spec, "cpu", 0)
     assert {*compiled} == ({"_one_graph"} if compiles else set())
+    monkeypatch.setattr(ProcessGroup, "mean_", lambda self, tensor: None)
+    monkeypatch.setattr(Trainer, "_check_drift", lambda self: None)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiles)
+    report, _ = trainer.train(*random_batch(config, spec, trainer.publish(0, 0)[1]))
+    assert report.num_updates
 
 
 @pytest.mark.parametrize(
