@@ -40,8 +40,15 @@ class Scoring(BaseCallback):
         self.started = time.perf_counter() - spent_s
         self.make_envs = lambda: envs(settings, 20, 10**6 + seed)
 
+    def _on_training_start(self) -> None:
+        self.due = self.after(self.model.num_timesteps)
+
+    def after(self, steps: int) -> int:
+        """Return the steps of the first evaluation after `steps`."""
+        return min(self.budget, (steps // self.period + 1) * self.period)
+
     def _on_step(self) -> bool:
-        if self.num_timesteps >= min(self.budget, (len(self.done) + 1) * self.period):
+        if self.num_timesteps >= self.due:
             began = time.perf_counter()
             returns, _ = evaluate_policy(
                 self.model, self.make_envs(), self.episodes, warn=False, return_episode_rewards=True
@@ -55,6 +62,7 @@ class Scoring(BaseCallback):
                 table = csv.DictWriter(file, list(self.done[0]))
                 table.writeheader()
                 table.writerows(self.done)
+            self.due = self.after(self.num_timesteps)
             self.seconds += time.perf_counter() - began
         return time.perf_counter() < self.end
 
