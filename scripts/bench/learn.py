@@ -68,7 +68,8 @@ confirm the mean. The picture below a table shows the evaluations of these runs,
   for the row, the row shows the mean of all evaluations (100 episodes each) from this step on.
 - **median steps**, **steps per seed**: environment steps until the threshold, or the budget for rows without a
   threshold.
-- **seconds per seed**: wall time, on a machine that other programs used too.
+- **seconds per seed**: wall time, on a machine that other programs used too. A line below the table names the runs of
+  other machines (scripts/bench/take.py).
 - **golden values**: the identity of the golden values of the code that made the row. Golden values are the metrics of
   the first updates of the row's command (scripts/bench/golden.py and golden.json). `old` marks a result whose golden
   values were others than those of this checkout, so that the command would now train in another way. Rows of
@@ -142,6 +143,11 @@ def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> 
     if piece < float("inf"):
         values.append(f"stop.wall_s={60 * piece}")
     run([sys.executable, "-m", "drl_cli.cli.train", *values])
+    return result(row, folder)
+
+
+def result(row: Row, folder: Path) -> Row | None:
+    """Return the record of the run in the folder, or None if it is not finished."""
     summary = json.loads(next(folder.glob("*/*/*/summary.json")).read_text())
     steps, seconds = summary["time_to_return_env_steps"], summary["time_to_return_s"]
     if steps is None and summary["env_steps"] < row["budget"]:
@@ -163,10 +169,16 @@ def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float
     settings = folder / "settings.json"
     with COMPOSING:
         settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
+    run([str(part) for part in (peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece)])
+    return result_of_peer(row, folder)
+
+
+def result_of_peer(row: Row, folder: Path) -> Row | None:
+    """Return the record of stable-baselines3's run in the folder, or None if it is not finished."""
+    done = json.loads((folder / "state.json").read_text())
     start = row.get("scored_from") or row["budget"]
-    command = [peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece, "--scored-from", start]
-    done = json.loads(run([str(part) for part in command]).splitlines()[-1])
-    return None if done["env_steps"] < row["budget"] else scored(done["returns"], done["env_steps"], done["seconds"])
+    returns = [one["mean"] for one in done["evaluations"] if one["env_steps"] >= start]
+    return None if done["env_steps"] < row["budget"] else scored(returns, done["env_steps"], done["seconds"])
 
 
 def scored(returns: list[float], env_steps: int, seconds: float) -> Row:
@@ -210,15 +222,23 @@ def page(rows: dict[str, Row], records: Records, current: Current, table: dict[s
     """
     published, pictures = table.get("published", {}), table.get("pictures", {})
     tables: dict[str, list[str]] = {}
+    elsewhere: dict[tuple[str, str], dict[str, list[str]]] = {}  # environment and machine -> row -> seeds
     for name, row in rows.items():
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
         if made:
             tables.setdefault(row["env"], []).append(line(name, row, made, current[name]))
+            for seed, record in zip(row["seeds"], runs, strict=True):
+                if record is not None and "machine" in record:
+                    elsewhere.setdefault((row["env"], record["machine"]), {}).setdefault(name, []).append(str(seed))
     lines = [HEAD.rstrip()]
     for env, made in tables.items():
         short = env.rpartition(":")[2]
         lines += ["", f"## {short}", "", COLUMNS, "|---" * 12 + "|", *made]
+        for (place, machine), seeds in elsewhere.items():
+            if place == env:
+                named = ", ".join(f"{name} (seeds {', '.join(own)})" for name, own in seeds.items())
+                lines += ["", f"Runs on {machine}: {named}."]
         lines += ["", f"Published: {published[env]}"] if env in published else []
         lines += ["", f"![Learning curves on {short}]({pictures[env]})"] if env in pictures else []
     return "\n".join(lines + side_by_side(rows, records, current)) + "\n"

@@ -1,12 +1,12 @@
 """Train an algorithm of stable-baselines3 or sb3-contrib with the settings of a drl-cli config, for learn.py.
 
-    PEERS/bin/python scripts/bench/sb3.py SETTINGS.json FOLDER --seed 0 [--minutes 8] [--scored-from 750000]
+    PEERS/bin/python scripts/bench/sb3.py SETTINGS.json FOLDER --seed 0 [--minutes 8]
 
 The config names the algorithm; sb3_models.py has those that exist here. The run continues from FOLDER and ends with
 its budget or after some minutes; FOLDER then has everything for the next call. The policy is evaluated every
 manage.eval_period steps and at the end of the budget, and FOLDER/eval.csv gets a line with columns of drl-cli's
-eval.csv. The last line of the output is JSON: `env_steps`, `seconds` (of learning, over all calls) and `returns`, the
-mean of the greedy episodes of each evaluation from --scored-from on (without it, of the last).
+eval.csv. FOLDER/state.json and the last line of the output have `env_steps`, `seconds` (of learning, over all calls)
+and `evaluations`, a list with the columns of eval.csv.
 """
 
 import argparse
@@ -75,7 +75,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--after", type=int, default=0, help="steps of a new run before the clock starts")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--scored-from", type=int)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if importlib.util.find_spec("minatar"):
@@ -106,9 +105,7 @@ def main() -> None:
         if hasattr(learner, "replay_buffer"):
             learner.save_replay_buffer(args.folder / "replay")
         state.write_text(json.dumps(done))
-    start = args.scored_from or budget
-    returns = [one["mean"] for one in done["evaluations"] if one["env_steps"] >= start]
-    print(json.dumps({"env_steps": done["env_steps"], "seconds": done["seconds"], "returns": returns}))
+    print(json.dumps(done))
 
 
 if __name__ == "__main__":

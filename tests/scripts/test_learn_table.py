@@ -17,7 +17,7 @@ from drl_cli.settings.conf import options
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
-learn = importlib.import_module("learn")
+learn, take = importlib.import_module("learn"), importlib.import_module("take")
 
 ROW = {"algo": "dqn", "env": "CartPole-v1", "threshold": 475, "budget": 50_000, "seeds": [0, 1, 2], "overrides": []}
 RECORDS = {
@@ -189,22 +189,22 @@ def test_evaluations_count_from_scored_from(tmp_path, monkeypatch):
     assert learn.play(row, [], 0, tmp_path, float("inf"))["return"] == 5.0  # (4 + 8 + 3.14) / 3
 
 
+def state_of_peer(env_steps, seconds, *means):
+    """Return the text of sb3.py's state.json with an evaluation every 10,000 steps."""
+    evaluations = [{"env_steps": 10_000 * (i + 1), "mean": mean} for i, mean in enumerate(means)]
+    return json.dumps({"env_steps": env_steps, "seconds": seconds, "evaluations": evaluations})
+
+
 def test_a_peer_counts_from_scored_from_and_continues_to_its_budget(tmp_path, monkeypatch):
-    texts = [
-        {"env_steps": 20_000, "seconds": 9.0, "returns": []},
-        {"env_steps": 50_000, "seconds": 99.6, "returns": [4, 6]},
-    ]
-    commands = []
+    states = [state_of_peer(20_000, 9.0, 1, 2), state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6)]
+    left = []
     monkeypatch.setattr(learn, "peer_python", lambda venv: venv / "bin/python")
-    monkeypatch.setattr(learn, "run", lambda command: commands.append(command) or f"...\n{json.dumps(texts.pop(0))}\n")
-    for extra in ({"scored_from": 40_000}, {"scored_from": None}):
-        rest = list(texts)
+    monkeypatch.setattr(learn, "run", lambda command: (tmp_path / "state.json").write_text(left.pop(0)))
+    for extra, mean in (({"scored_from": 40_000}, 5.0), ({"scored_from": None}, 6.0)):
+        left += states
         row = ROW | {"threshold": None, "peer": "sb3"} | extra
         made = [learn.play_peer(row, ["mode=single"], 7, tmp_path, 1.0, tmp_path) for _ in range(2)]
-        assert made == [None, {"return": 5.0, "env_steps": 50_000, "seconds": 100}]
-        texts = rest
-    starts = [command[command.index("--scored-from") + 1] for command in commands]
-    assert starts == ["40000", "40000", "50000", "50000"]
+        assert made == [None, {"return": mean, "env_steps": 50_000, "seconds": 100}]
 
 
 def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
@@ -252,6 +252,35 @@ def test_a_finished_run_is_kept_without_its_checkpoints_in_place_of_an_earlier_r
     left = [path.relative_to(tmp_path / "learned").as_posix() for path in (tmp_path / "learned").rglob("*")]
     assert sorted(left)[-2:] == ["dqn-tau/0/CartPole-v1/dqn-single/2", "dqn-tau/0/CartPole-v1/dqn-single/2/run.json"]
     assert not [path for path in left if path.endswith("checkpoints") or "/1" in path]
+
+
+def test_finished_runs_of_another_machine_are_recorded_with_its_name(tmp_path, monkeypatch):
+    row = ROW | {"threshold": None, "seeds": [0, 1]}
+    rows = {"dqn tau": row, "dqn sb3": row | {"peer": "sb3"}}
+    files = {name: tmp_path / name for name in ("TABLE", "RECORDS", "PAGE", "AUTO", "FINISHED")}
+    for name, file in files.items():
+        monkeypatch.setattr(learn, name, file)
+    files["TABLE"].write_text(yaml.safe_dump({"common": [], "rows": rows}))
+    files["RECORDS"].write_text(json.dumps({"dqn tau": {"1": RECORDS["dqn"]["0"]}}))
+    monkeypatch.setattr(learn, "identities", lambda rows, values: {"dqn tau": "a1b2", "dqn sb3": None})
+    for seed, summary in enumerate((DONE, SUMMARY)):
+        place = tmp_path / f"there/dqn-tau/{seed}/CartPole-v1/dqn-single/1"
+        place.mkdir(parents=True)
+        (place / "summary.json").write_text(json.dumps(summary))
+        (place / "eval.csv").write_text("env_steps,mean\n50000,3.14\n")
+    (tmp_path / "there/dqn-sb3/0").mkdir(parents=True)
+    (tmp_path / "there/dqn-sb3/1").mkdir()
+    (tmp_path / "there/dqn-sb3/0/state.json").write_text(state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6))
+    take.take(tmp_path / "there", "a fast machine")
+    ours = {"return": 3.1, "env_steps": 50_000, "seconds": 151, "golden": "a1b2", "machine": "a fast machine"}
+    theirs = {"return": 6.0, "env_steps": 50_000, "seconds": 100, "golden": None, "machine": "a fast machine"}
+    assert json.loads(files["RECORDS"].read_text()) == {
+        "dqn tau": {"0": ours, "1": RECORDS["dqn"]["0"]},
+        "dqn sb3": {"0": theirs},
+    }
+    assert "Runs on a fast machine: dqn sb3 (seeds 0), dqn tau (seeds 0)." in files["PAGE"].read_text()
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*/[01]")]
+    assert sorted(left) == ["FINISHED/dqn-sb3/0", "FINISHED/dqn-tau/0", "there/dqn-sb3/1", "there/dqn-tau/1"]
 
 
 def test_pictures_are_drawn_for_environments_with_finished_runs(tmp_path, monkeypatch):
