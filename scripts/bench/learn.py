@@ -165,20 +165,33 @@ def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float
     from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
 
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "settings.json"
+    place = place_of_peer(row, folder)
+    place.mkdir(parents=True, exist_ok=True)
     with COMPOSING:
-        settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
-    run([str(part) for part in (peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece)])
+        settings = to_yaml_keys(compose(overrides(row, common)))
+    (place / "settings.json").write_text(json.dumps(settings))
+    name = f"{row['algo']} of stable-baselines3"  # for drl-compare, which also reads eval.csv and run.json
+    (place / "config.yaml").write_text(yaml.safe_dump({**settings, "seed": seed, "name": name}))
+    given = (peer_python(peers), PEER, place / "settings.json", place, "--seed", seed, "--minutes", piece)
+    run([str(part) for part in given])
     return result_of_peer(row, folder)
+
+
+def place_of_peer(row: Row, folder: Path) -> Path:
+    """Return the folder of stable-baselines3's run, which is three levels deeper, as drl-train's."""
+    return folder / row["env"] / f"{row['peer']}-{row['algo']}" / "run"
 
 
 def result_of_peer(row: Row, folder: Path) -> Row | None:
     """Return the record of stable-baselines3's run in the folder, or None if it is not finished."""
-    done = json.loads((folder / "state.json").read_text())
+    place = place_of_peer(row, folder)
+    done = json.loads((place / "state.json").read_text())
     start = row.get("scored_from") or row["budget"]
     returns = [one["mean"] for one in done["evaluations"] if one["env_steps"] >= start]
-    return None if done["env_steps"] < row["budget"] else scored(returns, done["env_steps"], done["seconds"])
+    if done["env_steps"] < row["budget"]:
+        return None
+    (place / "run.json").write_text(json.dumps({"status": "done"}))
+    return scored(returns, done["env_steps"], done["seconds"])
 
 
 def scored(returns: list[float], env_steps: int, seconds: float) -> Row:
@@ -204,12 +217,17 @@ def keep(folder: Path, name: str, seed: int) -> None:
         shutil.rmtree(checkpoints)
 
 
-def draw(pictures: dict[str, str]) -> None:
-    """Draw the picture of each environment that has finished runs."""
+def draw(pictures: dict[str, str], lines: dict[str, list[str]]) -> None:
+    """Draw the picture of each environment that has finished runs. `lines` is drl-compare's option, by environment."""
     for env, file in pictures.items():
         runs = FINISHED / "*/*" / env / "*/*"
         if any(FINISHED.glob(f"*/*/{env}/*/*/run.json")):
-            words = [f"runs=[{runs}]", f"png={PAGE.parent / file}", "csv=null"]
+            words = [
+                f"runs=[{runs}]",
+                f"png={PAGE.parent / file}",
+                "csv=null",
+                f"lines=[{','.join(lines.get(env, []))}]",
+            ]
             run([sys.executable, "-m", "drl_cli.cli.compare", *words])
             print(file, flush=True)
 
@@ -356,7 +374,7 @@ def main() -> None:
     args = parser.parse_args()
     table = yaml.safe_load(TABLE.read_text())
     if args.draw:
-        draw(table.get("pictures", {}))
+        draw(table.get("pictures", {}), table.get("lines", {}))
         return
     rows: dict[str, Row] = table["rows"]
     if unknown := set(args.row or ()) - set(rows):

@@ -2,9 +2,9 @@
 
     python scripts/bench/take.py FOLDER --machine "one core of a 16-core Xeon"
 
-FOLDER/ROW/SEED is the output_dir of drl-train, or the folder of sb3.py; ROW is the row's name with - for spaces. The
-run needs the row's settings. Finished runs move to outputs/learned, as after learn.py, and docs/results.json names the
-machine. The others stay where they are.
+FOLDER/ROW/SEED is the output_dir of drl-train; ROW is the row's name with - for spaces. The folder of sb3.py is
+FOLDER/ROW/SEED/ENV/sb3-ALGO/run. The run needs the row's settings. Finished runs move to outputs/learned, as after
+learn.py, and docs/results.json names the machine. Unfinished runs stay where they are.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def take(folder: Path, machine: str) -> None:
     for name, row in rows.items():
         for seed in row["seeds"]:
             place = folder / name.replace(" ", "-") / str(seed)
-            if not any([*place.glob("state.json"), *place.glob("*/*/*/summary.json")]):
+            if not any([*place.glob("*/*/*/state.json"), *place.glob("*/*/*/summary.json")]):
                 continue
             record = (learn.result_of_peer if "peer" in row else learn.result)(row, place)
             print(name, seed, record or "is not finished")

@@ -11,6 +11,7 @@ import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm, module_path
 from drl_cli.errors import MISSING, UsageError
+from drl_cli.runs.run import Run
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
@@ -196,15 +197,17 @@ def state_of_peer(env_steps, seconds, *means):
 
 
 def test_a_peer_counts_from_scored_from_and_continues_to_its_budget(tmp_path, monkeypatch):
+    place = tmp_path / "CartPole-v1/sb3-dqn/run"
     states = [state_of_peer(20_000, 9.0, 1, 2), state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6)]
     left = []
     monkeypatch.setattr(learn, "peer_python", lambda venv: venv / "bin/python")
-    monkeypatch.setattr(learn, "run", lambda command: (tmp_path / "state.json").write_text(left.pop(0)))
+    monkeypatch.setattr(learn, "run", lambda command: (place / "state.json").write_text(left.pop(0)))
     for extra, mean in (({"scored_from": 40_000}, 5.0), ({"scored_from": None}, 6.0)):
         left += states
         row = ROW | {"threshold": None, "peer": "sb3"} | extra
         made = [learn.play_peer(row, ["mode=single"], 7, tmp_path, 1.0, tmp_path) for _ in range(2)]
         assert made == [None, {"return": mean, "env_steps": 50_000, "seconds": 100}]
+        assert (Run(place).status, Run(place).config["name"]) == ("done", "dqn of stable-baselines3")
 
 
 def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
@@ -268,9 +271,10 @@ def test_finished_runs_of_another_machine_are_recorded_with_its_name(tmp_path, m
         place.mkdir(parents=True)
         (place / "summary.json").write_text(json.dumps(summary))
         (place / "eval.csv").write_text("env_steps,mean\n50000,3.14\n")
-    (tmp_path / "there/dqn-sb3/0").mkdir(parents=True)
-    (tmp_path / "there/dqn-sb3/1").mkdir()
-    (tmp_path / "there/dqn-sb3/0/state.json").write_text(state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6))
+    (tmp_path / "there/dqn-sb3/1").mkdir(parents=True)
+    place = tmp_path / "there/dqn-sb3/0/CartPole-v1/sb3-dqn/run"
+    place.mkdir(parents=True)
+    (place / "state.json").write_text(state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6))
     take.take(tmp_path / "there", "a fast machine")
     ours = {"return": 3.1, "env_steps": 50_000, "seconds": 151, "golden": "a1b2", "machine": "a fast machine"}
     theirs = {"return": 6.0, "env_steps": 50_000, "seconds": 100, "golden": None, "machine": "a fast machine"}
@@ -289,10 +293,11 @@ def test_pictures_are_drawn_for_environments_with_finished_runs(tmp_path, monkey
     commands = []
     monkeypatch.setattr(learn, "FINISHED", tmp_path)
     monkeypatch.setattr(learn, "run", commands.append)
-    learn.draw({"CartPole-v1": "pictures/cartpole.png", "Acrobot-v1": "pictures/acrobot.png"})
+    pictures = {"CartPole-v1": "pictures/cartpole.png", "Acrobot-v1": "pictures/acrobot.png"}
+    learn.draw(pictures, {"CartPole-v1": ["DQN:480", "PPO:500"]})
     picture = ROOT / "docs/pictures/cartpole.png"
     assert [command[3:] for command in commands] == [
-        [f"runs=[{tmp_path}/*/*/CartPole-v1/*/*]", f"png={picture}", "csv=null"]
+        [f"runs=[{tmp_path}/*/*/CartPole-v1/*/*]", f"png={picture}", "csv=null", "lines=[DQN:480,PPO:500]"]
     ]
 
 
