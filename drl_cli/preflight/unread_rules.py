@@ -311,13 +311,6 @@ RULES: tuple[Rule, ...] = (
         "leave it out, or say algo.epochs=4",
         ("ppo", "impala"),
     ),
-    Rule(
-        ("algo.contrast_temperature",),
-        _algo("contrast_weight"),
-        "the loss has no contrastive term (algo.contrast_weight=0)",
-        "leave it out, or add algo.contrast_weight=0.1",
-        ("mrq",),
-    ),
     SpecRule(
         ("algo.gumbel_temperature",),
         _always,

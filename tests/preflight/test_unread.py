@@ -77,7 +77,6 @@ UNREAD = [
     (A2C, "algo.target_kl=0.1"),
     (A2C, "algo.clip=0.1"),
     (A2C, "algo.value_clip=0.1"),
-    (MRQ, "algo.contrast_temperature=1"),
     (MRQ, "algo.gumbel_temperature=5"),
     ((CUE, "algo=vmpo"), "algo.epsilon_std=0.1"),
     (DQN, "network.channels=2"),
