@@ -134,6 +134,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
             units: number(one.position),
             "seconds": number(one.wall_s),
             "final IQM [95%]": between(*one.final),
+            "score": number(one.score, ".1f"),
             "goal": number(one.threshold, "g"),
             "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.runs)}",
             "steps to": number(one.steps_to),
@@ -144,6 +145,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
     hidden = set[str]() if len({one.group.env for one in comparisons}) > 1 else {"env"}
     if all(one.threshold is None for one in comparisons):
         hidden |= {"goal", "reached", "steps to", "seconds to"}
+    if all(one.score is None for one in comparisons):
+        hidden.add("score")
     head = [name for name in rows[0] if name not in hidden]
     return table(head, [[row[name] for name in head] for row in rows], sys.stdout, left=("env", "runs of"))
 

@@ -143,7 +143,7 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps.
     """
-    from drl_cli.preflight.data import check_identity, open_data, with_table
+    from drl_cli.preflight.data import check_identity, open_data, with_reference, with_table
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.resources import with_capacity
@@ -169,6 +169,8 @@ def _prepared(
         problems.report()
         if resumed is not None:
             check_identity(resumed.record.get("data"), dataset)
+        if dataset is not None:
+            config = with_reference(config, dataset)
         config = with_capacity(config, spec) if dataset is None else with_table(config, spec, dataset)
         return config, changes, spec, resumed, cluster, dataset
 

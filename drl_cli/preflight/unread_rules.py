@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.data.find import MINARI
 from drl_cli.networks.torsos import torso_name
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
@@ -87,15 +88,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("data.share",),
-        lambda config: config.mixes_data or config.data.source is None,
+        lambda config: config.mixes_data or not config.data.sources,
         "mode=offline learns from the dataset alone",
         "leave it out",
     ),
     Rule(
         ("data.share",),
-        lambda config: config.data.source is not None,
+        lambda config: bool(config.data.sources),
         "the run has no dataset",
         "leave it out, or add data=PATH",
+    ),
+    Rule(
+        ("data.download",),
+        lambda config: any(source.startswith(MINARI) for source in config.data.sources),
+        "the run has no dataset minari:ID",
+        "leave it out",
+        harmless=(False,),
     ),
     Rule(
         WORKER_KEYS,

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from drl_cli.data.dataset import normalised
 from drl_cli.optim.schedules import Unit
 from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.settings.conf import LOADER
@@ -109,6 +110,12 @@ class Run:
     def final(self) -> float | None:
         """The mean return of the last evaluation, or None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
+
+    @property
+    def score(self) -> float | None:
+        """The normalised score of `final`, or None without reference returns (`data.reference`)."""
+        reference = self.config.get("data.reference")
+        return normalised(self.final, reference) if reference and self.final is not None else None
 
 
 def read_keys(text: str) -> dict[str, Any]:

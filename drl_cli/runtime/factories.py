@@ -10,7 +10,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.data.best import BestEpisodes
 from drl_cli.data.dataset import Dataset
-from drl_cli.data.open import open_dataset
+from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
@@ -177,8 +177,9 @@ def opened(config: Config, is_checked: bool = True) -> Dataset | None:
 
     An algorithm with the option `top` gets only this share of the episodes, those with the largest returns.
     """
-    if config.data.source is None:
+    if not config.data.sources:
         return None
-    dataset = open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)
+    data, env = config.data, config.env if config.has_env else None
+    dataset = open_datasets(data.sources, env, is_checked=is_checked, download=data.download)
     algo = config.algo
     return BestEpisodes(dataset, algo.top) if hasattr(algo, "top") and algo.top < 1.0 else dataset

@@ -12,10 +12,22 @@ Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, fl
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The dataset to learn from, and the share of each batch that comes from it if there are workers, too."""
+    """The datasets to learn from, and the share of each batch that comes from them if there are workers, too."""
 
-    source: str | None
+    source: str | tuple[str, ...] | None
     share: Annotated[float, Range(above=0, below=1)]
+    download: bool
+    reference: tuple[float, ...] | None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The name of each dataset."""
+        return (self.source,) if isinstance(self.source, str) else self.source or ()
+
+    @property
+    def text(self) -> str:
+        """The source as the user types it."""
+        return self.source if isinstance(self.source, str) else f"[{','.join(self.sources)}]"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """drl-train mode=offline as a process: killed and resumed, weights for a run in an environment, compared."""
 
+import csv
 import json
+import re
 import shutil
 import signal
 
@@ -8,6 +10,7 @@ import pytest
 from datasets import record
 
 from drl_cli.cli.compare import answer as compare
+from drl_cli.cli.list_runs import run_lines
 from drl_cli.cli.train import answer
 from drl_cli.runs.run import Run
 
@@ -52,12 +55,17 @@ def test_a_killed_run_resumes_to_the_weights_of_the_unbroken_run(start, tmp_path
 def test_its_weights_start_a_run_in_an_environment_and_both_are_compared(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     record("CartPole-v1", tmp_path / "cartpole.npz", 400)
-    assert answer([*WORDS, "total_updates=40", "manage.eval_period=20"]) == 0
+    assert answer([*WORDS, "total_updates=40", "manage.eval_period=20", "data.reference=[0,500]"]) == 0
     out = capsys.readouterr().out
+    (offline,) = tmp_path.glob("outputs/CartPole-v1/dqn-offline/*")
+    final = Run(offline).final
+    assert re.search(rf"eval  return +{final:.1f} .*  score {final / 5:.1f}  best", out)
+    (*_, last) = csv.DictReader((offline / "eval.csv").open())
+    assert float(last["normalized_score"]) == pytest.approx(float(last["mean"]) / 5)
+    assert run_lines([])[0].splitlines()[1].split()[-1] == f"{final / 5:.1f}"
     assert "data: cartpole.npz: 4" in out
     assert "40 updates" in out
     assert "env steps" not in out
-    (offline,) = tmp_path.glob("outputs/CartPole-v1/dqn-offline/*")
     online = [f"load_weights={offline}", "mode=single", "total_env_steps=200", *WORDS[2:]]
     assert answer([*online, "orchestrator.min_inserts=64", "worker.envs=2", "worker.block_rows=32"]) == 0
     capsys.readouterr()
@@ -69,5 +77,6 @@ def test_its_weights_start_a_run_in_an_environment_and_both_are_compared(tmp_pat
     assert compare([f"{offline}", "png=null", "csv=curve.csv"]) == 0
     out = capsys.readouterr().out
     assert "  updates  " in out
+    assert re.search(rf"score\n.*  {final / 5:.1f}$", out, re.MULTILINE)
     lines = (tmp_path / "curve.csv").read_text().splitlines()
     assert [line.split(",")[3] for line in lines if ",opt_steps," in line] == ["20.0", "40.0"]

@@ -19,6 +19,7 @@ RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 UNREAD = [
     (OFFLINE, "total_env_steps=5000"),
     (OFFLINE, "data.share=0.3"),
+    (OFFLINE, "data.download=true"),
     (TD3, "data.share=0.3"),
     ((*TD3, "mode=single"), "total_updates=5000"),
     *(
