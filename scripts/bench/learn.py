@@ -11,6 +11,9 @@ stable-baselines3 with the same settings (sb3.py) and needs --peers.
 
 conf/auto.json has the results from which algo=auto chooses.
 
+A row with `data` learns from datasets (mode=offline, where the budget counts updates), whose commands are in
+`datasets` of learn.yaml. Missing datasets are made first, in outputs/data.
+
 A finished run moves to outputs/learned, without its checkpoints. `--draw` runs drl-compare on these runs and writes the
 pictures that learn.yaml names (`pictures`), one per environment, for environments with runs in outputs/learned.
 
@@ -22,12 +25,13 @@ fit the code: after a change on purpose, or for a new row, first call golden.py 
 import argparse
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,7 +55,8 @@ HEAD = """# Results
 scripts/bench/learn.py writes this page from scripts/bench/learn.yaml and docs/results.json. Do not edit the page.
 
 The command of a row is `drl-train COMMAND mode=single seed=SEED stop.return=THRESHOLD total_env_steps=BUDGET`, without
-`mode=single` if COMMAND contains a mode, and without `stop.return` if the row has no threshold. All other values are
+`mode=single` if COMMAND contains a mode, without `stop.return` if the row has no threshold, and with `total_updates`
+in place of `total_env_steps` if COMMAND contains `mode=offline`. All other values are
 the defaults of drl-train, including tuned values. Rows with `sb3` in their name are runs of stable-baselines3 with the
 values of this command.
 
@@ -61,7 +66,7 @@ confirm the mean. The picture below a table shows the evaluations of these runs,
 
 - **row**: the name of the row in learn.yaml, the file with the settings, the budget and the seeds.
 - **command**: COMMAND, the words that select the environment and the algorithm, and further words if needed.
-- **budget**: environment steps.
+- **budget**: environment steps; updates of rows with `mode=offline`.
 - **passed**: how many seeds reached the threshold.
 - **median return**, **quartiles**, **return per seed**: the best mean return of an evaluation. Rows without a
   threshold show the mean of 100 greedy episodes (MuJoCo: 20) at the end of the run. If learn.yaml sets `scored_from`
@@ -93,7 +98,41 @@ def overrides(row: Row, common: list[str]) -> list[str]:
     own = list(flat(row["overrides"]))
     keys = {one.partition("=")[0] for one in own}
     shared = [one for one in common if one.partition("=")[0] not in keys]
-    return [f"env={row['env']}", f"algo={row['algo']}", *shared, f"total_env_steps={row['budget']}", *own]
+    total = "total_updates" if is_offline(row) else "total_env_steps"
+    return [*words_of(row)[:2], *shared, f"{total}={row['budget']}", *data_word(row), *own]
+
+
+def is_offline(row: Row) -> bool:
+    return "mode=offline" in flat(row["overrides"])
+
+
+def words_of(row: Row) -> list[str]:
+    """Return the words of the row's command, without those that all rows share."""
+    return [f"env={row['env']}", f"algo={row['algo']}", *data_word(row), *flat(row["overrides"])]
+
+
+def data_word(row: Row) -> list[str]:
+    """Return the word for the row's datasets, or nothing."""
+    paths = [dataset_path(name) for name in row.get("data", ())]
+    return [f"data={paths[0]}" if len(paths) == 1 else f"data=[{','.join(paths)}]"] if paths else []
+
+
+def dataset_path(name: str) -> str:
+    """Return the path of a dataset of learn.yaml, from the folder of the repository."""
+    return f"outputs/data/{name}.npz"
+
+
+def make_datasets(rows: Iterable[Row], commands: dict[str, list[str]]) -> None:
+    """Run the commands of the rows' datasets that are missing. A command that several datasets share runs once."""
+    made = set[str]()
+    for name in dict.fromkeys(name for row in rows for name in row.get("data", ())):
+        if not (ROOT / dataset_path(name)).exists():
+            for command in commands[name]:
+                tool, *words = command.split()
+                if command not in made:
+                    run([sys.executable, "-m", f"drl_cli.cli.{tool.removeprefix('drl-')}", *words])
+                made.add(command)
+            print(dataset_path(name), flush=True)
 
 
 def identities(rows: dict[str, Row], values: golden.Golden) -> Current:
@@ -150,13 +189,14 @@ def result(row: Row, folder: Path) -> Row | None:
     """Return the record of the run in the folder, or None if it is not finished."""
     summary = json.loads(next(folder.glob("*/*/*/summary.json")).read_text())
     steps, seconds = summary["time_to_return_env_steps"], summary["time_to_return_s"]
-    if steps is None and summary["env_steps"] < row["budget"]:
+    unit = "opt_steps" if is_offline(row) else "env_steps"
+    if steps is None and summary[unit] < row["budget"]:
         return None
     if row["threshold"] is None:
         evaluations = list(csv.DictReader(next(folder.glob("*/*/*/eval.csv")).open()))
-        start = row.get("scored_from") or int(evaluations[-1]["env_steps"])
-        returns = [float(one["mean"]) for one in evaluations if int(one["env_steps"]) >= start]
-        return scored(returns, summary["env_steps"], summary["wall_s"])
+        start = row.get("scored_from") or int(evaluations[-1][unit])
+        returns = [float(one["mean"]) for one in evaluations if int(one[unit]) >= start]
+        return scored(returns, summary[unit], summary["wall_s"])
     return {"return": round(summary["best_return"], 1), "env_steps": steps, "seconds": seconds and round(seconds)}
 
 
@@ -232,7 +272,14 @@ def draw(pictures: dict[str, str], lines: dict[str, list[str]]) -> None:
             print(file, flush=True)
 
 
-def page(rows: dict[str, Row], records: Records, current: Current, table: dict[str, dict[str, str]]) -> str:
+def dataset_lines(rows: Iterable[Row], commands: dict[str, list[str]]) -> list[str]:
+    """Return the lines that show how the rows' datasets are made, or no lines."""
+    names = dict.fromkeys(name for row in rows for name in row.get("data", ()))
+    made = [f"- {dataset_path(name)}: `{'; '.join(commands[name])}`" for name in names]
+    return ["", "Datasets:", "", *made] if made else []
+
+
+def page(rows: dict[str, Row], records: Records, current: Current, table: dict[str, dict[str, Any]]) -> str:
     """Return the text of docs/results.md: one table per environment.
 
     `table["published"]` has a text with published results for some environments, and `table["pictures"]` a picture.
@@ -257,6 +304,7 @@ def page(rows: dict[str, Row], records: Records, current: Current, table: dict[s
             if place == env:
                 named = ", ".join(f"{name} (seeds {', '.join(own)})" for name, own in seeds.items())
                 lines += ["", f"Runs on {machine}: {named}."]
+        lines += dataset_lines([row for row in rows.values() if row["env"] == env], table.get("datasets", {}))
         lines += ["", f"Published: {published[env]}"] if env in published else []
         lines += ["", f"![Learning curves on {short}]({pictures[env]})"] if env in pictures else []
     return "\n".join(lines + side_by_side(rows, records, current)) + "\n"
@@ -280,7 +328,7 @@ def auto(rows: dict[str, Row], records: Records) -> str:
         has_mode = any(word.startswith("mode=") for word in words)
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
-        if row["threshold"] is None and row["env"] in has_threshold:
+        if "data" in row or (row["threshold"] is None and row["env"] in has_threshold):
             continue
         is_passed = row["threshold"] is None or all(
             run["return"] >= row["threshold"] and run["env_steps"] is not None for run in made
@@ -340,10 +388,9 @@ def line(name: str, row: Row, runs: list[Row], current: str | None) -> str:
     reached = f"over {row['budget']:,}" if middle == float("inf") else f"{middle:,}"
     made = {run["golden"] for run in runs} - {None}
     marks = [mark if mark == current else f"{mark} old" for mark in sorted(made)]
-    words = [f"env={row['env']}", f"algo={row['algo']}", *flat(row["overrides"])]
     cells = [
         name,
-        f"`{' '.join(words)}`",
+        f"`{' '.join(words_of(row))}`",
         "-" if row["threshold"] is None else f"{row['threshold']}",
         f"{row['budget']:,}",
         "-" if row["threshold"] is None else f"{passed} of {len(row['seeds'])}",
@@ -372,6 +419,8 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers (requirements.txt)")
     parser.add_argument("--draw", action="store_true", help="draw the pictures from outputs/learned, and run nothing")
     args = parser.parse_args()
+    args.peers = args.peers and args.peers.absolute()
+    os.chdir(ROOT)
     table = yaml.safe_load(TABLE.read_text())
     if args.draw:
         draw(table.get("pictures", {}), table.get("lines", {}))
@@ -409,6 +458,7 @@ def main() -> None:
     jobs = due(wanted, records, current, args.again)
     for name in dict.fromkeys(name for name, _ in jobs if "peer" not in rows[name]):
         check_golden(rows[name])
+    make_datasets((rows[name] for name, _ in jobs), table.get("datasets", {}))
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(make, jobs))
     write_page()

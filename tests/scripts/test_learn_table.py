@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm, module_path
+from drl_cli.cli import record
 from drl_cli.errors import MISSING, UsageError
 from drl_cli.runs.run import Run
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
+from drl_cli.settings.options import parse
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
@@ -134,6 +136,57 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
     assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
 
 
+OFFLINE = ROW | {"overrides": [["mode=offline"], "algo.lr=1"], "data": ["a", "b"], "threshold": None}
+
+
+def test_a_row_with_data_names_its_datasets_and_counts_updates():
+    wanted = ["env=CartPole-v1", "algo=dqn", "total_updates=50000", "data=[outputs/data/a.npz,outputs/data/b.npz]"]
+    assert learn.overrides(OFFLINE, ["mode=single"]) == [*wanted, "mode=offline", "algo.lr=1"]
+    mixed = ROW | {"data": ["a"]}
+    wanted = ["env=CartPole-v1", "algo=dqn", "mode=sync", "total_env_steps=50000", "data=outputs/data/a.npz"]
+    assert learn.overrides(mixed, ["mode=sync"]) == wanted
+    assert learn.command(OFFLINE) == "env=CartPole-v1 algo=dqn algo.lr=1"  # golden values come from random rows
+    text = learn.page({"dqn": OFFLINE}, RECORDS, {"dqn": "a1b2"}, {"datasets": {"a": ["x 1", "y"], "b": ["z"]}})
+    assert "| `env=CartPole-v1 algo=dqn data=[outputs/data/a.npz,outputs/data/b.npz] mode=offline algo.lr=1` |" in text
+    assert "\n- outputs/data/a.npz: `x 1; y`\n- outputs/data/b.npz: `z`\n" in text
+    assert json.loads(learn.auto({"dqn": OFFLINE | {"overrides": ["mode=offline"]}}, RECORDS)) == []
+
+
+def test_missing_datasets_are_made_by_their_commands(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(learn, "ROOT", tmp_path)
+    monkeypatch.setattr(learn, "run", commands.append)
+    (tmp_path / "outputs/data").mkdir(parents=True)
+    (tmp_path / "outputs/data/b.npz").touch()
+    made = {name: ["drl-train x=1", f"drl-record output={name}"] for name in "abcd"}
+    learn.make_datasets([ROW, OFFLINE, OFFLINE | {"data": ["a", "c"]}], made)
+    assert [command[2:] for command in commands] == [
+        ["drl_cli.cli.train", "x=1"],
+        ["drl_cli.cli.record", "output=a"],
+        ["drl_cli.cli.record", "output=c"],
+    ]
+
+
+def test_the_commands_of_datasets_are_valid():
+    table = yaml.safe_load(learn.TABLE.read_text())
+    used = {name for row in table["rows"].values() for name in row.get("data", ())}
+    assert used == table["datasets"].keys()
+    for name, commands in table["datasets"].items():
+        for tool, *words in map(str.split, commands):
+            if tool == "drl-train":
+                check_command(read_command(words))
+            else:
+                record.check(parse(words, record.Options))
+        assert commands[-1].endswith(f" output={learn.dataset_path(name)}")
+
+
+def test_an_offline_run_is_over_after_its_updates(tmp_path, monkeypatch):
+    fake_run(monkeypatch, tmp_path, SUMMARY | {"opt_steps": 20_000}, DONE | {"env_steps": 0, "opt_steps": 50_000})
+    given = (OFFLINE, ["mode=single"], 7, tmp_path, 1.0)
+    assert learn.play(*given) is None
+    assert learn.play(*given) == {"return": 3.1, "env_steps": 50_000, "seconds": 151}
+
+
 def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():
     def made(*returns):
         marked = {"env_steps": 1, "seconds": 1, "golden": "new"}
@@ -164,7 +217,9 @@ def fake_run(monkeypatch, folder, *summaries):
         place.mkdir(parents=True, exist_ok=True)
         (place / "run.json").touch()
         (place / "summary.json").write_text(json.dumps(left.pop(0)))
-        (place / "eval.csv").write_text("env_steps,mean\n10000,100.0\n40000,4.0\n45064,8.0\n50000,3.14\n")
+        rows = [(10000, 100.0), (40000, 4.0), (45064, 8.0), (50000, 3.14)]
+        lines = [f"{step},{step},{mean}" for step, mean in rows]
+        (place / "eval.csv").write_text("\n".join(["env_steps,opt_steps,mean", *lines]))
 
     monkeypatch.setattr(learn, "run", run)
     return commands
