@@ -1,5 +1,6 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.mixed import MixedTable
 from drl_cli.replay.windows import WindowTable
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import Weights
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.rate_limiter import (
     REUSE,
@@ -36,7 +38,7 @@ from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
-from drl_cli.types import Array, EnvSpec
+from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
 from drl_cli.utils.seeding import generator, integers
@@ -97,8 +99,8 @@ def with_whole_table(config: Config, dataset: Dataset) -> Config:
     return replace(config, replay=replace(config.replay, capacity=capacity, shards=1, **first))
 
 
-def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
-    """Create a trainer on its device. All trainers start from the same seed, or from the parameter vector `weights`."""
+def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Weights | None = None) -> Trainer:
+    """Create a trainer on its device. All trainers start from the same seed, or from the `weights` of another run."""
     torch.set_num_threads(config.num_threads)
     torch.set_float32_matmul_precision("highest")
     (seed,) = integers(config.seed, "trainer", 1)
@@ -126,7 +128,10 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         config.batch_stackings(spec),
     )
     if weights is not None:
-        trainer.load_policy(weights)
+        trainer.load_policy(weights.policy)
+        if weights.networks:
+            with suppress(ValueError):  # check_weights has warned that only the policy fits
+                trainer.load_networks(weights.networks)
     return trainer
 
 

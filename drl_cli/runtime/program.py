@@ -22,7 +22,7 @@ from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.factories import make_limiter, make_replay, make_trainer, opened
-from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.files.checkpoint import load_weights
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
@@ -102,7 +102,7 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     num = config.trainer.num
     gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
-    weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
+    weights = load_weights(Path(config.load_weights)) if config.load_weights else None
     args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
         [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]

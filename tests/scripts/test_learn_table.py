@@ -67,7 +67,7 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
         have.add((row["algo"], row["env"], row["threshold"], mode, tuple(row["seeds"])))
     goals = [("CartPole-v1", 475), ("Acrobot-v1", -100)]
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
-    offline = {name for name in algorithms() if ".offline." in module_path(name)} | {"rlpd"}
+    offline = {name for name in algorithms() if ".offline." in module_path(name)} | {"rlpd", "wsrl"}
     continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS} | {"droq"}
     on_policy = {"a2c", "appo", "impala", "pqn", "reinforce"}
     family = (set(options("algo")) - continuous - offline - {"r2d2"}) | on_policy
