@@ -5,9 +5,14 @@ import json
 import re
 import shutil
 import signal
+import subprocess
+import sys
+import zipfile
 
+import numpy as np
 import pytest
 from datasets import record
+from numpy.lib import format as npy
 
 from drl_cli.cli.compare import answer as compare
 from drl_cli.cli.list_runs import run_lines
@@ -80,3 +85,36 @@ def test_its_weights_start_a_run_in_an_environment_and_both_are_compared(tmp_pat
     assert re.search(rf"score\n.*  {final / 5:.1f}$", out, re.MULTILINE)
     lines = (tmp_path / "curve.csv").read_text().splitlines()
     assert [line.split(",")[3] for line in lines if ",opt_steps," in line] == ["20.0", "40.0"]
+
+
+def write_zeros(path, steps, size):
+    """Write a dataset of zeros, with observations of `size` numbers, without holding it in memory."""
+    shapes = {"observations": (steps, size), "actions": (steps, 1), "rewards": (steps,)}
+    shapes |= {"terminations": (steps,), "truncations": (steps,)}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, shape in shapes.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+                part = np.zeros((1000, *shape[1:]), np.float32)
+                part[-1] = name == "truncations"
+                for _ in range(0, steps, 1000):
+                    file.write(part.tobytes())
+
+
+@pytest.mark.exhaustive
+def test_a_dataset_larger_than_the_memory_limit_trains(tmp_path):
+    write_zeros(tmp_path / "big.npz", 400_000, 400)
+    limit = 400 << 20
+    assert (tmp_path / "big.npz").stat().st_size > 1.5 * limit
+    words = ["mode=offline", "data=big.npz", "env=none", "algo=td3", "total_updates=20", "network.hidden=[16]"]
+    words += ["trainer.batch_size=32", "trainer.threads=1", "debug.in_process=true", "logger.tensorboard=false"]
+
+    def train(capacity):
+        command = [sys.executable, "-m", "drl_cli.cli.train", *words, f"replay.capacity={capacity}"]
+        limited = ["bash", "-c", f'ulimit -d {limit >> 10}; exec "$@"', "-", *command]
+        return subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = train(10_000)
+    assert done.returncode == 0, done.stderr
+    assert "20 updates" in done.stdout
+    assert train(400_000).returncode != 0  # a table with the whole dataset is above the limit
