@@ -44,6 +44,6 @@ class JoinedDataset(Dataset):
             for dataset, start in zip(self.datasets, self.starts.tolist(), strict=False)
             if first < start + dataset.facts.steps and last > start
         ]
-        return (
-            found[0] if len(found) == 1 else {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-        )
+        if len(found) == 1:
+            return found[0]
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}

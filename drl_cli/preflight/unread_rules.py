@@ -205,6 +205,14 @@ RULES: tuple[Rule, ...] = (
         harmless=("auto", False),
     ),
     Rule(
+        ("trainer.compile",),
+        lambda config: config.trainer.num == 1,
+        "the loss of {algo} averages over trainers, and such a loss can't be compiled",
+        "leave it out, or say trainer.num=1",
+        ("td3_bc", "rebrac", "fql"),
+        harmless=("auto", "replay", False),
+    ),
+    Rule(
         ("optimizer.end",),
         lambda config: config.optimizer.schedule != "constant",
         "the learning rate is constant",

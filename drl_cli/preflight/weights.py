@@ -92,8 +92,4 @@ def misfit(config: Config, spec: EnvSpec, networks: State) -> str | None:
     from drl_cli.runtime.factories import make_trainer  # slow: imports torch
     from drl_cli.runtime.trial import single_trainer
 
-    try:
-        make_trainer(single_trainer(config, threads=1), spec, "cpu", 0).load_networks(networks)
-    except ValueError as error:
-        return str(error)
-    return None
+    return make_trainer(single_trainer(config, threads=1), spec, "cpu", 0).load_networks(networks)

@@ -1,6 +1,5 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -130,8 +129,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     if weights is not None:
         trainer.load_policy(weights.policy)
         if weights.networks:
-            with suppress(ValueError):  # check_weights has warned that only the policy fits
-                trainer.load_networks(weights.networks)
+            trainer.load_networks(weights.networks)  # if they do not fit, check_weights has said so before the start
     return trainer
 
 

@@ -20,7 +20,7 @@ from drl_cli.settings.options import parse
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
-learn, take = importlib.import_module("learn"), importlib.import_module("take")
+learn, learn_page, take = map(importlib.import_module, ("learn", "learn_page", "take"))
 
 ROW = {"algo": "dqn", "env": "CartPole-v1", "threshold": 475, "budget": 50_000, "seeds": [0, 1, 2], "overrides": []}
 RECORDS = {
@@ -199,12 +199,12 @@ def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget(
     current = dict.fromkeys(rows, "new")
     iqn = made(13.5, 90.0)
     iqn["1"]["golden"] = "old"
-    assert learn.side_by_side(rows, records | {"iqn": iqn}, current)[-3:] == [
+    assert learn_page.side_by_side(rows, records | {"iqn": iqn}, current)[-3:] == [
         "| environment | env steps | dqn | sb3 dqn | iqn |",
         "|---|---|---|---|---|",
         "| Breakout | 1,000,000 | 11.8 | 12.1 (2 of 3 seeds) | 13.5 (1 of 3 seeds) |",
     ]
-    assert learn.side_by_side({"alone": rows["alone"]}, records, current) == []
+    assert learn_page.side_by_side({"alone": rows["alone"]}, records, current) == []
 
 
 def fake_run(monkeypatch, folder, *summaries):

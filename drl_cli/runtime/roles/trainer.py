@@ -12,7 +12,7 @@ from drl_cli.algos.base import Algorithm, Batch, Counts
 from drl_cli.algos.context import AlgoContext
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused
 from drl_cli.optim.group import PeerLost
-from drl_cli.optim.modules import load_tensors
+from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, Stacking
 from drl_cli.replay.stacks import FrameBatch, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
@@ -71,9 +71,13 @@ class Trainer:
         """Start from a published vector. Raise ValueError with both sizes if the vector does not fit."""
         self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
 
-    def load_networks(self, networks: State) -> None:
-        """Start from all networks of another run. If they do not fit, change nothing and raise ValueError."""
-        load_tensors(self.algorithm.params.tensors(), {name: torch.tensor(array) for name, array in networks.items()})
+    def load_networks(self, networks: State) -> str | None:
+        """Start from all networks of another run. If they do not fit, change nothing and return why."""
+        tensors = self.algorithm.params.tensors()
+        if line := misfit(tensors, networks):
+            return line
+        load_tensors(tensors, {name: torch.tensor(array) for name, array in networks.items()})
+        return None
 
     @no_subnormals()
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
