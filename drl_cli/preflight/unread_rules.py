@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.data.find import MINARI
 from drl_cli.networks.torsos import torso_name
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
@@ -65,6 +64,12 @@ def _makes_one_step(config: Config) -> bool:
     return bool(algo.epochs == 1 and is_whole and is_same and config.network.memory == "none")
 
 
+def _reads_minari(config: Config) -> bool:
+    from drl_cli.data.find import MINARI  # most commands do not need it
+
+    return any(source.startswith(MINARI) for source in config.data.sources)
+
+
 def _has_images(config: Config, spec: EnvSpec) -> bool:
     return any(len(column.shape) > 1 for column in leaves(spec.obs).values())
 
@@ -100,7 +105,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("data.download",),
-        lambda config: any(source.startswith(MINARI) for source in config.data.sources),
+        _reads_minari,
         "the run has no dataset minari:ID",
         "leave it out",
         harmless=(False,),

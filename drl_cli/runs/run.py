@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from drl_cli.data.dataset import normalised
 from drl_cli.optim.schedules import Unit
 from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.settings.conf import LOADER
@@ -115,7 +114,11 @@ class Run:
     def score(self) -> float | None:
         """The normalised score of `final`, or None without reference returns (`data.reference`)."""
         reference = self.config.get("data.reference")
-        return normalised(self.final, reference) if reference and self.final is not None else None
+        if not reference or self.final is None:
+            return None
+        from drl_cli.data.dataset import normalised  # most commands do not need it
+
+        return normalised(self.final, reference)
 
 
 def read_keys(text: str) -> dict[str, Any]:
