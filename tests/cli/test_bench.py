@@ -118,11 +118,10 @@ def test_the_same_errors_and_exit_codes_as_drl_train(drl_here, user_folder, monk
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_complete_measurement_with_tuning(tmp_path, tmp_path_factory, drl, tiny):
+def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
     (tmp_path / "tmp").mkdir()
-    places = {"TMPDIR": str(tmp_path / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     args = ["env=Pendulum-v1", *read_by_bench(tiny), "seconds=0.2", "tune=true", "json=bench.json"]
-    done = drl("bench", *args, cwd=tmp_path, **places)
+    done = drl("bench", *args, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 0, done.stderr
     first, *lines, last = done.stdout.splitlines()
     assert first.startswith("Pendulum-v1 sac async: ")
@@ -153,7 +152,8 @@ def test_a_complete_measurement_with_tuning(tmp_path, tmp_path_factory, drl, tin
     tried = {figure["what"]: figure["value"] for figure in figures if figure["part"] == "tune"}
     assert max(tried.values()) <= 1.03 * tried[" ".join(result["tuned"])]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "tmp"]
-    assert list((tmp_path / "tmp").iterdir()) == []
+    left = {path.name for path in (tmp_path / "tmp").iterdir()}
+    assert {name for name in left if not name.startswith("torchinductor_")} == set()  # torch's cache of compiled code
 
 
 @pytest.mark.slow
