@@ -10,9 +10,10 @@ from interpreted import Interpreted, chained_learn, without_compiler
 from peers import together
 
 from drl_cli.algos.base import Counts
+from drl_cli.api import Context
 from drl_cli.chains import chain as chain_module
 from drl_cli.chains import recording
-from drl_cli.chains.chain import Chain
+from drl_cli.chains.chain import MOST_RECORDS
 from drl_cli.chains.compiling import NotCompiled
 from drl_cli.chains.cut import Segments, cut
 from drl_cli.chains.tape import Tape
@@ -92,20 +93,24 @@ def test_effects_that_do_not_need_each_other_share_a_cut():
 
 def test_what_depends_only_on_storages_is_no_value_between_segments():
     moment, grad = torch.ones(50), torch.zeros(50)
-    tape, x = Tape(), torch.ones(50)
+    tape, x = Tape(Counts(1, 0)), torch.ones(50)
     with tape:
         tape.input(x)
         grad.copy_(x * moment)
         tape.effect(double, grad)
         moment.mul_(0.9).add_(grad, alpha=0.1)
-    record = tape.record([])
-    first, second = cut(record).segments
-    assert (len(first.outputs), len(second.inputs)) == (1, 1)  # the gradient, but not 0.9 * moment
-    assert not first.record.written
+        moment.add_(tape.scalar(lambda counts: float(counts.opt_steps)))
+        result = moment.sum()
+    record = tape.record([result])
     parts = cut(record)
+    before, after = parts.segments
+    assert (len(before.outputs), len(after.inputs)) == (1, 2)  # the gradient and the scalar, but not 0.9 * moment
+    assert not before.record.written
     program = Segments(record, parts, [Interpreted(segment.record, "") for segment in parts.segments])
-    expected = moment * 0.9 + 2.0 * moment * 0.1
-    program([x], ())
+    first = moment * 1.1 + 5.0
+    expected = first * 1.1 + 7.0
+    (made,) = program.updates([torch.stack([x, x])], [Counts(5, 0), Counts(7, 0)])
+    torch.testing.assert_close(made, torch.stack([first.sum(), expected.sum()]))
     torch.testing.assert_close(moment, expected)
 
 
@@ -173,7 +178,7 @@ class Uneven:
         pass
 
 
-def averaging(group, whens):
+def averaging(group, whens, trouble):
     """Return the results of 12 updates that add the mean of x + w over the trainers to w, and Python's updates."""
     Uneven.here.rank = group.rank
     w, python = torch.zeros(3), []
@@ -182,25 +187,30 @@ def averaging(group, whens):
         python.append(0)
         group.mean_(mean := columns["x"] + w)
         w.add_(mean)
+        if (group.rank, trouble) == (1, "reads"):
+            w[0].item()
+        elif (group.rank, trouble) == (1, "differs"):
+            w.mul_(1.0 + 1e-9 * len(python))
         return (w.clone(),)
 
-    chain = Chain(update, w, whens[group.rank], least=group.least)
+    chain = Context(torch.device("cpu"), group, chain=whens[group.rank]).chain_of(update, w, tuple)
     rows = [({"x": torch.full((3,), float(i + group.rank))}, i) for i in range(12)]
     return [chain(x, Counts(i, 0))[0] for x, i in rows], len(python)
 
 
 @pytest.mark.parametrize("time", ["before", "beside"])
-@pytest.mark.parametrize("fails", [False, True])
-def test_trainers_take_over_or_give_up_together(monkeypatch, time, fails):
+@pytest.mark.parametrize("trouble", [None, "fails", "reads", "differs"])
+def test_trainers_take_over_or_give_up_together(monkeypatch, time, trouble):
     monkeypatch.setattr(chain_module, "Compilation", Uneven)
-    monkeypatch.setattr(Uneven, "fails", fails)
+    monkeypatch.setattr(Uneven, "fails", trouble == "fails")
     whens = [When(time), When(time)]
     w = torch.zeros(3)
     expected = [w.add_(i + 0.5 + w).clone() for i in range(12)]
-    for made, python in together(averaging, whens):
+    for made, python in together(averaging, whens, trouble):
         torch.testing.assert_close(torch.stack(made), torch.stack(expected))
-        assert python == {("before", False): 2, ("before", True): 14}.get((time, fails), 12 if fails else 7)
+        undone = {"fails": 2, "differs": MOST_RECORDS}.get(trouble, 0) if time == "before" else 0
+        assert python == ({"before": 2, "beside": 7}[time] if trouble is None else 12 + undone)
     texts = [[text for _, text in when.take_notes()] for when in whens]
     assert all(len(found) == 1 for found in texts)
-    assert all(("take over" in found[0]) is not fails for found in texts)
-    assert ("another trainer" in texts[0][0]) is fails
+    assert all(("take over" in found[0]) is (trouble is None) for found in texts)
+    assert ("another trainer" in texts[0][0]) is (trouble in ("fails", "reads"))
