@@ -134,13 +134,19 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
 
 
 def make_when(config: Config, device: torch.device) -> When | None:
-    """Return when whole updates are compiled. None: never, as for several trainers and GPUs."""
-    choice = config.trainer.compile
-    if choice in (False, "replay") or config.trainer.num > 1 or device.type != "cpu":
+    """Return when whole updates are compiled. None: never, as on GPUs.
+
+    Several trainers have to record and compile the same updates. They have no common clock for `auto` in async, and
+    minibatches of rollouts may have other sizes in each trainer.
+    """
+    choice, is_alone = config.trainer.compile, config.trainer.num == 1
+    if choice in (False, "replay") or device.type != "cpu" or (config.is_on_policy and not is_alone):
         return None
     if config.is_repeatable:  # decided by facts that repeat, because the compiled program rounds in another way
         return When("before") if choice is True or config.planned_updates >= WORTH_A_WAIT else None
-    return When("beside") if choice is True else When("beside", PaysOff(config.planned_updates))
+    if choice is True:
+        return When("beside")
+    return When("beside", PaysOff(config.planned_updates)) if is_alone else None
 
 
 def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:
