@@ -4,7 +4,7 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.runtime.place.handles import LocalRuntime
-from drl_cli.runtime.program import make_pool, make_proxy
+from drl_cli.runtime.program import make_pool, make_proxy, make_seats
 
 RESTARTS = 3
 ARGS = (COUNTER, "mode=sync", "worker.num=2", f"worker.max_restarts={RESTARTS}")
@@ -24,7 +24,7 @@ class Births(LocalRuntime):
 def births(incarnation, proxies):
     """Return roles and incarnations of a pool that starts with this incarnation."""
     runtime, config = Births(), make_config(*TINY, *ARGS, f"worker.proxies={proxies}")
-    make_pool(config, None, runtime, incarnation)
+    make_pool(config, None, runtime, make_seats(config, runtime), incarnation)
     return runtime.born
 
 
