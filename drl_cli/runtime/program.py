@@ -74,7 +74,12 @@ def build(
         pool = make_pool(config, spec, worker_place, seats, incarnation)
     else:
         pool = make_reader(config, spec, dataset)
-    watch = NodeWatch(config, pool, seats, offers, lambda shares: adapt(limiter, config, shares))
+
+    def on_change(shares: Sequence[int]) -> None:
+        adapt(limiter, config, shares)
+        progress.workers, progress.members = sum(shares), len(shares)
+
+    watch = NodeWatch(config, pool, seats, offers, on_change, progress.usage.forget)
     watch.look()
     modules = config.outside_modules
     shards = [

@@ -26,14 +26,19 @@ class Watched:
         words = ("worker.num=auto", "mode=async", "ray.address=auto", *overrides)
         self.config = fill(build(compose_plain(*TINY, *words)), nodes)
         self.nodes, self.births, self.moment, self.seats, self.adapted = nodes, [], 0.0, {}, []
+        self.forgotten = []
         self.pool = WorkerPool(
             "proxy", (), self.spawn, 3, incarnation=incarnation, node_of=lambda index: self.seats[index].node
         )
         monkeypatch.setattr(node_watch, "now", lambda: self.moment)
-        self.watch = NodeWatch(self.config, self.pool, self.seats, lambda: self.nodes, self.adapted.append)
+        self.watch = NodeWatch(
+            self.config, self.pool, self.seats, lambda: self.nodes, self.adapted.append, self.forgotten.extend
+        )
         self.look(*nodes)
 
     def spawn(self, index, incarnation):
+        if self.seats[index].node == "gone":
+            raise NodeGone("node 10.0.0.9 (gone) is gone")
         self.births.append((index, tuple(self.seats[index].workers), self.seats[index].node, incarnation))
 
     def look(self, *nodes):
@@ -68,6 +73,15 @@ def test_a_node_that_joins_gets_free_indices_and_higher_incarnations(monkeypatch
         (1, (2, 3, 4, 5, 7), "big again", 6),
     ]
     assert watched.adapted == [[2], [2, 4], [2, 4, 1], [2, 1], [2, 1, 5]]
+    assert watched.forgotten == ["proxy 1", "worker 2", "worker 3", "worker 4", "worker 5"]
+
+
+def test_a_node_that_left_after_its_offer_is_no_error(monkeypatch, capsys):
+    watched = Watched(monkeypatch)
+    watched.look(HERE, Node("gone", "10.0.0.9", 2.0))
+    watched.look(HERE, BIG)
+    assert [birth[:3] for birth in watched.births] == [(0, (0, 1), "here"), (1, (2, 3, 4, 5), "big")]
+    assert capsys.readouterr().err.count("joined") == 1
 
 
 def test_nodes_are_looked_at_once_in_a_period(monkeypatch):
