@@ -49,3 +49,9 @@ def test_a_resumed_run_starts_above_all_earlier_incarnations(build_graph, proxie
     assert graph.state()["incarnation"] == highest
     born = births(highest + 1, proxies)
     assert [incarnation for role, incarnation in born if role == "worker 0"] == [highest + 1]
+
+
+def test_a_resumed_run_starts_above_removed_workers(build_graph):
+    graph = build_graph(*ARGS, "worker.proxies=1")
+    graph.pool.incarnation = 3  # of proxies that were removed
+    assert graph.state()["incarnation"] == 3 * (RESTARTS + 1) - 1

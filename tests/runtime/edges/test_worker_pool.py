@@ -186,6 +186,22 @@ def test_a_member_without_its_node_is_removed(clock, caplog):
         collect(WorkerPool("worker", range(1), spawn, 10))
 
 
+def test_all_members_of_a_lost_node_are_removed_with_one_line(clock, caplog):
+    def spawn(index, incarnation):
+        if incarnation > 5:
+            raise NodeGone("node 10.0.0.7 (abcdef) is gone")
+        return Worker(clock, *([header(index)] * 2 if index == 0 else [DIED]), seconds=[float(index)])
+
+    pool = WorkerPool("worker", range(3), spawn, 9, incarnation=5, node_of=lambda index: "b" if index else "a")
+    lost = collect(pool)[1:]  # workers 1 and 2 die after another
+    assert [(done.header, done.restarts) for done in lost] == [(None, 0), (None, 0)]
+    assert caplog.messages == ["node 10.0.0.7 (abcdef) is gone: going on with 1 of 3 workers"]
+    assert ([member.index for member in pool.members], pool.restarts, pool.incarnation) == ([0], 0, 6)
+    before = pool.wait_seconds(clock.now)
+    pool.end(clock.now)
+    assert pool.wait_seconds(clock.now + 9.0) == before  # the removed workers do not wait
+
+
 def test_a_worker_that_dies_too_often_ends_the_run(clock):
     causes = ("signal 9", "signal 11", "never built")
 

@@ -144,3 +144,15 @@ def test_the_other_blocks_of_a_call_are_inserted_if_one_was_lost(caplog):
     react(made)
     assert (made.inserting, made.issued, made.limiter.landed, made.progress.inserts) == (0, 16, 16, 16)
     assert caplog.messages == ["a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"]
+
+
+def test_a_proxy_counts_as_all_its_workers():
+    made = make([(8, 8)], mode="async")
+    made.pool.join(0, share=3)
+    del made.pool.members[0]
+    collect(made)
+    assert (made.issued, made.limiter.inserts, made.uncertain) == (24, 24, 16)
+    react(made)
+    assert made.uncertain == 16
+    made.flush()
+    assert (made.issued, made.limiter.inserts, made.uncertain) == (8, 8, 0)
