@@ -77,7 +77,6 @@ class NodeWatch:
             self.pool.join(index, len(workers))
         except NodeGone as gone:  # since the offer
             log.info("%s", gone)
-            del self.seats[index]
             return
         if self._shares:
             tell(f"{node} has joined: going on with {self.pool.num_workers} workers")
