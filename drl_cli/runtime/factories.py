@@ -1,5 +1,6 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.base import Table
+from drl_cli.replay.fifo_config import LEAST_AUTO
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.hindsight import HindsightTable
@@ -163,9 +165,25 @@ def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:
     if config.is_on_policy:
         ahead = config.replay.batches_ahead(config.versions_per_batch)
         return QueueLimiter(config.trainer.batch_size, ahead, free=is_free, times=config.replay.servings)
-    in_flight = config.num_workers * config.rows_per_collect
-    band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
+    band = make_band(config, [config.num_workers])
     return RateLimiter(pace.sample_insert_ratio, config.min_inserts, band, free=is_free)
+
+
+def make_band(config: Config, shares: Sequence[int]) -> float:
+    """Return the width of the band for members with these numbers of workers."""
+    pace, rows = config.orchestrator, config.rows_per_collect
+    if pace.band is not None:  # still wide enough for a larger proxy, which may have joined
+        return max(pace.band, required_band(pace.sample_insert_ratio, max(shares) * rows, config.updates_per_call))
+    return 2 * required_band(pace.sample_insert_ratio, sum(shares) * rows, 2 * config.updates_per_call)
+
+
+def adapt(limiter: Limiter, config: Config, shares: Sequence[int]) -> None:
+    """Fit a limiter to proxies with these numbers of workers: no worker waits, and none runs further ahead."""
+    if isinstance(limiter, RateLimiter):
+        limiter.band = make_band(config, shares)
+    elif isinstance(limiter, QueueLimiter):
+        batches = -(-sum(shares) * config.rows_per_collect // config.trainer.batch_size)
+        limiter.ahead = min(max(LEAST_AUTO, batches), config.replay.batches_ahead(config.versions_per_batch))
 
 
 def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:

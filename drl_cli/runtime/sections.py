@@ -55,7 +55,8 @@ class OrchestratorConfig:
 class WorkerConfig:
     """The workers: their number, environments, block size, exploration and restarts."""
 
-    num: Count | None
+    num: Count | Literal["auto"] | None
+    max_num: Count | None
     proxies: Natural | Literal["auto"]
     envs: Count
     block_rows: Count | None
@@ -65,6 +66,11 @@ class WorkerConfig:
     exploration: Exploration
     step_timeout_s: Positive
     max_restarts: Natural
+
+    @property
+    def known_num(self) -> int:
+        """The number of workers, or 1 while it is null or auto."""
+        return self.num if isinstance(self.num, int) else 1
 
 
 @dataclass(frozen=True)
