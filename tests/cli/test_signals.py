@@ -26,14 +26,6 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGHUP: 129}
 SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=20000", "+env.kwargs.step_s=0.0005")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def hangup():
-    """Runs inherit the default action of SIGHUP, also if pytest was started by nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def begun(run, name):
     """Whether the run has started a process of this name."""
     for process in psutil.Process(run.process.pid).children():
