@@ -18,7 +18,7 @@ WORKER_KEYS = (
 )
 EVALUATION_KEYS = (
     *("manage.eval_period", "manage.eval_episodes", "manage.confirm_episodes", "manage.max_episode_steps"),
-    *("manage.env_kwargs", "manage.evaluator", "manage.video_period"),
+    *("manage.evaluator", "manage.video_period"),
 )
 PACE_KEYS = (
     *("orchestrator.sample_insert_ratio", "orchestrator.sample_load_ratio", "orchestrator.min_inserts"),
@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
         EVALUATION_KEYS,
         lambda config: config.has_env,
         "the run has no environment, and so no evaluations",
-        "leave it out, or say env=ID",
+        "leave it out",
     ),
     Rule(
         ("data.download",),

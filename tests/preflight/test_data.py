@@ -85,7 +85,7 @@ def problem(words):
         (f"{OFFLINE} data.reference=[5,5]", "the returns of a random policy and, larger, of an expert"),
         (
             "mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50",
-            "manage.eval_period=50 has no effect: the run has no environment, and so no evaluations; leave it out, or",
+            "manage.eval_period=50 has no effect: the run has no environment, and so no evaluations; leave it out",
         ),
         ("mode=offline data=pendulum.npz algo=discrete_cql", "unknown algorithm 'discrete_cql'. Did you mean 'cql_dis"),
         (f"{OFFLINE} data.reference=5", "data.reference: must be a list"),
