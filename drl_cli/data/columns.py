@@ -1,10 +1,11 @@
-"""Columns of steps that only a dataset can give, because they depend on later steps of the episode."""
+"""Columns of steps that a reader adds, because they depend on later steps of the episode."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 from drl_cli.data.dataset import Dataset
+from drl_cli.replay.builders import RETURN, returns
 from drl_cli.types import ActionSpec, Array, Column, Columns, Schema
 
 SLICE = 4096
@@ -13,7 +14,7 @@ SLICE = 4096
 
 def data_schema(names: Iterable[str], action: ActionSpec) -> Schema:
     """Return the columns of these names, `next_action` or `mc_return`."""
-    known = {"next_action": action.column, "mc_return": Column((), "float32")}
+    known = {"next_action": action.column, RETURN: Column((), "float32")}
     return {name: known[name] for name in names}
 
 
@@ -29,7 +30,7 @@ class DataColumns:
         self, names: Iterable[str], dataset: Dataset, n_step: int, gamma: float, scale: float, clip: float | None
     ) -> None:
         self.names, self.dataset, self.n_step = tuple(names), dataset, n_step
-        if "mc_return" in self.names:
+        if RETURN in self.names:
             reward = self._rewards() if clip is None else self._rewards().clip(-clip, clip)
             self.returns = returns(scale * reward, dataset.ends, gamma)
 
@@ -40,21 +41,11 @@ class DataColumns:
             steps, ends = np.arange(first, last), self.dataset.ends
             later = np.minimum(steps + self.n_step, ends[np.searchsorted(ends, steps, "right")] - 1)
             columns["next_action"] = self.dataset.read(first, int(later.max()) + 1)["action"][later - first]
-        if "mc_return" in self.names:
-            columns["mc_return"] = self.returns[first:last]
+        if RETURN in self.names:
+            columns[RETURN] = self.returns[first:last]
         return columns
 
     def _rewards(self) -> Array:
         stops = range(0, int(self.dataset.ends[-1]), SLICE)
         last = int(self.dataset.ends[-1])
         return np.concatenate([self.dataset.read(stop, min(stop + SLICE, last))["reward"] for stop in stops])
-
-
-def returns(reward: Array, ends: Array, gamma: float) -> Array:
-    """Return the discounted returns from each step to the end of its episode, float32 `[steps]`."""
-    sums, after, is_last = np.zeros(len(reward), np.float64), 0.0, np.zeros(len(reward), np.bool_)
-    is_last[ends - 1] = True
-    for step in range(len(reward) - 1, -1, -1):
-        after = float(reward[step]) + (0.0 if is_last[step] else gamma * after)
-        sums[step] = after
-    return sums.astype(np.float32)

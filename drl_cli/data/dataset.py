@@ -46,7 +46,7 @@ def reference_problem(returns: Sequence[float]) -> str | None:
     """Return why these are not the returns of a random policy and of an expert, or None."""
     if len(returns) == 2 and -math.inf < returns[0] < returns[1] < math.inf:
         return None
-    return f"reference={[*returns]}: say [random,expert], the returns of a random policy and an expert"
+    return f"reference={[*returns]}: say [random,expert], the returns of a random policy and, larger, of an expert"
 
 
 class Dataset(ABC):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.algos.lookup import load_algorithm, module_path, title
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.resources import check_fits, replay_bytes, with_capacity
@@ -129,6 +129,15 @@ def describe(dataset: Dataset) -> dict[str, object]:
         "steps": facts.steps,
         "episodes": facts.episodes,
     }
+
+
+def missing_data_text(config: Config) -> list[str]:
+    """Return a warning if an algorithm for datasets has neither a dataset nor the weights of another run."""
+    is_offline = ".offline." in module_path(config.algo.name)
+    if config.data.sources or config.load_weights or not is_offline:
+        return []
+    name = title(config.algo_name)
+    return [f"warning: {name} is made for datasets, and this run has none; data=PATH or load_weights=RUN gives one"]
 
 
 def data_text(config: Config, dataset: Dataset) -> list[str]:

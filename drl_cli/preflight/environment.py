@@ -4,8 +4,10 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
+from drl_cli.algos.lookup import title
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
+from drl_cli.replay.builders import RETURN
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
 from drl_cli.settings.env_names import is_mujoco
@@ -87,6 +89,9 @@ def check_goals(config: Config, spec: EnvSpec) -> None:
     from drl_cli.envs.apart import ProcessEnded, apart
     from drl_cli.envs.goals import GoalOutcome
 
+    if RETURN in config.data_columns:
+        name = title(config.algo_name)
+        raise UsageError(f"replay=hindsight: {name} learns from returns, which other goals change; say replay=uniform")
     if problems := [*goal_problems(spec)]:
         raise UsageError(problems)
     with as_usage_error(EnvError), as_usage_error(EnvFault, exit_code=USER_CODE):

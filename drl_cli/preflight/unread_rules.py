@@ -16,6 +16,10 @@ WORKER_KEYS = (
     *("worker.fetch", "worker.exploration", "worker.max_restarts", "env.max_episode_steps"),
     "replay.shards",
 )
+EVALUATION_KEYS = (
+    *("manage.eval_period", "manage.eval_episodes", "manage.confirm_episodes", "manage.max_episode_steps"),
+    *("manage.evaluator", "manage.video_period"),
+)
 PACE_KEYS = (
     *("orchestrator.sample_insert_ratio", "orchestrator.sample_load_ratio", "orchestrator.min_inserts"),
     *("orchestrator.limiter", "orchestrator.band", "orchestrator.gather_window_s"),
@@ -102,6 +106,12 @@ RULES: tuple[Rule, ...] = (
         lambda config: bool(config.data.sources),
         "the run has no dataset",
         "leave it out, or add data=PATH",
+    ),
+    Rule(
+        EVALUATION_KEYS,
+        lambda config: config.has_env,
+        "the run has no environment, and so no evaluations",
+        "leave it out",
     ),
     Rule(
         ("data.download",),

@@ -4,14 +4,17 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.algos.off_policy._soft import SoftAlgorithm
+from drl_cli.algos.offline._gaussian import GaussianPolicy
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.find import checkpoint_names, find_saved_run
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import MODEL, load_weights
+from drl_cli.runtime.files.checkpoint import MODEL
 from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.runtime.weights import weights_for
 from drl_cli.types import EnvSpec, State
 from drl_cli.utils.outside import NotFound
 from drl_cli.utils.run_log import tell
@@ -57,12 +60,14 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
     folder = Path(config.load_weights)
     trained = Run(folder.parent.parent).config
     algo, env = trained.get("algo.name"), trained.get("env.id")
-    if algo is not None and not is_related(algo, config.algo.name):
-        line = f"load_weights: {folder} is of algo={algo}, and this run has algo={config.algo.name}"
+    trained_by, name = str(algo), config.algo.name
+    is_converted = algo is not None and not is_related(trained_by, name)
+    if is_converted and not becomes_soft(trained_by, name):
+        line = f"load_weights: {folder} is of algo={algo}, and this run has algo={name}; say algo={algo}"
         raise UsageError(line, CHECKPOINT)
     is_other_env = env not in (None, NO_ENV, config.env.id)
     try:
-        weights = load_weights(folder)
+        weights = weights_for(config, spec, folder)
         make_policy(config, spec, 0).load(weights.policy)
     except CheckpointError as error:
         raise UsageError(f"load_weights: {error}", CHECKPOINT) from error
@@ -74,6 +79,10 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         tell(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too")
     if weights.networks and (why := misfit(config, spec, weights.networks)):
         tell(f"warning: load_weights: {why}; only the policy is loaded, and critics start anew")
+    elif is_converted:
+        actor, critics = "the actor (with one standard deviation for all states)", "the critics and the target networks"
+        taken, new = (f"{actor}, {critics}", "") if weights.networks else (actor, f"{critics}, ")
+        tell(f"load_weights: from {title(trained_by)} come {taken}; {new}the temperature and the optimizers are new")
 
 
 def is_related(one: str, other: str) -> bool:
@@ -85,6 +94,15 @@ def is_related(one: str, other: str) -> bool:
     except NotFound:
         return False
     return issubclass(first, second) or issubclass(second, first)
+
+
+def becomes_soft(before: str, now: str) -> bool:
+    """Return whether weights with a Gaussian policy can be converted to those of SAC, or of an extension of it."""
+    try:
+        first, second = load_algorithm(before), load_algorithm(now)
+    except NotFound:
+        return False
+    return issubclass(first.Policy, GaussianPolicy) and issubclass(second.Algorithm, SoftAlgorithm)
 
 
 def misfit(config: Config, spec: EnvSpec, networks: State) -> str | None:

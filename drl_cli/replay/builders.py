@@ -8,6 +8,9 @@ import numpy as np
 
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, num_rows, within
 
+RETURN = "mc_return"
+"""The column with the discounted return from a row's step to the end of its episode (Monte-Carlo return)."""
+
 Prioritize = Callable[[Columns], Array]
 """A function that computes the initial priorities `[rows]` of rows `[rows, ...]`."""
 
@@ -167,6 +170,68 @@ class RolloutBuilder(Builder):
 
     def load_state(self, state: State) -> None:
         self._steps = []
+
+
+class EpisodeBuilder(Builder):
+    """Returns rows when their episode has ended, with the column RETURN.
+
+    `make` makes the builder of the rows, which gets one complete episode after another. After `most_steps` steps, an
+    episode's steps are returned as if it were truncated there, because memory and tables are limited.
+    """
+
+    def __init__(self, make: Callable[[], Builder], most_steps: int) -> None:
+        inner = make()
+        super().__init__(inner.gamma, inner.reward_scale)
+        self.make, self.most_steps, self.prioritize = make, most_steps, inner.prioritize
+        self._first = np.zeros(1, np.int64)  # index of each environment's first open step; `[E]` after the first step
+        self._parts: list[tuple[int, int, int]] = []  # environment, first step and end of each complete episode
+
+    def append(self, step: Columns) -> None:
+        super().append(step)
+        stop, self._first = len(self._steps), np.broadcast_to(self._first, step["valid"].shape).copy()
+        ended = step["terminated"] | step["truncated"] | ~step["valid"] | (stop - self._first >= self.most_steps)
+        for env in ended.nonzero()[0].tolist():
+            self._parts.append((env, int(self._first[env]), stop))
+            self._first[env] = stop
+
+    def take(self) -> Columns:
+        builder, last = self.make(), self._steps[-1]
+        builder.prioritize = self.prioritize
+        end = {name: column[:1] for name, column in last.items()}
+        end |= {"valid": np.zeros(1, np.bool_), RETURN: np.zeros(1, np.float32)}
+        for env, first, stop in self._parts:
+            steps = [{name: column[env : env + 1] for name, column in s.items()} for s in self._steps[first:stop]]
+            reward = np.concatenate([step["reward"] * step["valid"] for step in steps])
+            sums = returns(self.reward_scale * reward, np.array([len(steps)]), self.gamma)
+            for i, step in enumerate(steps):
+                builder.append({**step, RETURN: sums[i : i + 1]})
+            builder.append(end)
+        if not self._parts:
+            builder.append(end)
+        self._parts, kept = [], int(self._first.min())
+        self._first -= kept
+        del self._steps[:kept]
+        return builder.take()
+
+    @property
+    def open_rows(self) -> int:
+        return int((len(self._steps) - self._first).sum())
+
+    def state(self) -> State:
+        return {"first": self._first.copy(), **nested("steps", stacked(self._steps))}
+
+    def load_state(self, state: State) -> None:
+        self._first, self._steps, self._parts = state["first"].copy(), unstacked(within(state, "steps")), []
+
+
+def returns(reward: Array, ends: Array, gamma: float) -> Array:
+    """Return the discounted returns from each step to the end of its episode, float32 `[steps]`."""
+    sums, after, is_last = np.zeros(len(reward), np.float64), 0.0, np.zeros(len(reward), np.bool_)
+    is_last[ends - 1] = True
+    for step in range(len(reward) - 1, -1, -1):
+        after = float(reward[step]) + (0.0 if is_last[step] else gamma * after)
+        sums[step] = after
+    return sums.astype(np.float32)
 
 
 def stacked(steps: Sequence[Columns]) -> State:

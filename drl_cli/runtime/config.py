@@ -15,6 +15,7 @@ from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.schedules import RunClock
 from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import ReplayConfig
+from drl_cli.replay.builders import RETURN
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
@@ -28,6 +29,8 @@ MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024, "off
 DESCRIBING = ("name", "tags", "notes")
 """Keys with which users describe a run. They change nothing in the run."""
 
+MOST_OPEN_STEPS = 10_000
+"""Upper limit on the steps of an episode that a worker keeps until its return is known."""
 MIN_INSERTS = 1000
 SAMPLE_LOAD_RATIO = 16.0
 """The values of these keys if they are null and the algorithm is off-policy."""
@@ -214,6 +217,23 @@ class Config:
         """
         given = self.orchestrator.sample_load_ratio
         return 1 if given is None or self.mode != "async" else max(1, math.ceil(self.replay.servings / given))
+
+    @property
+    def data_columns(self) -> tuple[str, ...]:
+        """The columns in `DATA` that rows have. Workers can't give the next action, because it is not chosen yet."""
+        names = load_algorithm(self.algo.name).DATA
+        return names if self.is_offline else tuple(name for name in names if name == RETURN)
+
+    @property
+    def most_open_steps(self) -> int:
+        """The number of steps for which a worker keeps an episode, to know its return. 0 if rows have no returns.
+
+        If the episodes of all environments end in one collect call, their rows must still fit into the table.
+        """
+        if self.is_offline or RETURN not in self.data_columns:
+            return 0
+        room = self.replay.num_transitions // self.num_shards - self.most_workers * self.rows_per_collect
+        return max(1, min(MOST_OPEN_STEPS, room // (self.most_workers * self.worker.envs)))
 
     @property
     def steps_without_params(self) -> int:

@@ -22,7 +22,6 @@ from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
-from drl_cli.runtime.files.checkpoint import load_weights
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
@@ -35,6 +34,7 @@ from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.reader import Reader
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
+from drl_cli.runtime.weights import weights_for
 from drl_cli.types import EnvSpec
 from drl_cli.utils.seeding import generator
 
@@ -117,7 +117,7 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     num = config.trainer.num
     gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
-    weights = load_weights(Path(config.load_weights)) if config.load_weights else None
+    weights = weights_for(config, spec, Path(config.load_weights)) if config.load_weights else None
     args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
         [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]

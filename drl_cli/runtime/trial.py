@@ -39,7 +39,8 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
         obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)
         step = {**flat_columns("obs", obs), **policy.random(obs, last), **flat_columns("next_obs", next_obs)}
-        step |= {"reward": reward, "source": sources(0, num), "terminated": never, "truncated": never, "valid": ~never}
+        step |= {"reward": reward, "source": sources(0, num), "terminated": never, "valid": ~never}
+        step["truncated"] = ~never if config.most_open_steps else never  # rows with returns wait for the episode's end
         builder.append(step)
         rows = builder.take()
         zeros = dict.fromkeys(("worker", "incarnation", "first_env_step", "last_env_step", "version", "opt_steps"), 0)

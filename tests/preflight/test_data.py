@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 from datasets import record
+from graphs import quick_compose
 
 from drl_cli.cli.train import answer
 from drl_cli.data.dataset import DatasetError
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
+from drl_cli.preflight.data import missing_data_text
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.run import Run
 from drl_cli.settings.command_line import read_command
@@ -80,6 +82,12 @@ def problem(words):
         (f"{OFFLINE} total_updates=0", "total_updates: must be >= 1"),
         (f"{OFFLINE} data.reference=[5,1]", "data.reference=[5.0, 1.0]: say [random,expert], the returns of a random"),
         (f"{OFFLINE} data.reference=[5]", "data.reference=[5.0]: say [random,expert]"),
+        (f"{OFFLINE} data.reference=[5,5]", "the returns of a random policy and, larger, of an expert"),
+        (
+            "mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50",
+            "manage.eval_period=50 has no effect: the run has no environment, and so no evaluations; leave it out",
+        ),
+        ("mode=offline data=pendulum.npz algo=discrete_cql", "unknown algorithm 'discrete_cql'. Did you mean 'cql_dis"),
         (f"{OFFLINE} data.reference=5", "data.reference: must be a list"),
         (f"{OFFLINE} data.download=true", "data.download=true has no effect: the run has no dataset minari:ID"),
         ("mode=offline data=minari:no/set-v0 env=Pendulum-v1", "To download it: data.download=true (drl-list data"),
@@ -124,6 +132,22 @@ def test_a_right_command_passes_all_checks(words, lines, capsys):
     assert answer([*words.split(), "dry_run=true"]) == 0
     out = capsys.readouterr().out
     assert all(line in out for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        ("algo=iql mode=async", True),
+        ("algo=td3_bc mode=single", True),
+        ("algo=iql mode=single data.source=pendulum.npz", False),
+        ("algo=iql mode=single load_weights=somewhere", False),
+        ("algo=sac mode=async", False),
+    ],
+)
+def test_a_run_of_an_offline_algorithm_without_a_dataset_gives_a_warning(words, is_named):
+    lines = missing_data_text(quick_compose(["env=Pendulum-v1", *words.split()]))
+    assert len(lines) == is_named
+    assert all("is made for datasets, and this run has none" in line for line in lines)
 
 
 def test_a_missing_dataset_is_downloaded_if_asked(monkeypatch):

@@ -93,6 +93,11 @@ REFUSED = [
     (("env=Taxi-v4", "algo=dqn", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "choices")),
     (("replay=hindsight",), USAGE, ("needs the parts achieved_goal and desired_goal", "say replay.rows=transitions")),
     (
+        ("algo=cal_ql", "replay=hindsight"),
+        USAGE,
+        ("CAL_QL learns from returns, which other goals change", "replay=unif"),
+    ),
+    (
         (f"{GOALS}:NoReward", "replay=hindsight"),
         USAGE,
         ("NoReward has no compute_reward(achieved_goal, desired_goal,",),

@@ -13,12 +13,18 @@ from drl_cli.preflight.unread_rules import RULES
 PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
 TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mode=single")
 OFFLINE = (*TD3, "mode=offline", "data.source=recorded.npz")
+NO_ENV = ("env=none", *OFFLINE[1:])
 MRQ, A2C = (PENDULUM, "algo=mrq"), (CUE, "algo=a2c", "mode=single")
 RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 
 UNREAD = [
     (OFFLINE, "total_env_steps=5000"),
     (OFFLINE, "data.share=0.3"),
+    *(
+        (NO_ENV, f"manage.{typed}")
+        for typed in ("eval_period=5", "eval_episodes=3", "confirm_episodes=3", "max_episode_steps=9", "video_period=1")
+    ),
+    (NO_ENV, "manage.evaluator=my_mod:MyEvaluator"),
     (OFFLINE, "data.download=true"),
     (TD3, "data.share=0.3"),
     ((*TD3, "mode=single"), "total_updates=5000"),
@@ -133,7 +139,8 @@ def lines_for(base, typed):
     from drl_cli.envs.make import read_spec
 
     config = make_config("tuned=none", *base, typed)
-    return unread_keys(config, [*base, typed], read_spec(config.env))
+    env = config.env if config.has_env else make_config(PENDULUM).env
+    return unread_keys(config, [*base, typed], read_spec(env))
 
 
 @pytest.mark.parametrize(("base", "typed"), UNREAD, ids=lambda value: value if isinstance(value, str) else value[-1])

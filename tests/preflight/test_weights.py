@@ -9,7 +9,9 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.weights import find_weights, misfit, with_weights
-from drl_cli.runtime.files.checkpoint import load_model, load_weights
+from drl_cli.runtime.factories import make_trainer
+from drl_cli.runtime.files.checkpoint import load_model, load_weights, save_model
+from drl_cli.runtime.messages import LoadParams
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 
@@ -74,8 +76,24 @@ def test_an_algorithm_that_extends_the_saved_one_fits(check, copied, capsys, alg
     if fits:
         check(*words)
     else:
-        assert f"is of algo=sac, and this run has algo={algo}" in refusal(check, *words)[1]
+        assert f"is of algo=sac, and this run has algo={algo}; say algo=sac" in refusal(check, *words)[1]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("algo", "fits"), [("sac", True), ("cal_ql", True), ("td3", False), ("mpo", False)])
+def test_the_parts_of_iql_that_go_on_in_sac_are_named(check, composed, tmp_path, capsys, algo, fits):
+    iql = fill(build(composed("env=Pendulum-v1", "tuned=none", FITS, "algo=iql")))
+    vector = make_trainer(iql, read_spec(iql.env), "cpu", 0).publish(0, 0)[1]
+    folder = save_model(tmp_path / "run/checkpoints/step", LoadParams(0, 0, 0), vector, {})
+    (tmp_path / "run/config.yaml").write_text("algo: {name: iql}\nenv: {id: Pendulum-v1}\n")
+    words = (FITS, f"algo={algo}", f"load_weights={folder}")
+    if not fits:
+        assert f"is of algo=iql, and this run has algo={algo}; say algo=iql" in refusal(check, *words)[1]
+        return
+    check(*words)
+    line = "from IQL come the actor (with one standard deviation for all states); the critics and the target networks"
+    assert capsys.readouterr().err == f"load_weights: {line}, the temperature and the optimizers are new\n"
+    assert "the network needs" in refusal(check, f"algo={algo}", "network.hidden=[8]", words[-1])[1]
 
 
 def test_networks_that_do_not_fit_give_a_warning(copied, composed):

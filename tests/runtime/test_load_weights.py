@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from choices import some
-from graphs import COUNTER, make_config
+from graphs import COUNTER, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.factories import make_trainer
@@ -12,6 +12,7 @@ from drl_cli.runtime.files.checkpoint import save_model
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.types import PreviousStep
 
 MODES = ("single", "sync", "async")
 SAC = (COUNTER, "network.hidden=[16,16]")
@@ -90,6 +91,38 @@ def test_critics_and_target_networks_of_a_checkpoint_are_loaded(run_graph, build
         np.testing.assert_array_equal(tensors[name], tensor)
     state = graph.trainers.trainers[0].role.algorithm.state()
     assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
+
+
+MEMORY = ("network=lstm", "network.memory_size=8", "replay=sequences", "replay.seq_len=6", "replay.overlap=2")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "options"),
+    [
+        ("iql", "sac", ("env.normalize_obs=true",)),
+        ("awac", "cal_ql", ("network.layer_norm=true", "algo.samples=1")),
+        ("iql", "sac", MEMORY),
+    ],
+)
+def test_a_gaussian_actor_and_its_critics_go_on_in_sac(run_graph, build_graph, before, now, options):
+    old = run_graph(*BOX, *RUN, f"algo={before}", *(word for word in options if "samples" not in word))
+    words = (*BOX, *options, "mode=single", f"algo={now}", "algo.initial_alpha=0.25")
+    graph = build_graph(*words, f"load_weights={old.folder / 'checkpoints/last'}")
+    algorithm, other = (each.trainers.trainers[0].role.algorithm for each in (graph, old))
+    for name in {*algorithm.encoder.parts, "critic"}:
+        np.testing.assert_array_equal(algorithm.params[name].flat, other.params[name].flat)
+        np.testing.assert_array_equal(algorithm.params.targets[name].flat, other.params.targets[name].flat)
+    np.testing.assert_allclose(algorithm.params["log_alpha"].flat.exp(), 0.25)
+    outs, obs = [], np.eye(3, dtype=np.float32)
+    for each in (graph, old):
+        policy = workers(each)[0].policy
+        policy.load(each.trainers.trainers[0].role.publish(0, 0)[1])
+        last = PreviousStep.none(read_spec(workers(each)[0].config.env), 3)
+        outs.append((policy.greedy(obs, last), getattr(policy, "policy", policy).forward(obs, last)[0]))
+    np.testing.assert_allclose(outs[0][0], outs[1][0], atol=1e-6)
+    log_std = other.params["log_std"].flat.numpy()
+    assert log_std[0] != 0
+    np.testing.assert_array_equal(outs[0][1][:, 1:], np.broadcast_to(log_std, (3, 1)))
 
 
 def test_critics_of_other_sizes_start_anew(run_graph, build_graph, tmp_path):

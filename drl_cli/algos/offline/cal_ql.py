@@ -3,8 +3,8 @@
 The paper is arXiv 2303.05479. Cal-QL is CQL that does not push Q of the policy's actions below the return that the data
 reached from the same state. Such values have the right scale for learning online, and are not unlearned there.
 
-This return is the column `mc_return`, which readers of datasets add (`DATA`): the discounted sum of the rewards until
-the episode's end. Rows of workers do not have the column; their values have no lower bound, as in CQL.
+This return is the column `mc_return` (`DATA`), the discounted sum of the rewards until the episode's end. Readers of
+datasets add it, and workers do, too. Their rows therefore reach replay when the episode ends.
 """
 
 from dataclasses import dataclass

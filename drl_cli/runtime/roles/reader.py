@@ -5,7 +5,6 @@ import time
 import numpy as np
 
 from drl_cli import types
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import Dataset
 from drl_cli.replay.store import row_bytes
@@ -40,12 +39,12 @@ class Reader:
         self.num_steps = steps_per_block(config, spec, dataset)
         (seed,) = integers(config.seed, "policy", 1)
         self.policy = make_policy(config, spec, seed)
-        self.builder = make_builder(config, spec, self.policy, 0, 0)
+        self.builder = make_builder(config, spec, self.policy, 0, 0, is_recorded=True)
         self.source = types.sources(0, len(self.first))
         self.schema = row_schema(config, spec)
         algo, env = config.algo, config.env
-        names = load_algorithm(algo.name).DATA if config.is_offline else ()
-        self.columns = DataColumns(names, dataset, algo.n_step, algo.gamma, env.reward_scale, env.reward_clip)
+        options = (algo.n_step, algo.gamma, env.reward_scale, env.reward_clip)
+        self.columns = DataColumns(config.data_columns, dataset, *options)
         self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
         self.use = OwnUse()
 

@@ -17,7 +17,7 @@ from drl_cli.envs.stepping.ale_batch import AleBatch
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
-from drl_cli.replay.builders import Builder
+from drl_cli.replay.builders import Builder, EpisodeBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frames import make_codec
 from drl_cli.runtime.config import Config
@@ -191,8 +191,13 @@ def make_envs(config: Config, spec: EnvSpec, seeds: Sequence[int]) -> EnvBatch |
     return batch(config.env, spec, seeds, config.worker.max_restarts)
 
 
-def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int) -> Builder:
-    """Create the builder that turns environment steps into rows for this run's replay."""
+def make_builder(
+    config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int, is_recorded: bool = False
+) -> Builder:
+    """Create the builder that turns environment steps into rows for this run's replay.
+
+    Recorded steps have their returns. Otherwise, if rows need returns, the builder adds them at an episode's end.
+    """
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
 
     def prioritize(rows: Columns) -> Array:
@@ -200,6 +205,9 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
     stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
     builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, rate)
+    if config.most_open_steps and not is_recorded:
+        open_steps = config.most_open_steps
+        builder = EpisodeBuilder(lambda: replay.make_builder(config.algo.n_step, gamma, scale, rate)[0], open_steps)
     if stackings:
         codec = make_codec(replay.frame_codec)
         return FrameBuilder(builder, stackings, codec, index, incarnation, open_steps)
@@ -210,6 +218,5 @@ def row_schema(config: Config, spec: EnvSpec) -> Schema:
     """Return the columns of a replay row: the algorithm's columns, and `source` (worker and environment)."""
     module, built = load_algorithm(config.algo.name), config.replay.extra_columns()
     extra = module.Policy.extra_columns(config.algo, config.network, spec)
-    if config.is_offline:
-        extra = {**extra, **data_schema(module.DATA, spec.action)}
+    extra = {**extra, **data_schema(config.data_columns, spec.action)}
     return types.transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -1,0 +1,59 @@
+"""The weights from which a run starts (`load_weights`), in the form of the run's algorithm."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.off_policy._soft import SoftAlgorithm
+from drl_cli.algos.offline._gaussian import LOG_STD_MAX, LOG_STD_MIN, GaussianPolicy
+from drl_cli.networks.mlp import num_params, split
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import Weights, load_weights
+from drl_cli.runtime.roles.normalization import make_layout
+from drl_cli.types import Array, EnvSpec, State
+
+
+def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
+    """Return the weights in a checkpoint. If the run's algorithm is SAC, convert those of IQL and AWAC.
+
+    SAC's actor gets the mean of the Gaussian. Its standard deviation, before the tanh, is that of the Gaussian in every
+    state. The critics and target networks stay the same. Raise CheckpointError if a file is missing or damaged.
+    """
+    weights = load_weights(folder)
+    if not issubclass(load_algorithm(config.algo.name).Algorithm, SoftAlgorithm):
+        return weights
+    policy, layout = GaussianPolicy(config.algo, config.network, spec, 0), make_layout(config, spec)
+    end = len(weights.policy) - (0 if layout is None else 1 + 2 * layout.size)
+    head = policy.encoder.load(weights.policy[:end])
+    if len(head) != num_params(policy.shapes):
+        return weights
+    first = end - len(head)
+    converted = [weights.policy[:first], squashed_head(head, policy.shapes), weights.policy[end:]]
+    return Weights(np.concatenate(converted), soft_networks(weights.networks, policy.shapes, config.algo))
+
+
+def squashed_head(head: Array, shapes: list[tuple[int, ...]]) -> Array:
+    """Return the parameters of the actor of a SquashedPolicy, from those `[size]` of a GaussianPolicy."""
+    *hidden, weight, bias, log_std = split(head, shapes)
+    weight = np.concatenate([weight, np.zeros_like(weight)], 1)
+    parts = [*hidden, weight, bias, log_std.clip(LOG_STD_MIN, LOG_STD_MAX)]
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def soft_networks(networks: State, shapes: list[tuple[int, ...]], algo: Any) -> State:
+    """Return all networks of SAC, from those of an algorithm with a Gaussian policy; {} if it has no critics.
+
+    The parameters of IQL and AWAC begin with encoder and actor, and end with the critics.
+    """
+    if "target.critic" not in networks:
+        return {}
+    targets = {name: len(array) for name, array in networks.items() if name.startswith("target.")}
+    size = targets.pop("target.critic")
+    first, params = sum(targets.values()), networks["params"]
+    end, critic = first + num_params(shapes), params[-size:]
+    log_alpha = np.array([math.log(algo.initial_alpha)], np.float32)
+    parts = [params[:first], squashed_head(params[first:end], shapes), critic, log_alpha]
+    return {**networks, "params": np.concatenate(parts)}
