@@ -109,7 +109,8 @@ def test_module(name, kind, case):
 
 
 def test_the_public_contract(name, kind):
-    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
+    options = load_algorithm(name).Config.__dataclass_fields__
+    few = [f"algo.{option}=2" for option in ("epochs", "simulations") if option in options]
     env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
     check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
