@@ -63,6 +63,14 @@ def test_actions_come_with_their_search(module):
     assert not random["root_value"].any()
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_a_new_policy_does_not_move_the_default_generator(module):
+    """In mode=single, the generator belongs to the trainer, whose checkpoint has to be that of a resumed run."""
+    algorithm, before = made(module), torch.get_rng_state()
+    acting(module, algorithm)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_temperature_of_0_takes_the_most_visited_action():
     policy, obs = acting(muzero), observations(200)
     for temperature, agrees in ((0.0, True), (1.0, False)):

@@ -56,7 +56,8 @@ class SearchPolicy(TorchPolicy):
         from drl_cli.chains.replays import Replays  # imports torch
         from drl_cli.search.repeated import Repeated
 
-        super().__init__(config, network, spec, seed)
+        with torch.random.fork_rng(devices=[]):  # so that a policy made later does not move the trainer's generator
+            super().__init__(config, network, spec, seed)
         model = SearchModel(Nets(self.modules), Support(config.support), config.gamma, spec.action)
         self.model = Repeated(model, lambda call: Replays(call, model))
 
