@@ -108,16 +108,19 @@ def start(tmp_path):
 def build_graph(tmp_path, request):
     """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster and these `nodes`.
 
+    Workers come and go with all nodes of the cluster if the graph is `elastic`.
+
     `change` makes another config of the one that is composed; with `run` it goes on with that folder's last checkpoint.
     The graph's `evaluations` are all that were made.
     """
 
-    def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config, run=None):
+    def build_it(*overrides, on_ray=False, nodes=(), elastic=False, change=lambda config: config, run=None):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
         from drl_cli.runtime.factories import opened
         from drl_cli.runtime.orchestrator.progress import Progress
         from drl_cli.runtime.place.handles import RayRuntime
+        from drl_cli.runtime.place.nodes import live_nodes
         from drl_cli.runtime.program import build
         from drl_cli.runtime.restore import clean_up, first_incarnation, open_checkpoint, restore
 
@@ -135,7 +138,8 @@ def build_graph(tmp_path, request):
         progress.evaluated = lambda report: (evaluations.append(report), evaluated(progress, report))[1]
         spec = read_spec(config.env) if config.has_env else opened(config).spec
         first = first_incarnation(checkpoint)
-        graph = build(config, spec, folder, progress, console, ray=ray, incarnation=first)
+        offers = live_nodes if elastic else tuple
+        graph = build(config, spec, folder, progress, console, ray=ray, incarnation=first, offers=offers)
         if checkpoint:
             clean_up(folder, checkpoint, config.clock)
             restore(checkpoint, config, graph)

@@ -53,9 +53,14 @@ class Learner(Algorithm):
     Algorithms differ here so that a seed still gives the same run as in earlier versions.
     """
 
+    averages_in_loss = False
+    """Whether a loss averages values over several trainers, which does not fit into a compiled graph."""
+
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
-        if network.memory != "none":
-            context = replace(context, compiles=False)  # torch.compile does not take an LSTM or a GRU
+        if network.memory != "none" or (self.averages_in_loss and context.group.size > 1):
+            context = replace(
+                context, compiles=False
+            )  # torch.compile takes no LSTM, no GRU and no average over trainers
         self.config, self.network, self.context, self.seed = config, network, context, seed
         self.init = torch.Generator().manual_seed(seed)
         self.encoder = Encoder.build(network, spec, self.init)

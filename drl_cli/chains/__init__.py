@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,20 @@ if TYPE_CHECKING:
     from drl_cli.chains.log import Log
     from drl_cli.chains.tape import Tape
 
-_present: list[Tape | Log] = []
+
+class _Present(threading.local):
+    """The tapes and logs that record the present updates of this thread."""
+
+    def __init__(self) -> None:
+        self.recorders: list[Tape | Log] = []
+
+
+_present = _Present()
 
 
 def recording() -> Tape | Log | None:
     """Return the tape or the log that records the present update, or None."""
-    return _present[-1] if _present else None
+    return _present.recorders[-1] if _present.recorders else None
 
 
 def untaped() -> AbstractContextManager[None]:

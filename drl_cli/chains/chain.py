@@ -7,6 +7,9 @@ conditions on the counts, such as the period of a delayed actor. Rare programs a
 - `before`: The chain compiles a program before its first update, and undoes the recorded updates. So the program makes
   every update, also after a resume, and equal seeds give equal weights.
 - `beside`: Plain Python makes the updates until the program is ready.
+
+Several trainers average tensors within an update. Their updates are cut there into several programs. The trainers have
+to take over their programs at the same update, because a program rounds in another way. So they vote (`least`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import torch
 from torch import Tensor
 
 from drl_cli.chains.compiling import Compilation, NotCompiled
+from drl_cli.chains.cut import Cut, Segments, cut
 from drl_cli.chains.program import Program
 from drl_cli.chains.record import Record
 from drl_cli.chains.tape import Tape, Untraceable
@@ -39,8 +43,49 @@ class _Variant(Variant):
     def __init__(self, sizes: Any, record: Record, result: Any, owner: Any) -> None:
         super().__init__(sizes, record.path, record.storages, result, owner)
         self.record, self.is_rare = record, record.path.share() < RARE
-        self.compilation: Compilation | None = None
+        self.compilations: list[Compilation] = []
+        self.cut: Cut | None = None
+        self.loaded: Program | None = None
         self.program: Program | None = None
+        """`loaded`, as soon as it is loaded in all trainers."""
+        self.started, self.problem = 0.0, ""
+
+    def start(self, is_urgent: bool) -> None:
+        """Start the compilation, of each segment if the update has to be cut."""
+        self.started = time.perf_counter()
+        try:
+            self.cut = cut(self.record) if self.record.effects else None
+            records = [self.record] if self.cut is None else [segment.record for segment in self.cut.segments]
+            for record in records:
+                self.compilations.append(Compilation(record, is_urgent))
+        except NotCompiled as error:
+            self.problem = str(error)
+
+    def load(self, wait: bool) -> Program | None:
+        """Return the compiled update, or None if it is not ready and `wait` is False. Raise NotCompiled."""
+        if self.problem:
+            raise NotCompiled(self.problem)
+        libraries = [compilation.library(wait) for compilation in self.compilations]
+        ready = [library for library in libraries if library is not None]
+        if len(ready) < len(libraries):
+            return None
+        if self.cut is None:
+            return _loaded(self.record, ready[0])
+        programs = [_loaded(part.record, library) for part, library in zip(self.cut.segments, ready, strict=True)]
+        return Segments(self.record, self.cut, programs)
+
+    def close(self) -> None:
+        """End compilations that still run."""
+        for compilation in self.compilations:
+            compilation.close()
+
+
+def _loaded(record: Record, library: str) -> Program:
+    try:
+        return Program(record, library)
+    except (OSError, RuntimeError) as error:  # such as a library of another machine
+        Path(library).unlink(missing_ok=True)
+        raise NotCompiled(f"{library} cannot be loaded: {str(error).splitlines()[0]}") from error
 
 
 class Chain:
@@ -48,7 +93,8 @@ class Chain:
 
     An update returns tensors in tuples and dicts, and may not replace an attribute of `owner`. Updates that are neither
     compiled nor recorded call `plain`, which makes the same update. If a condition of `Tape.require` fails, the chain
-    undoes the program's update and returns `skipped()`.
+    undoes the program's update and returns `skipped()`. `least` returns the smallest of the numbers that all trainers
+    give; they call it in the same order.
     """
 
     def __init__(
@@ -58,9 +104,10 @@ class Chain:
         when: When,
         skipped: Callable[[], Any] = dict,
         plain: Callable[[Columns, Any], Any] | None = None,
+        least: Callable[[int], int] = int,
     ) -> None:
         self._update, self._owner, self._when, self._skipped = update, owner, when, skipped
-        self._plain = plain or update
+        self._plain, self._least = plain or update, least
         self._variants: list[_Variant] = []
         self._is_off = self._is_told = False
         when.chains.append(self)
@@ -74,11 +121,9 @@ class Chain:
             return self._run(variant, columns, counts)
         if (variant is not None and variant.is_rare) or not self._when.may_start():
             return self._plain(columns, counts)
-        if variant is not None and variant.compilation is not None:
-            if (library := self._library(variant, wait=False)) is None:
-                return self._plain(columns, counts)
-            self._load(variant, library)
-            return self(columns, counts)
+        if variant is not None and variant.started:
+            is_ready = self._take_over(variant, wait=False)
+            return self(columns, counts) if is_ready else self._plain(columns, counts)
         return (
             self._before(sizes, columns, counts)
             if self._when.time == "before"
@@ -120,8 +165,7 @@ class Chain:
     def reset(self) -> None:
         """Forget all records and programs, and end compilations that still run."""
         for variant in self._variants:
-            if variant.compilation is not None:
-                variant.compilation.close()
+            variant.close()
         self._variants = []
 
     def _needs_care(self, variant: _Variant) -> bool:
@@ -159,8 +203,8 @@ class Chain:
             return result
         variant.records = old.records + 1
         self._variants[self._variants.index(old)] = variant
-        if variant.record.equals(old.record):
-            self._start(variant, is_urgent=False)
+        if self._least(variant.record.equals(old.record)):
+            variant.start(is_urgent=False)
         elif variant.records >= MOST_RECORDS:
             self._give_up("its updates differ from call to call")
         return result
@@ -181,21 +225,26 @@ class Chain:
             if variant.is_rare:
                 self._variants.append(variant)
                 return self._plain(columns, counts)
-            if last is not None and variant.record.equals(last.record):
+            if last is not None and self._least(variant.record.equals(last.record)):
                 break
             last = variant
         else:
             self._give_up("its updates differ from call to call")
             return self._plain(columns, counts)
         self._variants.append(variant)
-        self._start(variant, is_urgent=True)
-        library = None if self._is_off else self._library(variant, wait=True)
-        if library is None:
-            return self._plain(columns, counts)
-        self._load(variant, library)
-        return self(columns, counts)
+        variant.start(is_urgent=True)
+        is_ready = self._take_over(variant, wait=True)
+        return self(columns, counts) if is_ready else self._plain(columns, counts)
 
     def _recorded(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
+        """Make the update; return its tape, its result, and, if all trainers could record it, the record."""
+        tape, result, variant = self._record(sizes, columns, counts)
+        if not self._least(variant is not None) and variant is not None:
+            self._give_up("another trainer cannot record them")
+            return tape, result, None
+        return tape, result, variant
+
+    def _record(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
         before = attributes(self._owner)
         tape = Tape(counts)
         with tape:
@@ -218,32 +267,24 @@ class Chain:
             return tape, result, None
         return tape, result, variant
 
-    def _start(self, variant: _Variant, is_urgent: bool) -> None:
+    def _take_over(self, variant: _Variant, wait: bool) -> bool:
+        """Use the compiled update from now on if it is ready in all trainers. Return whether it is."""
+        problem = ""
         try:
-            variant.compilation = Compilation(variant.record, is_urgent)
+            variant.loaded = variant.loaded or variant.load(wait)
         except NotCompiled as error:
-            self._give_up(str(error))
-
-    def _library(self, variant: _Variant, wait: bool) -> str | None:
-        assert variant.compilation is not None
-        try:
-            return variant.compilation.library(wait)
-        except NotCompiled as error:
-            self._give_up(str(error))
-            return None
-
-    def _load(self, variant: _Variant, library: str) -> None:
-        assert variant.compilation is not None
-        seconds = time.perf_counter() - variant.compilation.started
-        try:
-            variant.program, variant.compilation = Program(variant.record, library), None
-        except (OSError, RuntimeError) as error:  # such as a library of another machine
-            Path(library).unlink(missing_ok=True)
-            self._give_up(f"{library} cannot be loaded: {str(error).splitlines()[0]}")
-            return
+            problem = str(error)
+        state = self._least(-1 if problem else int(variant.loaded is not None))
+        if state < 0:
+            self._give_up(problem or "another trainer cannot compile them")
+        if state <= 0:
+            return False
+        variant.program = variant.loaded
         if not self._is_told:
             self._is_told = True
+            seconds = time.perf_counter() - variant.started
             self._when.tell(f"compiled updates take over (compiled in {seconds:.0f} s)")
+        return True
 
     def _give_up(self, reason: str) -> None:
         """Make all updates by plain Python from now on."""

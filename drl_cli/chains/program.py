@@ -56,9 +56,7 @@ class Program:
 
     def updates(self, columns: Sequence[Tensor], counts: Sequence[Any]) -> list[Tensor]:
         """Make an update for each of the `U` counts, with columns `[U, ...]`; return the results as `[U, ...]`."""
-        num = len(counts)
-        scalars = [torch.tensor([compute(each) for each in counts], dtype=torch.float32) for compute in self._scalars]
-        inputs = [*columns, *scalars, *drawn(self._draws, num)]
+        num, inputs = len(counts), self._inputs(columns, counts)
         if self._native is None:
             made = [self._runner.run([*self._storages, *(values[i] for values in inputs)]) for i in range(num)]
             return [torch.stack(values) for values in zip(*made, strict=True)]
@@ -70,6 +68,11 @@ class Program:
         if error is not None:
             raise RuntimeError(error.decode())
         return outputs
+
+    def _inputs(self, columns: Sequence[Tensor], counts: Sequence[Any]) -> list[Tensor]:
+        """Return the columns, scalars and draws of `U` updates, `[U, ...]`."""
+        scalars = [torch.tensor([compute(each) for each in counts], dtype=torch.float32) for compute in self._scalars]
+        return [*columns, *scalars, *drawn(self._draws, len(counts))]
 
     def contents(self) -> list[Tensor]:
         """Return copies of all storages that the program changes."""

@@ -58,9 +58,16 @@ def _mergeable(draws: Sequence[Draw]) -> list[int] | None:
     return None if any(len(draw.args) > 1 for draw in draws) or any(n % 16 for n in lengths) else lengths
 
 
+Effect = Callable[[Tensor], None]
+"""A function that changes a tensor by a message to other trainers."""
+
+
 @dataclass(frozen=True)
 class Record:
     """An update as a graph. Its placeholders are the storages, the batch, the scalars and the draws, in this order.
+
+    With `effects`, the last outputs are the tensors that the effects change, and the last placeholders are the same
+    tensors afterwards. Such a graph has to be cut (`drl_cli.chains.cut`).
 
     `storages` are the captured tensors in one dimension, divided into the parts that are written alone. The graph's
     first outputs are the new values of the storages with the indices `written`, and the others are the tensors that
@@ -77,6 +84,7 @@ class Record:
     results: Sequence[tuple[torch.Size, torch.dtype]]
     path: Path
     demands: bool
+    effects: Sequence[Effect] = ()
 
     def equals(self, other: Record) -> bool:
         """Return whether two records are the same program on the same memory, with equal constants."""

@@ -40,7 +40,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __enter__(self) -> Self:
-        _present.append(self)  # type: ignore[arg-type]
+        _present.recorders.append(self)  # type: ignore[arg-type]
         self._watch.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -48,7 +48,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
-        _present.pop()
+        _present.recorders.pop()
 
     def fail(self, reason: str) -> None:
         """Note why the update cannot be recorded, with the line. The update goes on without a record."""

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 from drl_cli.chains import operations
 from drl_cli.chains.memory import Geometry, Memory, Recipe, Unreadable
-from drl_cli.chains.record import Draw, Record, Storage, in_parts
+from drl_cli.chains.record import Draw, Effect, Record, Storage, in_parts
 from drl_cli.chains.recorder import Recorder
 
 aten = torch.ops.aten
@@ -54,6 +54,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         self._generators: dict[torch.Generator, Tensor] = {}
         self._batch: list[tuple[Tensor, fx.Node]] = []
         self._scalars: list[tuple[Callable[[Any], float], Tensor, fx.Node]] = []
+        self._effects: list[tuple[Effect, Tensor, fx.Node, fx.Node]] = []
         self._sound: list[Tensor] = []
         self._draws: list[tuple[Draw, fx.Node]] = []
         self._drawn: list[Tensor] = []
@@ -69,10 +70,16 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         self._scalars.append((compute, tensor, self._declare(tensor)))
         return tensor
 
-    def effect(self, function: Callable[[Tensor], None], tensor: Tensor) -> None:
-        """Call a function that changes the tensor by a message to other trainers, which a graph cannot contain."""
-        self.fail("a call to other trainers")
-        function(tensor)
+    def effect(self, function: Effect, tensor: Tensor) -> None:
+        """Call a function that changes the tensor by a message to other trainers. The graph has to be cut there."""
+        with self.guarded("a call to other trainers"):
+            given = self._read(tensor)
+        with _disable_current_modes():
+            function(tensor)
+        if self.reason is None:
+            result = self.graph.placeholder("averaged")
+            self._effects.append((function, tensor, given, result))
+            self._write(tensor, result)
 
     def require(self, condition: Tensor) -> None:
         """Demand that a condition, bool `[]`, holds. If it does not, the update has to be undone."""
@@ -108,20 +115,24 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
             self.fail(f"its results cannot be recorded: {error!r}")
         if self.reason is not None:
             raise Untraceable(self.reason)
-        self.graph.output((*(piece.node for storage in storages for piece in storage.changes), *nodes))
+        given = (node for _, _, node, _ in self._effects)
+        self.graph.output((*(piece.node for storage in storages for piece in storage.changes), *nodes, *given))
         batch, scalars = [tensor for tensor, _ in self._batch], [tensor for _, tensor, _ in self._scalars]
         others = [*(node for _, node in self._batch), *(node for *_, node in self._scalars)]
-        graph = in_parts(self.graph, storages, [*others, *(node for _, node in self._draws)])
+        others += [*(node for _, node in self._draws), *(node for *_, node in self._effects)]
+        graph = in_parts(self.graph, storages, others)
         parts, written = list[Tensor](), list[int]()
         for storage in storages:
             starts = {piece.start for piece in storage.changes}
             for start, stop in storage.parts():
                 written += [len(parts)] if start in starts else []
                 parts.append(storage.flat[start:stop])
-        examples = [torch.zeros_like(tensor) for tensor in (*parts, *batch, *scalars, *self._drawn)]
+        averaged = [torch.zeros(tensor.shape, dtype=tensor.dtype) for _, tensor, *_ in self._effects]
+        examples = [*(torch.zeros_like(x) for x in (*parts, *batch, *scalars, *self._drawn)), *averaged]
         computes, draws = [compute for compute, *_ in self._scalars], [draw for draw, _ in self._draws]
         results = [(x.shape, x.dtype) for x in outputs]
-        return Record(graph, parts, written, computes, draws, examples, results, self.path, bool(self._sound))
+        effects = [effect for effect, *_ in self._effects]
+        return Record(graph, parts, written, computes, draws, examples, results, self.path, bool(self._sound), effects)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -26,6 +26,7 @@ FEW_SEEDS = 5  # a note warns about the intervals of fewer seeds
 EXAMPLES = (
     "drl-compare runs=[outputs/CartPole-v1/dqn-*,outputs/CartPole-v1/ppo-*] threshold=475",
     "drl-compare outputs/Pendulum-v1 by=[algo.lr] csv=null",
+    "drl-compare outputs/HalfCheetah-v5 'lines=[SAC (published):6200]'",
 )
 
 
@@ -37,6 +38,7 @@ class Options:
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
     smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")
+    lines: tuple[str, ...] = option((), "[NAME:RETURN,...]: dashed lines in the figure, such as published results")
     png: str | None = option("compare.png", "the figure (.png, .pdf, .svg); null: none")
     csv: str | None = option("compare.csv", "the curves; null: none")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
@@ -56,6 +58,7 @@ def answer(words: Sequence[str]) -> int:
     options = parse(words, Options, positional="runs")
     if options.png is not None and Path(options.png).suffix not in FORMATS:
         raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")
+    lines = {name: judged_return(value) for name, _, value in (one.rpartition(":") for one in options.lines)}
     if not options.runs:
         raise UsageError(f"runs: names no run; say drl-compare {shlex.quote(options.output_dir)}")
     groups = chosen_groups(options)
@@ -70,7 +73,7 @@ def answer(words: Sequence[str]) -> int:
         if options.png is not None:
             from drl_cli.runs.figure import make_figure
 
-            make_figure(comparisons).savefig(Path(options.png), dpi=150)
+            make_figure(comparisons, lines).savefig(Path(options.png), dpi=150)
             print(f"figure: {options.png}")
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
@@ -81,6 +84,17 @@ def answer(words: Sequence[str]) -> int:
     except OSError as error:
         raise UsageError(f"can't be written: {error}", RESOURCES) from error
     return DONE
+
+
+def judged_return(text: str) -> float:
+    """Return the return of an item of `lines`; raise UsageError if it is no finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got {text!r} as a return")
+    return value
 
 
 def chosen_groups(options: Options) -> list[Group]:
@@ -120,6 +134,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
             units: number(one.position),
             "seconds": number(one.wall_s),
             "final IQM [95%]": between(*one.final),
+            "score": number(one.score, ".1f"),
             "goal": number(one.threshold, "g"),
             "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.runs)}",
             "steps to": number(one.steps_to),
@@ -130,6 +145,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
     hidden = set[str]() if len({one.group.env for one in comparisons}) > 1 else {"env"}
     if all(one.threshold is None for one in comparisons):
         hidden |= {"goal", "reached", "steps to", "seconds to"}
+    if all(one.score is None for one in comparisons):
+        hidden.add("score")
     head = [name for name in rows[0] if name not in hidden]
     return table(head, [[row[name] for name in head] for row in rows], sys.stdout, left=("env", "runs of"))
 

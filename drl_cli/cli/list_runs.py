@@ -102,13 +102,17 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     listed = runs[:limit]
     differing = differences(listed)
     head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
+    scores = [number(run.score, ".1f") for run in listed]
+    has_scores = any(score != NONE for score in scores)
+    head += ["score"] * has_scores
     described = [key for key in DESCRIBING if any(run.config.get(key) for run in listed)]
     head += [*described, *(["differs in"] if any(differing) else [])]
     rows = []
-    for run, values in zip(listed, differing, strict=True):
+    for run, values, score in zip(listed, differing, scores, strict=True):
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
         steps = number(run.position) + (" updates" if run.unit == "opt_steps" else "")
         row += [steps, number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
+        row += [score] * has_scores
         row += [as_typed(value) if (value := run.config.get(key)) else NONE for key in described]
         rows.append([*row, override_text(values) or NONE] if any(differing) else row)
     return _table(head, rows, len(runs), f": limit={len(runs)}")

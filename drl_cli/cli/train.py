@@ -143,8 +143,9 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps.
     """
-    from drl_cli.preflight.data import check_identity, open_data, with_table
+    from drl_cli.preflight.data import check_identity, open_data, with_reference, with_table
     from drl_cli.preflight.environment import join_cluster
+    from drl_cli.preflight.pace import node_problems
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
@@ -153,6 +154,8 @@ def _prepared(
 
     resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config
+    if lines := [*node_problems(config, args)]:
+        raise UsageError(lines)
     share_cores(config.mode)
     cluster = None
     if config.ray.address and not config.debug.in_process:
@@ -169,6 +172,8 @@ def _prepared(
         problems.report()
         if resumed is not None:
             check_identity(resumed.record.get("data"), dataset)
+        if dataset is not None:
+            config = with_reference(config, dataset)
         config = with_capacity(config, spec) if dataset is None else with_table(config, spec, dataset)
         return config, changes, spec, resumed, cluster, dataset
 
@@ -205,7 +210,7 @@ def _train(
             record |= {"renders": spec.renders, "formats": list(formats)}  # which commands `end_text` may recommend
             if dataset is not None:
                 record |= {"data": describe(dataset)}
-            write_config(folder, config)
+            write_config(folder, config.as_asked)
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"

@@ -1,10 +1,15 @@
 """What every dataset offers: facts about it, its spec, and its steps in order, in the units of a policy."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drl_cli.errors import UsageError
 from drl_cli.types import Array, Columns, EnvSpec
+
+SCORE = "normalized_score"
+"""The name of normalised scores in records of evaluations."""
 
 
 class DatasetError(UsageError):
@@ -31,10 +36,17 @@ class Facts:
     reference: tuple[float, float] | None = None
 
 
-def normalised(score: float, reference: tuple[float, float]) -> float:
+def normalised(score: float, reference: Sequence[float]) -> float:
     """Return the normalised score of a return: 0 for the return of a random policy, 100 for that of an expert."""
     random, expert = reference
     return 100 * (score - random) / (expert - random)
+
+
+def reference_problem(returns: Sequence[float]) -> str | None:
+    """Return why these are not the returns of a random policy and of an expert, or None."""
+    if len(returns) == 2 and -math.inf < returns[0] < returns[1] < math.inf:
+        return None
+    return f"reference={[*returns]}: say [random,expert], the returns of a random policy and an expert"
 
 
 class Dataset(ABC):

@@ -31,7 +31,7 @@ DAMAGE = (KeyError, ValueError, IndexError, TypeError, AttributeError, Assertion
 def find_minari(id: str, download: bool) -> Path:
     """Return the folder of the dataset with this id. Let Minari download a missing one if `download` is True.
 
-    Raise DatasetError with Minari's own download command if it is missing.
+    Raise DatasetError with both ways to download it if it is missing.
     """
     root, ids = datasets_root(), local_ids()
     if id not in ids and download and id:
@@ -39,10 +39,8 @@ def find_minari(id: str, download: bool) -> Path:
         ids = local_ids()
     if id not in ids:
         there = f"   there: {', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''}" if ids else ""
-        command = f"minari download {id}" if id else "minari list remote"
-        raise DatasetError(
-            f"no Minari dataset '{id}' in {root}.{did_you_mean(id, ids)} To download it: {command}{there}"
-        )
+        how = f"data.download=true (drl-list data: download=true), or minari download {id}" if id else "say an ID"
+        raise DatasetError(f"no Minari dataset '{id}' in {root}.{did_you_mean(id, ids)} To download it: {how}{there}")
     return root / id
 
 

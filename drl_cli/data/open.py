@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.data.dataset import Dataset, DatasetError
+from drl_cli.data.dataset import Dataset, DatasetError, reference_problem
 from drl_cli.data.find import FORMATS, MINARI, RUN, data_folder, dataset_of_run
 from drl_cli.data.flat import FlatRecording
 from drl_cli.data.hdf5 import Hdf5Recording
+from drl_cli.data.joined import JoinedDataset
 from drl_cli.data.minari_format import MinariRecording, find_minari
 from drl_cli.data.npz import Npz
 from drl_cli.data.recorded import RecordedDataset
@@ -29,7 +30,7 @@ def open_dataset(
     is_checked: bool = False,
     download: bool = False,
     reference: Sequence[float] | None = None,
-) -> Dataset:
+) -> RecordedDataset:
     """Return a dataset. Raise DatasetError if it is missing, damaged or empty, or does not fit the environment.
 
     With `env`, the environment's spaces are used, and the dataset must fit them. Without, the dataset's own spaces are
@@ -49,10 +50,26 @@ def open_dataset(
     return dataset
 
 
+def open_datasets(
+    sources: Sequence[str], env: EnvConfig | None = None, *, is_checked: bool = False, download: bool = False
+) -> Dataset:
+    """Return the dataset that `open_dataset` opens, or several datasets joined.
+
+    Raise DatasetError, too, if their spaces differ.
+    """
+    found = [open_dataset(source, env, is_checked=is_checked, download=download) for source in sources]
+    first, *others = found
+    for other in others:
+        if lines := first.steps.differences(other.steps.observation_space, other.steps.action_space):
+            what = f"{other.facts.source} can't be joined with {first.facts.source}"
+            raise DatasetError([f"{what}: {line}" for line in lines])
+    return JoinedDataset(found) if others else first
+
+
 def as_reference(returns: Sequence[float]) -> tuple[float, float]:
     """Return the returns of a random policy and of an expert. Raise DatasetError if they are something else."""
-    if len(returns) != 2 or not returns[0] < returns[1] < np.inf:
-        raise DatasetError(f"reference={[*returns]}: say [random,expert], the returns of a random policy and an expert")
+    if line := reference_problem(returns):
+        raise DatasetError(line)
     return returns[0], returns[1]
 
 

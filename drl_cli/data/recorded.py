@@ -17,7 +17,7 @@ class RecordedDataset(Dataset):
     """The steps of a recording, converted by `steps`. Raise DatasetError if they do not fit the spaces."""
 
     def __init__(self, recording: Recording, steps: StepMap) -> None:
-        self._recording, self._steps, self.spec = recording, steps, steps.spec
+        self._recording, self.steps, self.spec = recording, steps, steps.spec
         reward = recording.reward
         truncated, self.ends = closed(recording.name, recording.terminated, recording.truncated)
         self._check_parts()
@@ -39,8 +39,8 @@ class RecordedDataset(Dataset):
     def read(self, first: int, last: int) -> Columns:
         recorded = self._recording.read(first, last)
         with self._as_dataset_error():
-            obs, next_obs = (self._steps.obs(parts) for parts in (recorded.obs, recorded.next_obs))
-            action, clamped = self._steps.actions(recorded.action)
+            obs, next_obs = (self.steps.obs(parts) for parts in (recorded.obs, recorded.next_obs))
+            action, clamped = self.steps.actions(recorded.action)
         self.clamped += clamped
         return {
             **{column_name("obs", path): part for path, part in obs.items()},
@@ -62,8 +62,8 @@ class RecordedDataset(Dataset):
         """Raise DatasetError if the recording has other parts than the spaces."""
         found = self._recording.read(0, 1)
         expected = (
-            ("observations", found.obs, self._steps.obs_paths),
-            ("actions", found.action, self._steps.action_paths),
+            ("observations", found.obs, self.steps.obs_paths),
+            ("actions", found.action, self.steps.action_paths),
         )
         for name, parts, paths in expected:
             if missing := sorted(set(paths) - parts.keys()):

@@ -1,6 +1,6 @@
 """The panel: draws a status with rich, for drl-train and drl-watch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
@@ -19,7 +19,7 @@ MAX_BARS = 24
 BARS, ASCII_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "_.-=+*#@"
 
 
-LESS_IMPORTANT = ("processors", "memory", "losses", "speed", "trainer", "workers", "training", "evaluation")
+LESS_IMPORTANT = ("nodes", "processors", "memory", "losses", "speed", "trainer", "workers", "training", "evaluation")
 """The rows that a small terminal does not show; the first of them is left out first."""
 
 
@@ -128,8 +128,17 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     yield "memory", Items([*(f"{name} {_size(role['rss_mb'])}" for name, role in roles), replay])
     busy = [] if status.cpu_percent is None else [f"{status.cpu_percent:.0f}% of {status.cpus} busy"]
     yield "processors", Items([*(f"{name} {role['cores']:.2f}" for name, role in roles if "cores" in role), *busy])
+    if len(status.nodes) > 1:
+        yield "nodes", Items([_node_text(host, roles) for host, roles in status.nodes.items()])
     if advice := bottleneck(status):
         yield "bottleneck", Text(advice, style="bold")
+
+
+def _node_text(host: str, roles: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the processors and the memory that the roles of a host use, and the number of its workers."""
+    workers = int(roles.get("worker", {}).get("processes", 0))
+    cores, memory = (sum(role.get(name, 0.0) for role in roles.values()) for name in ("cores", "rss_mb"))
+    return f"{host} {workers} worker{'s' * (workers != 1)} {cores:.2f} cores {_size(memory)}"
 
 
 def _size(mb: float) -> str:

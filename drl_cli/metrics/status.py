@@ -30,7 +30,8 @@ class Status:
     means over the last `train_episodes` training episodes. `ratio` is the number of updates per environment step, and
     `ratio_asked` is its target or None. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch,
     update, waiting) are fractions of time in the last reports. `roles` maps each kind of role to its number of
-    `processes`, the processor `cores` in use and the memory `rss_mb`. `cpu_percent` is the load of the whole machine.
+    `processes`, the processor `cores` in use and the memory `rss_mb`, summed over all nodes; `nodes` has the same for
+    each host. `cpu_percent` is the load of the whole machine.
     """
 
     run_id: str = ""
@@ -67,6 +68,7 @@ class Status:
     trainer_time: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, float] = field(default_factory=dict)
     roles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     cpu_percent: float | None = None
     cpus: int = 1
     replay_size: int = 0

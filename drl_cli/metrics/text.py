@@ -62,6 +62,8 @@ def evaluation_line(status: Status, statistics: Mapping[str, float], position: i
     if "std" in statistics:
         low_high = f"[{statistics['min']:.1f}, {statistics['max']:.1f}]"
         spread = f"  +- {statistics['std']:.1f} {low_high} over {statistics['episodes']:.0f} episodes"
+    if "normalized_score" in statistics:
+        spread += f"  score {statistics['normalized_score']:.1f}"
     mark = "  (new best)" if is_best else ""
     newest = max(status.position, position)  # training has gone on during the evaluation
     at = f"  at {step_text(status)} {position:,}" if position < newest else ""

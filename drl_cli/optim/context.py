@@ -121,7 +121,7 @@ class Context:
         if self.replays and not self.skips and not has_kernels:
             self.recorded.append(replays := Replays(update, owner))
             plain = replays
-        return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain)
+        return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain, self.group.least)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
         """Return standard normal noise `[rows, size]`, which is this trainer's slice of noise drawn for all trainers.

@@ -73,6 +73,13 @@ class ProcessGroup:
             self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
         return ends.sum(0)
 
+    def least(self, value: int) -> int:
+        """Return the smallest value of all trainers; raise PeerLost as `mean_` does."""
+        if self.size == 1:
+            return value
+        self._all_reduce(negative := torch.tensor([-value]), torch.distributed.ReduceOp.MAX)
+        return -int(negative)
+
     def _mean_(self, tensor: Tensor) -> None:
         self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
         tensor /= self.size

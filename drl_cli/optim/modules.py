@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.errors import Refused
 from drl_cli.optim.context import Context
@@ -98,13 +98,20 @@ def copied(module: nn.Module) -> nn.Module:
         attributes.update(prepared)
 
 
-def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved values into tensors. If a name is missing or a shape differs, change nothing and raise ValueError."""
+def misfit(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:  # Any: a tensor, or an array
+    """Return which name is missing in `saved`, or has another shape, or None."""
     for name, own in tensors.items():
         if name not in saved:
-            raise ValueError(f"the saved state has no '{name}'")
+            return f"the saved state has no '{name}'"
         if saved[name].shape != own.shape:
-            raise ValueError(f"saved '{name}' has shape {tuple(saved[name].shape)}, needed is {tuple(own.shape)}")
+            return f"saved '{name}' has shape {tuple(saved[name].shape)}, needed is {tuple(own.shape)}"
+    return None
+
+
+def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into tensors. If a name is missing or a shape differs, change nothing and raise ValueError."""
+    if line := misfit(tensors, saved):
+        raise ValueError(line)
     with torch.no_grad():
         for name, own in tensors.items():
             own.copy_(saved[name])

@@ -132,8 +132,8 @@ class Optimizer:
         return {"lr": next(iter(self.lrs.values())) * self.factor, "grad_norm": float(norm)}
 
     def state(self) -> dict[str, Tensor]:
-        """Return CPU copies of all tensors to save, by name."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.rule.state().items()}
+        """Return CPU copies of all tensors to save, in the order of their names."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in sorted(self.rule.state().items())}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned; raise ValueError if names or shapes differ."""

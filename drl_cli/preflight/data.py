@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from drl_cli.algos.lookup import load_algorithm, title
-from drl_cli.data.dataset import Dataset
+from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.resources import check_fits, replay_bytes, with_capacity
 from drl_cli.replay.mixed import recorded_rows
@@ -20,7 +20,7 @@ def open_data(config: Config) -> Dataset | None:
     """
     if problems := [*data_problems(config)]:
         raise UsageError(problems)
-    if config.data.source is None:
+    if not config.data.sources:
         return None
     from drl_cli.runtime.factories import opened  # slow: imports torch and gymnasium
 
@@ -30,6 +30,8 @@ def open_data(config: Config) -> Dataset | None:
 def data_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting that does not fit a run with, or without, a dataset."""
     source, mode = config.data.source, config.mode
+    if config.data.reference is not None and (line := reference_problem(config.data.reference)):
+        yield f"data.{line}"
     if not config.is_offline:
         if not config.has_env:
             yield f"env=none: mode={mode} needs an environment; only mode=offline trains without one"
@@ -51,11 +53,11 @@ def mixing_problems(config: Config) -> Iterator[str]:
     size, share = config.trainer.batch_size, config.data.share
     if config.is_on_policy:
         why = "on-policy: it learns from the newest rollouts of its own policy, and not from recorded steps"
-        yield f"data={config.data.source}: {title(config.algo_name)} is {why}; leave data out"
+        yield f"data={config.data.text}: {title(config.algo_name)} is {why}; leave data out"
     elif not 0 < recorded_rows(size, share) < size:
         yield f"data.share={share:g} of trainer.batch_size={size} is no row, or all rows; say data.share=0.5"
     if config.replay.changes_goals:
-        yield f"data={config.data.source}: replay=hindsight can't mix recorded rows in; say replay=uniform"
+        yield f"data={config.data.text}: replay=hindsight can't mix recorded rows in; say replay=uniform"
     if (config.replay.shards or 1) > 1:
         yield f"replay.shards={config.replay.shards}: the only shard with data holds the dataset, too; leave it out"
 
@@ -97,7 +99,7 @@ def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
         from drl_cli.runtime.factories import with_whole_table  # slow: imports torch and gymnasium
 
         needed = replay_bytes(with_whole_table(config, dataset), spec)
-        check_fits(f"data={config.data.source}", needed, free_memory(), "say mode=offline, which reads it in parts")
+        check_fits(f"data={config.data.text}", needed, free_memory(), "say mode=offline, which reads it in parts")
         return with_capacity(config, spec)
     from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
 
@@ -108,6 +110,13 @@ def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
     share = free_memory() / 2 / max(1, replay_bytes(full, spec))
     capacity = needed if share >= 1 else max(1, int(needed * share))
     return dataclasses.replace(config, replay=dataclasses.replace(config.replay, capacity=capacity))
+
+
+def with_reference(config: Config, dataset: Dataset) -> Config:
+    """Replace `data.reference=null` by the reference returns of the dataset, if there are any."""
+    if config.data.reference is not None:
+        return config
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, reference=dataset.facts.reference))
 
 
 def describe(dataset: Dataset) -> dict[str, object]:

@@ -1,13 +1,15 @@
 """Find settings with which workers and trainer would deadlock, lose data or never make an update."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.replay.base_config import NO_UPDATE
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems
+from drl_cli.settings.env_names import typed_values
+from drl_cli.settings.fill import follows_nodes
 
 
 def pace_problems(config: Config) -> list[str]:
@@ -49,7 +51,7 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
             "a block holds at least one step of every environment"
         )
-    if config.num_proxies and config.num_workers % config.num_proxies:
+    if config.num_proxies and config.num_workers % config.num_proxies and not config.is_elastic:
         problems.append(
             f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.num_proxies}"
         )
@@ -62,6 +64,21 @@ def pace_problems(config: Config) -> list[str]:
         line = f"replay.capacity={capacity}{of} is below one block of {rows} transitions"
         problems.append(f"{line}; say replay.capacity={enough} or more")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
+
+
+def node_problems(config: Config, words: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each typed key that does not fit worker.num=auto. The config is from before `fill`."""
+    typed, worker = typed_values(words), config.worker
+    if "worker.max_num" in typed and worker.max_num is not None and worker.num != "auto":
+        yield (
+            f"worker.max_num={worker.max_num} has no effect: only the number of worker.num=auto has a maximum; "
+            f"say worker.num=auto, or worker.num={worker.max_num} alone"
+        )
+    if follows_nodes(config) and worker.proxies != "auto":
+        yield (
+            f"worker.proxies={worker.proxies}: with worker.num=auto every node of the cluster has one proxy; leave it "
+            "out, or say worker.num=N"
+        )
 
 
 def rollout_problems(config: Config) -> Iterator[str]:

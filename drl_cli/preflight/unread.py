@@ -52,4 +52,4 @@ def _rules(key: str, config: Config) -> Iterator[Rule]:
 
 
 def _all_envs(config: Config) -> int:
-    return (config.worker.num or 1) * config.worker.envs
+    return config.worker.known_num * config.worker.envs

@@ -64,6 +64,12 @@ def _makes_one_step(config: Config) -> bool:
     return bool(algo.epochs == 1 and is_whole and is_same and config.network.memory == "none")
 
 
+def _reads_minari(config: Config) -> bool:
+    from drl_cli.data.find import MINARI  # most commands do not need it
+
+    return any(source.startswith(MINARI) for source in config.data.sources)
+
+
 def _has_images(config: Config, spec: EnvSpec) -> bool:
     return any(len(column.shape) > 1 for column in leaves(spec.obs).values())
 
@@ -87,15 +93,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("data.share",),
-        lambda config: config.mixes_data or config.data.source is None,
+        lambda config: config.mixes_data or not config.data.sources,
         "mode=offline learns from the dataset alone",
         "leave it out",
     ),
     Rule(
         ("data.share",),
-        lambda config: config.data.source is not None,
+        lambda config: bool(config.data.sources),
         "the run has no dataset",
         "leave it out, or add data=PATH",
+    ),
+    Rule(
+        ("data.download",),
+        _reads_minari,
+        "the run has no dataset minari:ID",
+        "leave it out",
+        harmless=(False,),
     ),
     Rule(
         WORKER_KEYS,
@@ -195,6 +208,14 @@ RULES: tuple[Rule, ...] = (
         "whole updates of a network with memory can't be compiled",
         "leave it out, or say network=mlp",
         harmless=("auto", False),
+    ),
+    Rule(
+        ("trainer.compile",),
+        lambda config: config.trainer.num == 1,
+        "the loss of {algo} averages over trainers, and such a loss can't be compiled",
+        "leave it out, or say trainer.num=1",
+        ("td3_bc", "rebrac", "fql"),
+        harmless=("auto", "replay", False),
     ),
     Rule(
         ("optimizer.end",),
@@ -310,13 +331,6 @@ RULES: tuple[Rule, ...] = (
         "each rollout gives one gradient step, in which nothing has changed that could be clipped",
         "leave it out, or say algo.epochs=4",
         ("ppo", "impala"),
-    ),
-    Rule(
-        ("algo.contrast_temperature",),
-        _algo("contrast_weight"),
-        "the loss has no contrastive term (algo.contrast_weight=0)",
-        "leave it out, or add algo.contrast_weight=0.1",
-        ("mrq",),
     ),
     SpecRule(
         ("algo.gumbel_temperature",),

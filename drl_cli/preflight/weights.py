@@ -4,14 +4,16 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.find import checkpoint_names, find_saved_run
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import MODEL, load_model
+from drl_cli.runtime.files.checkpoint import MODEL, load_weights
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import EnvSpec
+from drl_cli.types import EnvSpec, State
+from drl_cli.utils.outside import NotFound
 from drl_cli.utils.run_log import tell
 
 
@@ -29,7 +31,7 @@ def with_weights(config: Config, find: Callable[[str, str], Path] | None = None)
 def find_weights(path: str, output_dir: str) -> Path:
     """Return the checkpoint at `path`, or the best checkpoint of the run that `path` names. Raise UsageError.
 
-    Of a run without evaluations, it is the last checkpoint.
+    Of a run in mode=offline, it is the last checkpoint, which has the critics, too.
     """
     folder = Path(path).parent if Path(path).name == MODEL else Path(path)
     if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
@@ -40,8 +42,8 @@ def find_weights(path: str, output_dir: str) -> Path:
             checkpoints = find_saved_run(path, output_dir) / "checkpoints"
         except UsageError as error:
             raise UsageError(f"load_weights: {error}; or name a checkpoint's folder") from error
-        has_env = Run(checkpoints.parent).config.get("env.id") != NO_ENV  # without one, there is no best checkpoint
-        folder = checkpoints / ("best" if has_env else "last")
+        is_offline = Run(checkpoints.parent).config.get("mode") == "offline"
+        folder = checkpoints / ("last" if is_offline else "best")
     if is_checkpoint or not folder.exists():
         there = checkpoint_names(folder.parent)
         raise UsageError(f"load_weights: no '{folder.name}' in {folder.parent}; {there}", CHECKPOINT)
@@ -55,13 +57,13 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
     folder = Path(config.load_weights)
     trained = Run(folder.parent.parent).config
     algo, env = trained.get("algo.name"), trained.get("env.id")
-    if algo not in (None, config.algo.name):
+    if algo is not None and not is_related(algo, config.algo.name):
         line = f"load_weights: {folder} is of algo={algo}, and this run has algo={config.algo.name}"
         raise UsageError(line, CHECKPOINT)
     is_other_env = env not in (None, NO_ENV, config.env.id)
     try:
-        params, _ = load_model(folder)
-        make_policy(config, spec, 0).load(params)
+        weights = load_weights(folder)
+        make_policy(config, spec, 0).load(weights.policy)
     except CheckpointError as error:
         raise UsageError(f"load_weights: {error}", CHECKPOINT) from error
     except ValueError as error:
@@ -70,3 +72,24 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"load_weights: {folder}{other}: {error}; {advice}", CHECKPOINT) from error
     if is_other_env:
         tell(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too")
+    if weights.networks and (why := misfit(config, spec, weights.networks)):
+        tell(f"warning: load_weights: {why}; only the policy is loaded, and critics start anew")
+
+
+def is_related(one: str, other: str) -> bool:
+    """Return whether two algorithms are the same, or one extends the other, as CQL extends SAC."""
+    if one == other:
+        return True
+    try:
+        first, second = (load_algorithm(name).Algorithm for name in (one, other))
+    except NotFound:
+        return False
+    return issubclass(first, second) or issubclass(second, first)
+
+
+def misfit(config: Config, spec: EnvSpec, networks: State) -> str | None:
+    """Return why the networks of another run do not fit the algorithm of this run, or None."""
+    from drl_cli.runtime.factories import make_trainer  # slow: imports torch
+    from drl_cli.runtime.trial import single_trainer
+
+    return make_trainer(single_trainer(config, threads=1), spec, "cpu", 0).load_networks(networks)

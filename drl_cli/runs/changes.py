@@ -15,6 +15,7 @@ FREE = (
     *("mode", "device", "total_env_steps", "total_updates", "data", "stop", "output_dir", *DESCRIBING),
     *(
         "worker.num",
+        "worker.max_num",
         "worker.proxies",
         "worker.envs",
         "worker.block_rows",

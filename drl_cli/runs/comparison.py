@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from drl_cli.data.dataset import normalised
 from drl_cli.optim.schedules import UNIT_TEXTS
 from drl_cli.runs.curve import Axis, JointCurve, join
 from drl_cli.runs.groups import Group, seed_of, without_repeats
@@ -40,6 +41,12 @@ class Comparison:
     num_reached: int
     steps_to: float  # until the threshold is reached, median over the runs; infinite if most runs miss it
     seconds_to: float
+
+    @property
+    def score(self) -> float | None:
+        """The normalised score of `final`, or None if the runs do not have the same `data.reference`."""
+        reference = self.group.common("data.reference")
+        return normalised(self.final.value, reference) if reference else None
 
     def remarks(self) -> list[str]:
         """Return a warning if runs have equal seeds, and one if an unfinished run cuts the joint curve short."""

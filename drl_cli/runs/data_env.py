@@ -5,11 +5,11 @@ import dataclasses
 from drl_cli.envs.config import NO_ENV
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
-from drl_cli.utils.hydra_grammar import is_sweep, unquoted
+from drl_cli.utils.hydra_grammar import is_sweep, listed, unquoted
 
 
 def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
-    """Replace `data=run:RUN` by the path of this run's dataset, and add the environment that a dataset names.
+    """Replace `run:RUN` in `data=` by the path of this run's dataset, and add the environment that a dataset names.
 
     A command line with an environment keeps it. Return a line if there is none.
 
@@ -17,21 +17,22 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
     UsageError if there is no such run, and DatasetError if the dataset can't be opened.
     """
     typed = typed_values(command.overrides)
-    source = unquoted(typed.get("data.source", ""))
-    is_plain = source and source != "null" and not is_sweep(source)
-    if is_plain and source.startswith("run:"):
+    value = typed.get("data.source", "")
+    sources = listed(value) if value != "null" and not is_sweep(value) else []
+    if any(source.startswith("run:") for source in sources):
         from drl_cli.runs.recorded import dataset_path  # most commands do not need it
 
-        path = dataset_path(source, unquoted(typed.get("output_dir", "outputs")))
-        overrides = [
-            arg if arg.partition("=")[0] != "data.source" else f"data.source={path}" for arg in command.overrides
-        ]
+        folder = unquoted(typed.get("output_dir", "outputs"))
+        paths = ",".join(dataset_path(source, folder) for source in sources)
+        changed = f"data.source=[{paths}]" if len(sources) > 1 else f"data.source={paths}"
+        overrides = [arg if arg.partition("=")[0] != "data.source" else changed for arg in command.overrides]
         return with_data_env(dataclasses.replace(command, overrides=overrides))
-    if not is_plain or {"env", "env.id"} & typed.keys() or command.config_file:
+    if not sources or {"env", "env.id"} & typed.keys() or command.config_file:
         return command, None
     from drl_cli.data.open import open_recording  # slow: imports gymnasium
 
-    found = open_recording(source).env
+    envs = {open_recording(source, download=typed.get("data.download") == "true").env for source in sources}
+    found = envs.pop() if len(envs) == 1 else None
     if found is not None and typed_spec((*command.overrides, f"env={found}")) is not None:
         return dataclasses.replace(command, overrides=[*command.overrides, f"env={found}"]), None
     if typed.get("mode") != "offline":

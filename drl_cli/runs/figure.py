@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -32,8 +33,10 @@ LINE_LENGTH, COLUMN_LENGTH = 110, 130
 """Maximum number of characters in a line of a label, and in a line of the legend with all its columns."""
 
 
-def make_figure(comparisons: Sequence[Comparison]) -> Figure:
+def make_figure(comparisons: Sequence[Comparison], lines: Mapping[str, float] = MappingProxyType({})) -> Figure:
     """Return the figure with two plots for each environment.
+
+    Every plot has a horizontal dashed line with its name for each return in `lines`.
 
     Lines show the interquartile mean over seeds, bands show its 95% interval, and faint lines show single runs. A line
     is thin where the last return of a finished run is repeated. A line with only one point is drawn as a marker, and
@@ -46,13 +49,14 @@ def make_figure(comparisons: Sequence[Comparison]) -> Figure:
         has_marks = len(labels) > len(COLORS)
         legend = [*_group_handles(labels, comparisons, has_marks), *_other_handles(comparisons)]
         columns = max(1, min(3, COLUMN_LENGTH // (8 + max(len(line) for each in legend for line in _lines(each)))))
-        lines = sum(len(_lines(each)) for each in legend) / columns
-        figure = Figure(figsize=(10, 3.6 * len(envs) + 0.6 + 0.2 * lines), layout="constrained")
+        height = sum(len(_lines(each)) for each in legend) / columns
+        figure = Figure(figsize=(10, 3.6 * len(envs) + 0.6 + 0.2 * height), layout="constrained")
         grid = figure.subplots(len(envs), 2, sharey="row", squeeze=False)
         for env, row in zip(envs, grid, strict=True):
             shown = {labels.index(one.group.label): one for one in comparisons if one.group.env == env}
             for axis, plot in zip(AXES, row, strict=True):
                 _draw_axis(plot, shown, axis, has_marks)
+                _draw_lines(plot, lines)
             row[0].set_ylabel(f"{env}\nevaluation return")
         figure.suptitle("\n".join(textwrap.wrap(_title(envs, comparisons), LINE_LENGTH)), fontsize=10)
         figure.legend(handles=legend, loc="outside lower center", ncols=columns, frameon=False)
@@ -77,6 +81,13 @@ def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis, has
     if not unit:
         plot.xaxis.set_major_formatter(EngFormatter(sep=""))
     plot.grid(alpha=0.2)
+
+
+def _draw_lines(plot: Any, lines: Mapping[str, float]) -> None:
+    for name, value in lines.items():
+        plot.axhline(value, color="0.3", lw=0.6, ls=GOAL)
+        place = {"xycoords": ("axes fraction", "data"), "xytext": (2, 1), "textcoords": "offset points"}
+        plot.annotate(name, (0, value), **place, fontsize=7, color="0.3")
 
 
 def _draw_curve(plot: Any, curve: JointCurve, size: float, i: int, has_marks: bool) -> None:

@@ -110,6 +110,16 @@ class Run:
         """The mean return of the last evaluation, or None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
 
+    @property
+    def score(self) -> float | None:
+        """The normalised score of `final`, or None without reference returns (`data.reference`)."""
+        reference = self.config.get("data.reference")
+        if not reference or self.final is None:
+            return None
+        from drl_cli.data.dataset import normalised  # most commands do not need it
+
+        return normalised(self.final, reference)
+
 
 def read_keys(text: str) -> dict[str, Any]:
     """Return the values of a config.yaml by dotted key. Raise YAMLError if it is damaged.

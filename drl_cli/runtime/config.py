@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
@@ -107,9 +107,35 @@ class Config:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers. `settings/fill.py` has already replaced `worker.num=null`."""
-        assert self.worker.num is not None
+        """The number of workers at the start. `settings/fill.py` has already replaced null and auto."""
+        assert isinstance(self.worker.num, int)
         return self.worker.num
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether workers come and go with the nodes of a cluster. `settings/fill.py` sets `max_num` only then."""
+        return self.worker.max_num is not None
+
+    @property
+    def as_asked(self) -> "Config":
+        """The config with worker.num=auto if workers come and go, so that a resumed run asks its own cluster."""
+        worker = replace(self.worker, num="auto", proxies="auto") if self.is_elastic else self.worker
+        return replace(self, worker=worker)
+
+    @property
+    def most_workers(self) -> int:
+        """The maximum number of workers at one time."""
+        return self.worker.max_num or self.num_workers
+
+    @property
+    def most_per_node(self) -> int:
+        """The maximum number of workers of one node, whose merged block has to fit into a shard or into the queue."""
+        rows, steps = self.rows_per_collect, self.algo.n_step * self.worker.envs
+        if self.is_on_policy:
+            room = self.replay.batches_ahead(self.versions_per_batch) * self.trainer.batch_size
+        else:
+            room = self.replay.num_rows // self.num_shards - steps
+        return max(1, room // rows)
 
     @property
     def num_threads(self) -> int:
@@ -121,10 +147,6 @@ class Config:
     def num_proxies(self) -> int:
         """The number of worker proxies, or 0 without proxies. On a cluster, `settings/fill.py` has replaced `auto`."""
         return 0 if self.worker.proxies == "auto" else self.worker.proxies
-
-    @property
-    def workers_per_proxy(self) -> int:
-        return self.num_workers // self.num_proxies
 
     @property
     def incarnations_per_proxy(self) -> int:
@@ -202,8 +224,9 @@ class Config:
     @property
     def load(self) -> Load:
         """What this config asks of its replay table. A block comes from a worker, or from a proxy for its workers."""
-        collected = self.num_workers * self.rows_per_collect
-        block_rows, is_async = collected // max(1, self.num_proxies or self.num_workers), self.mode == "async"
+        collected, is_async = self.num_workers * self.rows_per_collect, self.mode == "async"
+        members = self.num_workers if self.is_elastic else self.num_proxies or self.num_workers
+        block_rows = collected // max(1, members)  # with is_elastic, `most_per_node` limits the blocks of proxies
         size, versions = self.trainer.batch_size, self.versions_per_batch
         return Load(self.total_env_steps, size, block_rows, collected, is_async, versions)
 
@@ -244,7 +267,7 @@ class Config:
         """The maximum number of inserted transitions. Every worker's last block may end after total_env_steps."""
         if self.is_offline:
             return self.replay.num_transitions
-        return self.total_env_steps + self.num_workers * self.rows_per_collect
+        return self.total_env_steps + self.most_workers * self.rows_per_collect
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
         """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""

@@ -1,5 +1,6 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +11,19 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
 from drl_cli.data.best import BestEpisodes
 from drl_cli.data.dataset import Dataset
-from drl_cli.data.open import open_dataset
+from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.base import Table
+from drl_cli.replay.fifo_config import LEAST_AUTO
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.mixed import MixedTable
 from drl_cli.replay.windows import WindowTable
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import Weights
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.rate_limiter import (
     REUSE,
@@ -36,7 +39,7 @@ from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
-from drl_cli.types import Array, EnvSpec
+from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
 from drl_cli.utils.seeding import generator, integers
@@ -97,8 +100,8 @@ def with_whole_table(config: Config, dataset: Dataset) -> Config:
     return replace(config, replay=replace(config.replay, capacity=capacity, shards=1, **first))
 
 
-def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
-    """Create a trainer on its device. All trainers start from the same seed, or from the parameter vector `weights`."""
+def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Weights | None = None) -> Trainer:
+    """Create a trainer on its device. All trainers start from the same seed, or from the `weights` of another run."""
     torch.set_num_threads(config.num_threads)
     torch.set_float32_matmul_precision("highest")
     (seed,) = integers(config.seed, "trainer", 1)
@@ -126,18 +129,26 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         config.batch_stackings(spec),
     )
     if weights is not None:
-        trainer.load_policy(weights)
+        trainer.load_policy(weights.policy)
+        if weights.networks:
+            trainer.load_networks(weights.networks)  # if they do not fit, check_weights has said so before the start
     return trainer
 
 
 def make_when(config: Config, device: torch.device) -> When | None:
-    """Return when whole updates are compiled. None: never, as for several trainers and GPUs."""
-    choice = config.trainer.compile
-    if choice in (False, "replay") or config.trainer.num > 1 or device.type != "cpu":
+    """Return when whole updates are compiled. None: never, as on GPUs.
+
+    Several trainers have to record and compile the same updates. They have no common clock for `auto` in async, and
+    minibatches of rollouts may have other sizes in each trainer.
+    """
+    choice, is_alone = config.trainer.compile, config.trainer.num == 1
+    if choice in (False, "replay") or device.type != "cpu" or (config.is_on_policy and not is_alone):
         return None
     if config.is_repeatable:  # decided by facts that repeat, because the compiled program rounds in another way
         return When("before") if choice is True or config.planned_updates >= WORTH_A_WAIT else None
-    return When("beside") if choice is True else When("beside", PaysOff(config.planned_updates))
+    if choice is True:
+        return When("beside")
+    return When("beside", PaysOff(config.planned_updates)) if is_alone else None
 
 
 def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:
@@ -154,9 +165,25 @@ def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:
     if config.is_on_policy:
         ahead = config.replay.batches_ahead(config.versions_per_batch)
         return QueueLimiter(config.trainer.batch_size, ahead, free=is_free, times=config.replay.servings)
-    in_flight = config.num_workers * config.rows_per_collect
-    band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
+    band = make_band(config, [config.num_workers])
     return RateLimiter(pace.sample_insert_ratio, config.min_inserts, band, free=is_free)
+
+
+def make_band(config: Config, shares: Sequence[int]) -> float:
+    """Return the width of the band for members with these numbers of workers."""
+    pace, rows = config.orchestrator, config.rows_per_collect
+    if pace.band is not None:  # still wide enough for a larger proxy, which may have joined
+        return max(pace.band, required_band(pace.sample_insert_ratio, max(shares) * rows, config.updates_per_call))
+    return 2 * required_band(pace.sample_insert_ratio, sum(shares) * rows, 2 * config.updates_per_call)
+
+
+def adapt(limiter: Limiter, config: Config, shares: Sequence[int]) -> None:
+    """Fit a limiter to proxies with these numbers of workers: no worker waits, and none runs further ahead."""
+    if isinstance(limiter, RateLimiter):
+        limiter.band = make_band(config, shares)
+    elif isinstance(limiter, QueueLimiter):
+        batches = -(-sum(shares) * config.rows_per_collect // config.trainer.batch_size)
+        limiter.ahead = min(max(LEAST_AUTO, batches), config.replay.batches_ahead(config.versions_per_batch))
 
 
 def make_read_limiter(config: Config, dataset: Dataset) -> ReadLimiter:
@@ -177,8 +204,9 @@ def opened(config: Config, is_checked: bool = True) -> Dataset | None:
 
     An algorithm with the option `top` gets only this share of the episodes, those with the largest returns.
     """
-    if config.data.source is None:
+    if not config.data.sources:
         return None
-    dataset = open_dataset(config.data.source, config.env if config.has_env else None, is_checked=is_checked)
+    data, env = config.data, config.env if config.has_env else None
+    dataset = open_datasets(data.sources, env, is_checked=is_checked, download=data.download)
     algo = config.algo
     return BestEpisodes(dataset, algo.top) if hasattr(algo, "top") and algo.top < 1.0 else dataset

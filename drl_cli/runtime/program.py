@@ -9,7 +9,7 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from drl_cli.data.dataset import Dataset
@@ -21,12 +21,14 @@ from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.factories import make_limiter, make_replay, make_trainer, opened
-from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
+from drl_cli.runtime.files.checkpoint import load_weights
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
+from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.parameter_server import ParameterServer
@@ -52,11 +54,13 @@ def build(
     ray: RayRuntime | None,
     incarnation: int = 0,
     health: Callable[[], str | None] = lambda: None,
+    offers: Callable[[], Sequence[Node]] = tuple,
 ) -> Orchestrator:
     """Create every role in the process that the mode requires, connect the roles, and return the orchestrator.
 
     Without `ray`, all roles run in this process. The workers of a resumed run start with a higher `incarnation`.
-    `health` returns which process of Ray has died, or None.
+    `health` returns which process of Ray has died, or None. `offers` returns the nodes that can run workers now; it is
+    used if workers come and go with the nodes.
     """
     local = LocalRuntime()
     learning_place: Runtime = ray if ray and config.mode == "async" else local
@@ -65,7 +69,18 @@ def build(
 
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)
-    pool = make_pool(config, spec, worker_place, incarnation) if dataset is None else make_reader(config, spec, dataset)
+    seats, limiter = make_seats(config, worker_place), make_limiter(config, dataset)
+    if dataset is None:
+        pool = make_pool(config, spec, worker_place, seats, incarnation)
+    else:
+        pool = make_reader(config, spec, dataset)
+
+    def on_change(shares: Sequence[int]) -> None:
+        adapt(limiter, config, shares)
+        progress.workers, progress.members = sum(shares), len(shares)
+
+    watch = NodeWatch(config, pool, seats, offers, on_change, progress.usage.forget)
+    watch.look()
     modules = config.outside_modules
     shards = [
         learning_place.spawn(f"replay {i}", make_replay, config, spec, i, modules=modules)
@@ -94,7 +109,7 @@ def build(
     restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
     manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s, evaluates=config.has_env)
     edges = Edges(pool, replay, trainers, server, manage, share=worker_place.put)
-    return Orchestrator(config, edges, make_limiter(config, dataset), progress, console, folder, health)
+    return Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
@@ -102,7 +117,7 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     num = config.trainer.num
     gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
-    weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
+    weights = load_weights(Path(config.load_weights)) if config.load_weights else None
     args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
         [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
@@ -115,54 +130,72 @@ def make_reader(config: Config, spec: EnvSpec, dataset: Dataset) -> WorkerPool:
     def spawn(index: int, incarnation: int) -> Handle[Reader]:
         return LocalRuntime().spawn(f"reader {index}", Reader, config, spec, dataset)
 
-    return WorkerPool("reader", 1, spawn, config.worker.max_restarts, timeout_s=math.inf)
+    return WorkerPool("reader", range(1), spawn, config.worker.max_restarts, timeout_s=math.inf)
 
 
-def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:
-    """Create the pool of all workers, or of the proxies and their workers. All start at `incarnation` or above."""
+def make_seats(config: Config, runtime: Runtime) -> dict[int, Seat]:
+    """Return the nodes and workers of the proxies that a run begins with: none if proxies join with their nodes."""
+    if config.is_elastic or not config.num_proxies:
+        return {}
+    num, share = config.num_proxies, config.num_workers // config.num_proxies
+    return {i: Seat(_node(runtime, i, num), range(i * share, (i + 1) * share)) for i in range(num)}
+
+
+def make_pool(
+    config: Config, spec: EnvSpec, runtime: Runtime, seats: Mapping[int, Seat], incarnation: int = 0
+) -> WorkerPool:
+    """Create the pool of all workers, or of the proxies in these seats. All start at `incarnation` or above."""
     if not config.num_proxies:
         return make_workers(config, spec, runtime, range(config.num_workers), incarnation)
 
     def spawn_proxy(index: int, incarnation: int) -> Handle[WorkerProxy]:
-        node = _node(runtime, index, config.num_proxies)
-        return runtime.spawn(f"proxy {index}", make_proxy, config, spec, runtime, index, incarnation, node=node)
+        seat = seats[index]
+        args = (config, spec, runtime, seat.workers, incarnation)
+        return runtime.spawn(f"proxy {index}", make_proxy, *args, node=seat.node)
 
-    return WorkerPool(
+    pool = WorkerPool(
         "proxy",
-        config.num_proxies,
+        (),
         spawn_proxy,
         config.worker.max_restarts,
-        share=config.workers_per_proxy,
         timeout_s=2 * PATIENCE * config.worker.step_timeout_s + START_S,  # a proxy may first replace a worker
         incarnation=-(-incarnation // config.incarnations_per_proxy),
+        node_of=lambda index: seats[index].node,
     )
+    for index, seat in seats.items():
+        pool.join(index, len(seat.workers))
+    return pool
 
 
-def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
+def make_proxy(
+    config: Config, spec: EnvSpec, runtime: Runtime, workers: Sequence[int], incarnation: int
+) -> WorkerProxy:
     """Create a proxy and its workers. A restarted proxy starts its workers with higher incarnations than before."""
-    first = index * config.workers_per_proxy
-    workers = range(first, first + config.workers_per_proxy)
     pool = make_workers(config, spec, runtime, workers, incarnation * config.incarnations_per_proxy)
     return WorkerProxy(pool, runtime, config.orchestrator.gather_window_s if config.mode == "async" else None)
 
 
-def make_workers(config: Config, spec: EnvSpec, runtime: Runtime, indices: range, incarnation: int) -> WorkerPool:
+def make_workers(
+    config: Config, spec: EnvSpec, runtime: Runtime, indices: Sequence[int], incarnation: int
+) -> WorkerPool:
     """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 
+    def node_of(index: int) -> str | None:
+        return None if config.num_proxies else _node(runtime, index, config.num_workers)
+
     def spawn(index: int, incarnation: int) -> Handle[Worker]:
-        node = None if config.num_proxies else _node(runtime, index, config.num_workers)
         args, modules = (config, spec, index, incarnation), config.outside_modules
-        return runtime.spawn(f"worker {index}", Worker, *args, node=node, modules=modules)
+        return runtime.spawn(f"worker {index}", Worker, *args, node=node_of(index), modules=modules)
 
     return WorkerPool(
         "worker",
-        len(indices),
+        indices,
         spawn,
         config.worker.max_restarts,
-        first=indices.start,
         fetch=config.worker.fetch,
         timeout_s=PATIENCE * config.worker.step_timeout_s,
         incarnation=incarnation,
+        node_of=node_of,
     )
 
 

@@ -74,8 +74,11 @@ def run(
                     console.awaits("Ray")
             ray = _runtime(session, config, folder, signals) if session else None
             health = session.lost if session else lambda: None
+            offers = session.offers if isinstance(session, Cluster) else tuple
             first = first_incarnation(checkpoint)
-            orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
+            orchestrator = build(
+                config, spec, folder, progress, console, ray=ray, incarnation=first, health=health, offers=offers
+            )
             console.awaits("the trainer and the dataset" if config.is_offline else "the trainer and the workers")
             if isinstance(session, RaySession):
                 session.start()  # mode=single starts Ray only now, because an earlier start would slow down `build`

@@ -12,10 +12,22 @@ Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, fl
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The dataset to learn from, and the share of each batch that comes from it if there are workers, too."""
+    """The datasets to learn from, and the share of each batch that comes from them if there are workers, too."""
 
-    source: str | None
+    source: str | tuple[str, ...] | None
     share: Annotated[float, Range(above=0, below=1)]
+    download: bool
+    reference: tuple[float, ...] | None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The name of each dataset."""
+        return (self.source,) if isinstance(self.source, str) else self.source or ()
+
+    @property
+    def text(self) -> str:
+        """The source as the user types it."""
+        return self.source if isinstance(self.source, str) else f"[{','.join(self.sources)}]"
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,8 @@ class OrchestratorConfig:
 class WorkerConfig:
     """The workers: their number, environments, block size, exploration and restarts."""
 
-    num: Count | None
+    num: Count | Literal["auto"] | None
+    max_num: Count | None
     proxies: Natural | Literal["auto"]
     envs: Count
     block_rows: Count | None
@@ -53,6 +66,11 @@ class WorkerConfig:
     exploration: Exploration
     step_timeout_s: Positive
     max_restarts: Natural
+
+    @property
+    def known_num(self) -> int:
+        """The number of workers, or 1 while it is null or auto."""
+        return self.num if isinstance(self.num, int) else 1
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def try_policy(config: Config, spec: EnvSpec, policy: Policy, scheduled: Mapping
     Exceptions of the policy are passed on. Raise NotImplementedError if `act` lacks a column.
     """
     worker, last = config.worker, PreviousStep.none(spec, config.worker.envs)
-    policy.explore(worker_values(worker.exploration, scheduled, 0, worker.num or 1, worker.envs))
+    policy.explore(worker_values(worker.exploration, scheduled, 0, worker.known_num, worker.envs))
     obs = [random_obs(spec.obs, worker.envs, np.random.default_rng(0)) for _ in range(2)]
     columns, _ = policy.act(obs[0], last), policy.greedy(obs[1], last)
     needed = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 from drl_cli.errors import UsageError
 from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
-from drl_cli.utils.hydra_grammar import PROSE, unquoted
+from drl_cli.utils.hydra_grammar import PROSE, listed, unquoted
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
 VALUE_FLAGS = {
@@ -99,12 +99,18 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     return [_for_hydra(arg) for arg in overrides if not arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
 
 
+def _quoted(text: str) -> str:
+    return "'{}'".format(text.replace("'", r"\'"))
+
+
 def _for_hydra(arg: str) -> str:
     key, equals, value = arg.lstrip("+").partition("=")
     if key in groups():
         return f"+{key}={value}" if equals and key not in defaults() else arg
     if key in PROSE and value not in ("", "null") and unquoted(value) == value:
-        value = "'{}'".format(value.replace("'", r"\'"))
+        value = _quoted(value)
+    elif key == "data.source" and value.startswith("["):
+        value = f"[{','.join(map(_quoted, listed(value)))}]"
     elif key in TEXTS and value not in ("", "null") and not set("'\"$,") & set(value):
         value = f"'{value}'"
     return f"++{key}={value}" if equals and not key.startswith("~") else arg

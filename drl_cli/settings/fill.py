@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 
+from drl_cli.replay.base import Load
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
+from drl_cli.runtime.sections import WorkerConfig
 from drl_cli.settings.env_names import typed_values
 from drl_cli.utils.cores import num_cores
 
@@ -13,6 +15,8 @@ THREAD_PRODUCT = 2**26
 """A trainer gets one thread per this number of multiplications, which take one core about 1.5 ms."""
 WARM_UP_SHARE = 10
 """A shortened warm-up takes 1 / WARM_UP_SHARE of total_env_steps, and at least one batch."""
+MAX_WORKERS = 64
+"""The maximum number of workers with worker.num=auto if worker.max_num is null."""
 INSERTS, RANDOM = "orchestrator.min_inserts", "worker.random_steps"
 
 
@@ -21,18 +25,46 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
 
     These are the numbers of workers, proxies and threads, and the bound on the age of a queue's rows.
     """
-    single, proxies, num = config.is_one_process, config.worker.proxies, config.worker.num
-    if proxies == "auto":
-        proxies = 0 if single else len(nodes)
-    if num is None:
-        cpus = int(sum(node.cpus for node in nodes)) if nodes else num_cores()
-        share = max(1, proxies)
-        num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # equal for all proxies
-    config = dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num, proxies=proxies))
-    config = dataclasses.replace(config, replay=config.replay.filled(config.load))
+    worker = _elastic(config, nodes) if follows_nodes(config) and nodes else _constant(config, nodes)
+    config = dataclasses.replace(config, worker=worker)
+    config = dataclasses.replace(config, replay=config.replay.filled(_largest_load(config)))
     if config.trainer.threads != "auto":
         return config
     return dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, threads=num_threads(config)))
+
+
+def follows_nodes(config: Config) -> bool:
+    """Return whether this config, before `fill`, has workers that come and go with the nodes of a cluster."""
+    return config.worker.num == "auto" and config.mode == "async" and config.ray.address is not None
+
+
+def _constant(config: Config, nodes: Sequence[Node]) -> WorkerConfig:
+    """Return the workers of a run that keeps their number. Proxies get equal numbers of workers."""
+    single, proxies, num = config.is_one_process, config.worker.proxies, config.worker.num
+    if proxies == "auto":
+        proxies = 0 if single else len(nodes)
+    if not isinstance(num, int):
+        cpus = int(sum(node.cpus for node in nodes)) if nodes else num_cores()
+        most = config.worker.max_num or MAX_WORKERS if num == "auto" else cpus
+        share = max(1, proxies)
+        num = max(share, (1 if single else min(most, cpus - config.trainer.num)) // share * share)  # equal for proxies
+    return dataclasses.replace(config.worker, num=num, proxies=proxies, max_num=None)
+
+
+def _elastic(config: Config, nodes: Sequence[Node]) -> WorkerConfig:
+    """Return the workers at the start of a run whose workers come and go with the nodes."""
+    most = config.worker.max_num or MAX_WORKERS
+    offered = sum(node.num_workers(config.trainer.num) for node in nodes)
+    return dataclasses.replace(config.worker, num=min(most, offered), proxies=len(nodes), max_num=most)
+
+
+def _largest_load(config: Config) -> Load:
+    """Return the load of a replay table with all workers that may join, as far as half of a queue has room for them."""
+    if not (config.is_elastic and config.is_on_policy):
+        return config.load
+    assert config.replay.capacity is not None
+    most = min(config.most_workers * config.rows_per_collect, config.replay.capacity // 2)
+    return config.load._replace(collected=max(config.load.collected, most))
 
 
 def num_threads(config: Config) -> int:

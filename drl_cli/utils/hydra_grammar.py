@@ -30,6 +30,12 @@ def parts(value: str) -> list[str]:
     return found
 
 
+def listed(value: str) -> list[str]:
+    """Return the texts of a list, `[a,b]`, or of a value that is no list, this value alone."""
+    items = parts(value[1:-1]) if value[:1] == "[" and value[-1:] == "]" else [value]
+    return [unquoted(item.strip()) for item in items if item.strip()]
+
+
 def is_sweep(value: str) -> bool:
     """Return whether a value stands for several values."""
     return len(parts(value)) > 1 or FUNCTION.fullmatch(value) is not None

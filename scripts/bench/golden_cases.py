@@ -128,6 +128,8 @@ def tuned_set(case: str) -> str | None:
     words = dict(word.split("=", 1) for word in case.split())
     family = "mujoco" if words["env"].endswith("-v5") else None
     names = [words.get("tuned"), f"{words['algo']}-{words['env']}", family and f"{words['algo']}-{family}"]
+    if words.get("tuned") == "none":
+        return None
     return next((name for name in names if name and option_file("tuned", name) is not None), None)
 
 

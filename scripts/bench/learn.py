@@ -11,6 +11,9 @@ stable-baselines3 with the same settings (sb3.py) and needs --peers.
 
 conf/auto.json has the results from which algo=auto chooses.
 
+A row with `data` learns from datasets (mode=offline, where the budget counts updates), whose commands are in
+`datasets` of learn.yaml. Missing datasets are made first, in outputs/data.
+
 A finished run moves to outputs/learned, without its checkpoints. `--draw` runs drl-compare on these runs and writes the
 pictures that learn.yaml names (`pictures`), one per environment, for environments with runs in outputs/learned.
 
@@ -22,12 +25,13 @@ fit the code: after a change on purpose, or for a new row, first call golden.py 
 import argparse
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import golden
 from alternate import peer_python
 from golden_cases import command, flat
+from learn_page import page
+from learn_rows import Current, Records, Row, dataset_path, is_offline, overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
@@ -46,53 +52,20 @@ AUTO = ROOT / "conf/auto.json"
 UNFINISHED, FINISHED = ROOT / "outputs/learn", ROOT / "outputs/learned"
 PEER = Path(__file__).with_name("sb3.py")
 
-HEAD = """# Results
-
-scripts/bench/learn.py writes this page from scripts/bench/learn.yaml and docs/results.json. Do not edit the page.
-
-The command of a row is `drl-train COMMAND mode=single seed=SEED stop.return=THRESHOLD total_env_steps=BUDGET`, without
-`mode=single` if COMMAND contains a mode, and without `stop.return` if the row has no threshold. All other values are
-the defaults of drl-train, including tuned values. Rows with `sb3` in their name are runs of stable-baselines3 with the
-values of this command.
-
-A run ends when the mean return of an evaluation reaches the threshold, or when the run has made all environment steps
-of its budget. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to
-confirm the mean. The picture below a table shows the evaluations of these runs, drawn by drl-compare. The columns are:
-
-- **row**: the name of the row in learn.yaml, the file with the settings, the budget and the seeds.
-- **command**: COMMAND, the words that select the environment and the algorithm, and further words if needed.
-- **budget**: environment steps.
-- **passed**: how many seeds reached the threshold.
-- **median return**, **quartiles**, **return per seed**: the best mean return of an evaluation. Rows without a
-  threshold show the mean of 100 greedy episodes (MuJoCo: 20) at the end of the run. If learn.yaml sets `scored_from`
-  for the row, the row shows the mean of all evaluations (100 episodes each) from this step on.
-- **median steps**, **steps per seed**: environment steps until the threshold, or the budget for rows without a
-  threshold.
-- **seconds per seed**: wall time, on a machine that other programs used too.
-- **golden values**: the identity of the golden values of the code that made the row. Golden values are the metrics of
-  the first updates of the row's command (scripts/bench/golden.py and golden.json). `old` marks a result whose golden
-  values were others than those of this checkout, so that the command would now train in another way. Rows of
-  stable-baselines3 have no golden values.
-
-Golden values were introduced after the first 386 runs of drl-cli. The cases of these runs were repeated with the code
-of each run or, for 53 runs whose code is in no commit, with the code of the commit that recorded the result.
-"""
-
-COLUMNS = """\
-| row | command | threshold | budget | passed | median return | quartiles | return per seed | median steps | \
-steps per seed | seconds per seed | golden values |"""
-
 COMPOSING = threading.Lock()  # Hydra has one state for all threads
-Row = dict[str, Any]
-Records = dict[str, dict[str, Row]]  # row -> seed -> record
-Current = dict[str, str | None]  # row -> identity of its golden values
 
 
-def overrides(row: Row, common: list[str]) -> list[str]:
-    own = list(flat(row["overrides"]))
-    keys = {one.partition("=")[0] for one in own}
-    shared = [one for one in common if one.partition("=")[0] not in keys]
-    return [f"env={row['env']}", f"algo={row['algo']}", *shared, f"total_env_steps={row['budget']}", *own]
+def make_datasets(rows: Iterable[Row], commands: dict[str, list[str]]) -> None:
+    """Run the commands of the rows' datasets that are missing. A command that several datasets share runs once."""
+    made = set[str]()
+    for name in dict.fromkeys(name for row in rows for name in row.get("data", ())):
+        if not (ROOT / dataset_path(name)).exists():
+            for line in commands[name]:
+                tool, *words = line.split()
+                if line not in made:
+                    run([sys.executable, "-m", f"drl_cli.cli.{tool.removeprefix('drl-')}", *words])
+                made.add(line)
+            print(dataset_path(name), flush=True)
 
 
 def identities(rows: dict[str, Row], values: golden.Golden) -> Current:
@@ -142,15 +115,21 @@ def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> 
     if piece < float("inf"):
         values.append(f"stop.wall_s={60 * piece}")
     run([sys.executable, "-m", "drl_cli.cli.train", *values])
+    return result(row, folder)
+
+
+def result(row: Row, folder: Path) -> Row | None:
+    """Return the record of the run in the folder, or None if it is not finished."""
     summary = json.loads(next(folder.glob("*/*/*/summary.json")).read_text())
     steps, seconds = summary["time_to_return_env_steps"], summary["time_to_return_s"]
-    if steps is None and summary["env_steps"] < row["budget"]:
+    unit = "opt_steps" if is_offline(row) else "env_steps"
+    if steps is None and summary[unit] < row["budget"]:
         return None
     if row["threshold"] is None:
         evaluations = list(csv.DictReader(next(folder.glob("*/*/*/eval.csv")).open()))
-        start = row.get("scored_from") or int(evaluations[-1]["env_steps"])
-        returns = [float(one["mean"]) for one in evaluations if int(one["env_steps"]) >= start]
-        return scored(returns, summary["env_steps"], summary["wall_s"])
+        start = row.get("scored_from") or int(evaluations[-1][unit])
+        returns = [float(one["mean"]) for one in evaluations if int(one[unit]) >= start]
+        return scored(returns, summary[unit], summary["wall_s"])
     return {"return": round(summary["best_return"], 1), "env_steps": steps, "seconds": seconds and round(seconds)}
 
 
@@ -159,14 +138,33 @@ def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float
     from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
 
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = folder / "settings.json"
+    place = place_of_peer(row, folder)
+    place.mkdir(parents=True, exist_ok=True)
     with COMPOSING:
-        settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
+        settings = to_yaml_keys(compose(overrides(row, common)))
+    (place / "settings.json").write_text(json.dumps(settings))
+    name = f"{row['algo']} of stable-baselines3"  # for drl-compare, which also reads eval.csv and run.json
+    (place / "config.yaml").write_text(yaml.safe_dump({**settings, "seed": seed, "name": name}))
+    given = (peer_python(peers), PEER, place / "settings.json", place, "--seed", seed, "--minutes", piece)
+    run([str(part) for part in given])
+    return result_of_peer(row, folder)
+
+
+def place_of_peer(row: Row, folder: Path) -> Path:
+    """Return the folder of stable-baselines3's run, which is three levels deeper, as drl-train's."""
+    return folder / row["env"] / f"{row['peer']}-{row['algo']}" / "run"
+
+
+def result_of_peer(row: Row, folder: Path) -> Row | None:
+    """Return the record of stable-baselines3's run in the folder, or None if it is not finished."""
+    place = place_of_peer(row, folder)
+    done = json.loads((place / "state.json").read_text())
     start = row.get("scored_from") or row["budget"]
-    command = [peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece, "--scored-from", start]
-    done = json.loads(run([str(part) for part in command]).splitlines()[-1])
-    return None if done["env_steps"] < row["budget"] else scored(done["returns"], done["env_steps"], done["seconds"])
+    returns = [one["mean"] for one in done["evaluations"] if one["env_steps"] >= start]
+    if done["env_steps"] < row["budget"]:
+        return None
+    (place / "run.json").write_text(json.dumps({"status": "done"}))
+    return scored(returns, done["env_steps"], done["seconds"])
 
 
 def scored(returns: list[float], env_steps: int, seconds: float) -> Row:
@@ -192,36 +190,19 @@ def keep(folder: Path, name: str, seed: int) -> None:
         shutil.rmtree(checkpoints)
 
 
-def draw(pictures: dict[str, str]) -> None:
-    """Draw the picture of each environment that has finished runs."""
+def draw(pictures: dict[str, str], lines: dict[str, list[str]]) -> None:
+    """Draw the picture of each environment that has finished runs. `lines` is drl-compare's option, by environment."""
     for env, file in pictures.items():
         runs = FINISHED / "*/*" / env / "*/*"
         if any(FINISHED.glob(f"*/*/{env}/*/*/run.json")):
-            words = [f"runs=[{runs}]", f"png={PAGE.parent / file}", "csv=null"]
+            words = [
+                f"runs=[{runs}]",
+                f"png={PAGE.parent / file}",
+                "csv=null",
+                f"lines=[{','.join(lines.get(env, []))}]",
+            ]
             run([sys.executable, "-m", "drl_cli.cli.compare", *words])
             print(file, flush=True)
-
-
-def page(rows: dict[str, Row], records: Records, current: Current, table: dict[str, dict[str, str]]) -> str:
-    """Return the text of docs/results.md: one table per environment.
-
-    `table["published"]` has a text with published results for some environments, and `table["pictures"]` a picture.
-    Both are below the environment's table.
-    """
-    published, pictures = table.get("published", {}), table.get("pictures", {})
-    tables: dict[str, list[str]] = {}
-    for name, row in rows.items():
-        runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
-        made = [run for run in runs if run is not None]
-        if made:
-            tables.setdefault(row["env"], []).append(line(name, row, made, current[name]))
-    lines = [HEAD.rstrip()]
-    for env, made in tables.items():
-        short = env.rpartition(":")[2]
-        lines += ["", f"## {short}", "", COLUMNS, "|---" * 12 + "|", *made]
-        lines += ["", f"Published: {published[env]}"] if env in published else []
-        lines += ["", f"![Learning curves on {short}]({pictures[env]})"] if env in pictures else []
-    return "\n".join(lines + side_by_side(rows, records, current)) + "\n"
 
 
 def auto(rows: dict[str, Row], records: Records) -> str:
@@ -242,7 +223,7 @@ def auto(rows: dict[str, Row], records: Records) -> str:
         has_mode = any(word.startswith("mode=") for word in words)
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
-        if row["threshold"] is None and row["env"] in has_threshold:
+        if "data" in row or (row["threshold"] is None and row["env"] in has_threshold):
             continue
         is_passed = row["threshold"] is None or all(
             run["return"] >= row["threshold"] and run["env_steps"] is not None for run in made
@@ -256,65 +237,6 @@ def auto(rows: dict[str, Row], records: Records) -> str:
     known = {(result["env"], result["algo"]) for result in plain}
     found = plain + [result for result in with_mode if (result["env"], result["algo"]) not in known]
     return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
-
-
-def side_by_side(rows: dict[str, Row], records: Records, current: Current) -> list[str]:
-    """Return a table of medians for environments that drl-cli and a peer played with the same budget, or no lines.
-
-    Old records are left out, because they may have been scored differently.
-    """
-    games: dict[tuple[str, int], dict[str, str]] = {}
-    with_peers: set[tuple[str, int]] = set()
-    for name, row in rows.items():
-        runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
-        returns = [run["return"] for run in runs if run and run["golden"] == current[name]]
-        if row["threshold"] is None and returns:
-            who = f"{row.get('peer', '')} {row['algo']}".strip()
-            game, seeds = (row["env"], row["budget"]), f" ({len(returns)} of {len(row['seeds'])} seeds)"
-            cell = f"{np.median(returns):.1f}{seeds if len(returns) < len(row['seeds']) else ''}"
-            games.setdefault(game, {}).setdefault(who, cell)
-            if "peer" in row:
-                with_peers.add(game)
-    if not with_peers:
-        return []
-    sides = list(dict.fromkeys(who for game, made in games.items() if game in with_peers for who in made))
-    lines = [
-        "",
-        "## Side by side",
-        "",
-        "The table shows median returns of the rows above, except those marked `old`. All rows of an environment have",
-        "the same torso, width, batch size, replay and number of updates.",
-        "",
-    ]
-    lines += [f"| environment | env steps | {' | '.join(sides)} |", "|---" * (len(sides) + 2) + "|"]
-    for game, made in games.items():
-        if game in with_peers:
-            lines.append(f"| {game[0]} | {game[1]:,} | {' | '.join(made.get(who, '-') for who in sides)} |")
-    return lines
-
-
-def line(name: str, row: Row, runs: list[Row], current: str | None) -> str:
-    returns = [run["return"] for run in runs]
-    low, median, high = np.percentile(returns, [25, 50, 75])
-    steps = [run["env_steps"] for run in runs]
-    passed = sum(step is not None for step in steps)
-    middle = sorted(float("inf") if step is None else step for step in steps)[len(steps) // 2]
-    reached = f"over {row['budget']:,}" if middle == float("inf") else f"{middle:,}"
-    made = {run["golden"] for run in runs} - {None}
-    marks = [mark if mark == current else f"{mark} old" for mark in sorted(made)]
-    words = [f"env={row['env']}", f"algo={row['algo']}", *flat(row["overrides"])]
-    cells = [
-        name,
-        f"`{' '.join(words)}`",
-        "-" if row["threshold"] is None else f"{row['threshold']}",
-        f"{row['budget']:,}",
-        "-" if row["threshold"] is None else f"{passed} of {len(row['seeds'])}",
-        *(f"{median:.1f}", f"{low:.1f} to {high:.1f}", " / ".join(f"{one:.1f}" for one in returns)),
-        *(reached, " / ".join("-" if step is None else f"{step:,}" for step in steps)),
-        " / ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),
-        ", ".join(marks) or "-",
-    ]
-    return f"| {' | '.join(cells)} |"
 
 
 def write_page() -> None:
@@ -334,9 +256,11 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers (requirements.txt)")
     parser.add_argument("--draw", action="store_true", help="draw the pictures from outputs/learned, and run nothing")
     args = parser.parse_args()
+    args.peers = args.peers and args.peers.absolute()
+    os.chdir(ROOT)
     table = yaml.safe_load(TABLE.read_text())
     if args.draw:
-        draw(table.get("pictures", {}))
+        draw(table.get("pictures", {}), table.get("lines", {}))
         return
     rows: dict[str, Row] = table["rows"]
     if unknown := set(args.row or ()) - set(rows):
@@ -371,6 +295,7 @@ def main() -> None:
     jobs = due(wanted, records, current, args.again)
     for name in dict.fromkeys(name for name, _ in jobs if "peer" not in rows[name]):
         check_golden(rows[name])
+    make_datasets((rows[name] for name, _ in jobs), table.get("datasets", {}))
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(make, jobs))
     write_page()

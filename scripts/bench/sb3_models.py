@@ -62,6 +62,8 @@ def model(settings: Options, seed: int) -> BaseAlgorithm:
 
 def off_policy(settings: Options) -> Options:
     algo, pace, num = settings["algo"], settings["orchestrator"], settings["worker"]["envs"]
+    updates = num * pace["sample_insert_ratio"]
+    assert updates == round(updates) > 0  # per step of all environments
     return {
         "learning_rate": algo["lr"],
         "n_steps": algo["n_step"],
@@ -69,7 +71,7 @@ def off_policy(settings: Options) -> Options:
         "learning_starts": pace["min_inserts"],
         "batch_size": settings["trainer"]["batch_size"],
         "train_freq": 1,
-        "gradient_steps": round(num * pace["sample_insert_ratio"]),
+        "gradient_steps": round(updates),
     }
 
 

@@ -5,8 +5,8 @@
     python scripts/bench/updates.py --outside --case sac   # against the algorithm as a loss, with drl_cli.api
 
 One update of drl-cli is `TrajectoryManager.sample` and `Trainer.train`. stable-baselines3 and SBX run their own
-`train()` on their own buffers. The numbers are updates per second of wall time and of processor time; other programs
-disturb processor time less.
+`train()` on their own buffers, and d3rlpy its own `update()` (offline_peers.py). The numbers are updates per second of
+wall time and of processor time; other programs disturb processor time less.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
 
-SIDES = ("ours", "outside", "sb3", "sbx")
+SIDES = ("ours", "outside", "sb3", "sbx", "d3rlpy")
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = ROOT / "tests/support"  # the folder of outside/my_sac.py, my_dqn.py and my_ppo.py
 ROWS = 100_000  # in the replay table
@@ -76,6 +76,9 @@ CASES = {
     "pqn": Case("pqn", 128, (128, 128), sides=()),
     "reppo": Case("reppo", 128, (128, 128), sides=()),
     "droq": Case("droq", 256, (256, 256), peer=(("policy_delay", 20),), sides=("sbx",)),
+    "iql": Case("iql", 256, (256, 256), sides=("d3rlpy",)),
+    "td3_bc": Case("td3_bc", 256, (256, 256), sides=("d3rlpy",)),
+    "cql": Case("cql", 256, (256, 256), sides=("d3rlpy",)),
 }
 """PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes, and
 `dqn-board` those of MinAtar's: ours plays Breakout (extra minatar), and stable-baselines3 is the only peer. TQC and
@@ -138,11 +141,17 @@ def outside(algo: str) -> str:
 
 
 def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
-    import gymnasium
-    import numpy as np
     import torch
 
     torch.set_num_threads(threads)
+    if package == "d3rlpy":
+        from offline_peers import d3rlpy_updates
+
+        update = d3rlpy_updates(case.algo, case.batch, case.hidden, ROWS)
+        return lambda: len([update() for _ in range(PER_CALL)])
+    import gymnasium
+    import numpy as np
+
     if package == "sb3":
         import sb3_contrib
         import stable_baselines3

@@ -1,5 +1,7 @@
 """Two trainers with half of the rows each equal one trainer: options that check_algorithm does not try by itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from peers import together
 from drl_cli.algos.base import Counts
 from drl_cli.testing import Case
 from drl_cli.testing.contract import check_trainers
+from drl_cli.testing.together import Together
 
 PROBES = "env=drl_cli.envs.probes"
 SMALL_IMAGE = ("+env.kwargs.size=36", "network.channels=0.25")
@@ -80,3 +83,26 @@ def test_an_update_that_is_not_finite_for_one_is_skipped_by_all(name):
         assert counts == [(1, 0), (0, 1)]
         assert (before["optimizer.count"] == 1).all()
         assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+
+
+NORMED = pytest.mark.parametrize("name", ["td3_bc", "rebrac", "fql"])
+"""Their actors' losses divide by a mean over all trainers."""
+
+
+@NORMED
+def test_losses_that_average_over_trainers_are_compiled_only_for_one(name):
+    case = case_of(name)
+    contexts = [case.context(), case.context(Together.pair()[0])]
+    assert [case.algorithm(0, replace(one, compiles=True)).context.compiles for one in contexts] == [True, False]
+
+
+class Compiled(Weighted):
+    """A case with trainer.compile=true for several trainers."""
+
+    def context(self, group=None, **options):
+        return replace(super().context(group, **options), compiles=group is not None)
+
+
+@NORMED
+def test_two_with_compile_equal_one(name):
+    check_trainers(Compiled(name, "network.hidden=[16,16]"), updates=3)

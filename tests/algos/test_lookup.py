@@ -79,7 +79,7 @@ def test_refusal_says_why(monkeypatch):
     assert refusal("dqn", DISCRETE, "async", "uniform") is None
     line = refusal("dqn", BOX, "async", "uniform")
     names = "a2c, appo, awac, cal_ql, cql, crossq, d4pg, ddpg, droq, fql, impala, iql, mpo, mrq, ppo, rebrac, "
-    names += "redq, reinforce, reppo, rlpd, sampled_muzero, td3, td3_bc, tqc, vmpo, xqc"
+    names += "redq, reinforce, reppo, rlpd, sampled_muzero, td3, td3_bc, tqc, vmpo, wsrl, xqc"
     assert line.endswith(f"discrete action space; Car-v0 has Box(2,). For this: algo=sac, or one of {names}")
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
     line = refusal("c51", several, "async", "uniform", typed="rainbow")

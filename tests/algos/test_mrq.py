@@ -17,7 +17,6 @@ from drl_cli.types import ActionSpec, Column, EnvSpec
 ROWS, STEPS, WIDTH, BINS, SCALE, OLD_SCALE = 32, 5, 12, 9, 2.0, 3.0
 DISCRETE = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))
 WEIGHTS = {"dynamics_weight": 0.7, "reward_weight": 0.4, "termination_weight": 0.3, "pre_activation_weight": 0.2}
-WEIGHTS |= {"contrast_weight": 0.6, "contrast_temperature": 0.3}
 NORMAL = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
 UNIFORM = torch.rand(ROWS, 6, generator=torch.Generator().manual_seed(2))
 
@@ -76,15 +75,6 @@ def two_hot(value):
     return probs
 
 
-def contrast(predicted, goals):
-    """The InfoNCE loss `[B]`, one similarity at a time."""
-    losses = []
-    for i, p in enumerate(predicted):
-        similar = torch.stack([p @ g / (p @ p).sqrt() / (g @ g).sqrt() / 0.3 for g in goals])
-        losses.append(similar.exp().sum().log() - similar[i])
-    return torch.stack(losses)
-
-
 def soft(logits, uniform):
     return ((logits - (-uniform.double().log()).log()) / 10).softmax(-1)
 
@@ -108,7 +98,7 @@ def test_an_update_equals_an_independent_implementation(spec, known_noise):
         losses = 0.7 * ((zs - goal) ** 2).mean(1) - 0.4 * (probs * logits.log_softmax(1)).sum(1)
         losses = losses + 0.3 * (end[:, 0] - batch["terminated"][:, t].double()) ** 2
         rows = valid[:, t]
-        encoder_loss = encoder_loss + (losses[rows] + 0.6 * contrast(zs[rows], goal[rows])).sum() / ROWS
+        encoder_loss = encoder_loss + losses[rows].sum() / ROWS
     encoder_loss.backward()
     targets = []
     noise = NORMAL.double() * 0.2 if spec is SPEC else NORMAL.double() * 0.1

@@ -26,7 +26,7 @@ WITHOUT_MEMORY = ("apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbo
 
 def test_none_is_forgotten_here():
     dqn = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"}
-    presets = dqn | {"a2c", "appo", "droq", "reinforce", "rlpd"}
+    presets = dqn | {"a2c", "appo", "droq", "reinforce", "rlpd", "wsrl"}
     assert set(options("algo")) - set(algorithms()) == presets
 
 

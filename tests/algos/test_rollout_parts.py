@@ -15,7 +15,7 @@ from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
 from drl_cli.testing import check_algorithm
-from drl_cli.testing.boundaries import check_batch_end
+from drl_cli.testing.boundaries import boundary_checks, check_batch_end, check_burn_in, check_padding
 from drl_cli.testing.case import Case
 from drl_cli.testing.together import Together
 from drl_cli.types import Column
@@ -295,3 +295,16 @@ def test_check_algorithm_refuses_to_depend_on_cut_of_the_last_row(monkeypatch):
     monkeypatch.setattr(my_a2c.Algorithm, "update", trusting)
     with pytest.raises(AssertionError, match="cut of the batch's last row changes what is learned"):
         check_batch_end(Case("outside.my_a2c", "network.hidden=[8]"))
+
+
+@pytest.mark.parametrize(
+    ("words", "checks"),
+    [
+        (("dqn",), []),
+        (("r2d2", "replay.seq_len=4", "replay.burn_in=0"), [check_padding]),
+        (("r2d2", "replay.seq_len=4", "replay.burn_in=2"), [check_padding, check_burn_in]),
+        (("outside.my_a2c",), [check_batch_end]),
+    ],
+)
+def test_check_algorithm_checks_the_ends_of_rows_that_a_case_has(words, checks):
+    assert boundary_checks(Case(*words)) == checks

@@ -152,7 +152,8 @@ def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
     tried = {figure["what"]: figure["value"] for figure in figures if figure["part"] == "tune"}
     assert max(tried.values()) <= 1.03 * tried[" ".join(result["tuned"])]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "tmp"]
-    assert list((tmp_path / "tmp").iterdir()) == []
+    left = {path.name for path in (tmp_path / "tmp").iterdir()}
+    assert {name for name in left if not name.startswith("torchinductor_")} == set()  # torch's cache of compiled code
 
 
 @pytest.mark.slow

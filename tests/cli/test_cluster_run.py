@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
-from drl_cli.preflight.pace import pace_problems
+from drl_cli.preflight.pace import node_problems, pace_problems
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
+from drl_cli.utils.cores import num_cores
 
 ON_RAY = "debug.in_process=false"
 NODES = [Node("a1b2c3d4", "10.0.0.1", 4.0), Node("b1c2d3e4", "10.0.0.2", 3.0)]
@@ -32,6 +33,49 @@ def test_workers_and_proxies_of_a_cluster(composed, overrides, nodes, num, proxi
     config = fill(build(composed(*overrides)), nodes)
     assert (config.num_workers, config.num_proxies) == (num, proxies)
     assert not [problem for problem in pace_problems(config) if "proxies" in problem]
+
+
+CLUSTER = ("worker.num=auto", "mode=async", "ray.address=auto")
+OURS = [Node("a1b2c3d4", "10.0.0.1", 4.0, is_here=True), NODES[1]]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "nodes", "num", "proxies", "most"),
+    [
+        (CLUSTER, OURS, 6, 2, 64),  # the trainer takes one of 7 CPUs
+        (CLUSTER, OURS[:1], 3, 1, 64),
+        ((*CLUSTER, "worker.max_num=5"), OURS, 5, 2, 5),
+        ((*CLUSTER, "mode=sync"), OURS, 6, 2, None),  # a number, so that a resumed run has the same
+        ((*CLUSTER, "mode=sync", "worker.max_num=5"), OURS, 4, 2, None),
+        ((*CLUSTER, "mode=single"), OURS[:1], 1, 0, None),
+        (CLUSTER, (), max(1, num_cores() - 1), 0, None),  # debug.in_process
+        (("worker.num=2", "worker.max_num=5"), OURS, 2, 2, None),
+    ],
+)
+def test_workers_come_and_go_only_in_async_on_a_cluster(composed, overrides, nodes, num, proxies, most):
+    config = fill(build(composed(*overrides)), nodes)
+    assert (config.num_workers, config.num_proxies, config.worker.max_num) == (num, proxies, most)
+    assert config.is_elastic == (most is not None)
+    asked = config.as_asked.worker
+    assert (asked.num, asked.proxies) == (("auto", "auto") if most else (num, proxies))
+    assert not [problem for problem in pace_problems(config) if "proxies" in problem]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("worker.max_num=8",), "worker.max_num=8 has no effect: only the number of worker.num=auto has a maximum"),
+        (("worker.num=4", "worker.max_num=8"), "say worker.num=auto, or worker.num=8 alone"),
+        ((*CLUSTER, "worker.proxies=2"), "worker.proxies=2: with worker.num=auto every node of the cluster has one"),
+        ((*CLUSTER, "worker.max_num=8"), None),
+        ((*CLUSTER, "worker.proxies=2", "mode=sync"), None),
+        (("worker.max_num=null",), None),
+    ],
+)
+def test_keys_that_do_not_fit_auto_are_refused(composed, words, line):
+    lines = [*node_problems(build(composed(*words)), words)]
+    assert len(lines) == (line is not None)
+    assert all(line in each for each in lines)
 
 
 @pytest.mark.ray

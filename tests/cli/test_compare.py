@@ -180,6 +180,17 @@ def test_figure(outputs, compare):
         assert f"<!-- {text}" in drawn
 
 
+def test_named_lines_in_the_figure(outputs, compare):
+    _, err, code = compare("outputs", "lines=[SAC: published:50,CrossQ:8e1]", "csv=null", "png=x.svg")
+    assert (err, code) == ("", 0)
+    drawn = Path("x.svg").read_text()
+    assert drawn.count("<!-- SAC: published -->") == drawn.count("<!-- CrossQ -->") == 2
+    for item, shown in (("SAC", "'SAC'"), ("SAC:", "''"), ("SAC:nan", "'nan'")):
+        _, err, code = compare("outputs", f"lines=[{item}]", "csv=null", "png=null")
+        assert code == 2
+        assert err == f"error: lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got {shown} as a return\n"
+
+
 @pytest.mark.parametrize("asked", [[], ["png=x.png"]])
 def test_without_matplotlib_there_are_table_and_csv(outputs, compare, monkeypatch, asked):
     monkeypatch.delitem(sys.modules, "drl_cli.runs.figure", raising=False)

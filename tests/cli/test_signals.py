@@ -126,7 +126,7 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint(tmp_path):
         os.execv(sys.executable, [sys.executable, "-m", "drl_cli.cli.train", *SMALL, "mode=async"])
     reader = threading.Thread(target=drain, args=(terminal,), daemon=True)
     reader.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240  # as Run.until
     while not [line for file in tmp_path.glob("outputs/*/*/*/checkpoints/step_*") if (line := steps_of(file)) >= 400]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -222,7 +222,8 @@ def test_an_unknown_id_names_the_nearest_and_minaris_command(root):
         open_dataset("minari:D4RL/hoper/medium-v0")
     text = str(error.value)
     assert f"no Minari dataset 'D4RL/hoper/medium-v0' in {root}. Did you mean D4RL/hopper/medium-v0?" in text
-    assert "To download it: minari download D4RL/hoper/medium-v0" in text
+    ways = "data.download=true (drl-list data: download=true), or minari download D4RL/hoper/medium-v0"
+    assert f"To download it: {ways}" in text
 
 
 def test_downloads_only_when_asked(root, monkeypatch):

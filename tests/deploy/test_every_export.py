@@ -26,7 +26,22 @@ ALGOS = tuple(sorted({path.stem for path in (ROOT / "conf" / "algo").glob("*.yam
 NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
 FORMATS = ("numpy", "torch", "onnx")
 OFFLINE = ("awac", "cal_ql", "cql", "fql", "iql", "rebrac", "td3_bc")
-CONTINUOUS = ("crossq", "d4pg", "ddpg", "droq", "mpo", "redq", "reppo", "rlpd", "sac", "td3", "tqc", "xqc", *OFFLINE)
+CONTINUOUS = (
+    "crossq",
+    "d4pg",
+    "ddpg",
+    "droq",
+    "mpo",
+    "redq",
+    "reppo",
+    "rlpd",
+    "sac",
+    "td3",
+    "tqc",
+    "wsrl",
+    "xqc",
+    *OFFLINE,
+)
 SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
 BATCH_NORM = ("crossq", "xqc")  # refuse layer norm

@@ -185,3 +185,12 @@ def test_the_first_report_leaves_out_what_is_not_known_yet():
     assert report_line(dataclasses.replace(STATUS, opt_steps_per_s=None)).endswith(
         f"  812 env/s{' ' * 20}ratio 0.483 of 0.5  lag   12  left at most 0:03:58"
     )
+
+
+def test_a_cluster_has_a_row_with_the_use_of_each_node():
+    node = {"worker": {"processes": 2, "cores": 1.5, "rss_mb": 200.0}, "proxy": {"processes": 1, "rss_mb": 50.0}}
+    nodes = {"far": node, "here": {"trainer": {"processes": 1, "cores": 0.5, "rss_mb": 400.0}}}
+    (line,) = [line for line in drawn(dataclasses.replace(STATUS, nodes=nodes)) if "nodes" in line]
+    assert "far 2 workers 1.50 cores 250 MB   here 0 workers 0.50 cores 400 MB" in line
+    alone = drawn(dataclasses.replace(STATUS, nodes={"here": node}))
+    assert not [line for line in alone if "nodes" in line]

@@ -7,8 +7,10 @@ import pytest
 from datasets import record
 
 from drl_cli.cli.train import answer
+from drl_cli.data.dataset import DatasetError
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.runs.data_env import with_data_env
+from drl_cli.runs.run import Run
 from drl_cli.settings.command_line import read_command
 
 OFFLINE = "mode=offline data=pendulum.npz env=Pendulum-v1 algo=td3"
@@ -26,7 +28,7 @@ def folder(tmp_path_factory):
         "action_space": {"type": "Discrete", "dtype": "int64", "start": 0, "n": 2},
     }
     named = {key: json.dumps(space) for key, space in spaces.items()}
-    named |= {"has_mask": False, "drl_cli": {}, "reference": None}
+    named |= {"has_mask": False, "drl_cli": {}, "reference": [9, 500]}
     for env in ("CartPole-v1", "Nowhere-v3"):
         arrays = dict(np.load(folder / "cartpole.npz"))
         np.savez(folder / f"{env}.npz", **arrays, metadata=json.dumps(named | {"env": env}))
@@ -76,6 +78,16 @@ def problem(words):
         (f"{OFFLINE} trainer.num=2", "trainer.num=2 needs processes of their own, and mode=offline has none"),
         (f"{OFFLINE} trainer.batch_size=1000", "trainer.batch_size=1000 is above the 400 steps of pendulum.npz"),
         (f"{OFFLINE} total_updates=0", "total_updates: must be >= 1"),
+        (f"{OFFLINE} data.reference=[5,1]", "data.reference=[5.0, 1.0]: say [random,expert], the returns of a random"),
+        (f"{OFFLINE} data.reference=[5]", "data.reference=[5.0]: say [random,expert]"),
+        (f"{OFFLINE} data.reference=5", "data.reference: must be a list"),
+        (f"{OFFLINE} data.download=true", "data.download=true has no effect: the run has no dataset minari:ID"),
+        ("mode=offline data=minari:no/set-v0 env=Pendulum-v1", "To download it: data.download=true (drl-list data"),
+        ("mode=offline data=[pendulum.npz,nosuch.npz] env=Pendulum-v1", "no dataset 'nosuch.npz'"),
+        ("mode=offline data=[pendulum.npz,nosuch.npz]", "no dataset 'nosuch.npz'"),
+        ("mode=offline data=[pendulum.npz,cartpole.npz] env=Pendulum-v1", "cartpole.npz does not fit Pendulum-v1"),
+        ("mode=offline data=[pendulum.npz,cartpole.npz]", "cartpole.npz can't be joined with pendulum.npz: its"),
+        ("mode=offline data=[] env=Pendulum-v1", "mode=offline learns from a dataset: say data=PATH"),
         ("mode=offline data=pendulum.npz env=Pendulum-v1 algo=ppo", "PPO is on-policy: it learns from the newest"),
         ("mode=offline data=pendulum.npz env=Pendulum-v1 algo=dqn", "DQN needs a discrete action space"),
         ("mode=offline data=cartpole.npz env=Pendulum-v1 algo=td3", "cartpole.npz"),
@@ -114,6 +126,20 @@ def test_a_right_command_passes_all_checks(words, lines, capsys):
     assert all(line in out for line in lines)
 
 
+def test_a_missing_dataset_is_downloaded_if_asked(monkeypatch):
+    asked = []
+
+    def find(id, download):
+        asked.append((id, download))
+        raise DatasetError("not there")
+
+    monkeypatch.setattr("drl_cli.data.open.find_minari", find)
+    for words in ("mode=offline data=minari:far-v0", "mode=offline data=minari:far-v0 env=Pendulum-v1"):
+        problem(f"{words} data.download=true")
+        problem(words)
+    assert asked == 2 * [("far-v0", True), ("far-v0", False)]
+
+
 def test_without_env_the_run_takes_the_environment_that_the_dataset_names():
     names, lines = zip(
         *(with_data_env(read_command(["mode=offline", f"data={name}.npz"])) for name in ("CartPole-v1", "Nowhere-v3")),
@@ -127,6 +153,16 @@ def test_without_env_the_run_takes_the_environment_that_the_dataset_names():
     for words in (["mode=offline", "data=CartPole-v1.npz", "env=Pendulum-v1"], ["mode=sync", "data=Nowhere-v3.npz"]):
         command = read_command(words)
         assert with_data_env(command) == (command, None)
+
+
+@pytest.mark.parametrize(("words", "reference"), [((), [9, 500]), (("data.reference=[0,200]",), [0, 200])])
+def test_reference_returns_of_the_dataset_are_used_unless_typed(folder, tmp_path, words, reference):
+    line = "mode=offline total_updates=1 network.hidden=[8] debug.in_process=true manage.eval_episodes=1 console=quiet"
+    assert answer([*line.split(), f"data={folder}/CartPole-v1.npz", f"output_dir={tmp_path}", *words]) == 0
+    (run,) = map(Run, tmp_path.glob("*/*/*"))
+    low, high = reference
+    assert run.config["data.reference"] == reference
+    assert run.score == pytest.approx(100 * (run.final - low) / (high - low))
 
 
 def test_a_run_with_another_dataset_can_not_resume(folder, tmp_path, monkeypatch):

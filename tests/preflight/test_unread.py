@@ -19,6 +19,7 @@ RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 UNREAD = [
     (OFFLINE, "total_env_steps=5000"),
     (OFFLINE, "data.share=0.3"),
+    (OFFLINE, "data.download=true"),
     (TD3, "data.share=0.3"),
     ((*TD3, "mode=single"), "total_updates=5000"),
     *(
@@ -51,6 +52,7 @@ UNREAD = [
     (DQN, "network.memory_size=64"),
     ((*DQN, "network=lstm", "replay=sequences", "device=cpu"), "trainer.compile=true"),
     ((CUE, "algo=ppo", "mode=single", "network=gru", "device=cpu"), "trainer.compile=true"),
+    ((PENDULUM, "algo=rebrac", "mode=sync", "trainer.num=2", "device=cpu"), "trainer.compile=true"),
     (DQN, "optimizer.end=0.1"),
     (DQN, "sweep.jobs=2"),
     (DQN, "hpo.trials=5"),
@@ -77,7 +79,6 @@ UNREAD = [
     (A2C, "algo.target_kl=0.1"),
     (A2C, "algo.clip=0.1"),
     (A2C, "algo.value_clip=0.1"),
-    (MRQ, "algo.contrast_temperature=1"),
     (MRQ, "algo.gumbel_temperature=5"),
     ((CUE, "algo=vmpo"), "algo.epsilon_std=0.1"),
     (DQN, "network.channels=2"),
@@ -120,6 +121,8 @@ READ = [
     ((*DQN, "network=lstm", "replay=sequences", "device=cuda"), "trainer.compile=true"),
     ((*DQN, "network=lstm", "replay=sequences", "device=cpu", "mode=sync", "trainer.num=2"), "trainer.compile=true"),
     ((*DQN, "device=cpu"), "trainer.compile=true"),
+    ((PENDULUM, "algo=rebrac", "mode=sync", "trainer.num=2", "device=cpu"), "trainer.compile=replay"),
+    ((PENDULUM, "algo=rebrac", "mode=sync", "device=cpu"), "trainer.compile=true"),
     ((*DQN, "hpo=pbt"), "hpo.members=4"),
     ((*DQN, "hpo=tpe"), "hpo.trials=4"),
     ((*DQN, "hpo=tpe"), "hpo.evaluations=2"),

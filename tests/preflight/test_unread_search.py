@@ -72,7 +72,7 @@ FAMILIES = [
     *((f"env={env} algo=vmpo mode=single algo.lr=0.05", ("algo.",)) for env in ("CartPole-v1", "Pendulum-v1")),
     ("env=CartPole-v1 algo=pqn mode=single algo.lr=0.05 algo.epsilon_steps=64", ("algo.",)),
     ("env=Pendulum-v1 algo=reppo mode=single algo.lr=0.05", ("algo.",)),
-    ("env=CartPole-v1 algo=mrq mode=single", ("algo.gumbel", "algo.contrast", "algo.target", "algo.noise")),
+    ("env=CartPole-v1 algo=mrq mode=single", ("algo.gumbel", "algo.target", "algo.noise")),
     ("env=Pendulum-v1 algo=mrq mode=single total_env_steps=64", ("algo.",)),
     ("env=Pendulum-v1 algo=mrq mode=single", ("replay.",)),
     (

@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 
+from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.weights import find_weights, with_weights
-from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.preflight.weights import find_weights, misfit, with_weights
+from drl_cli.runtime.files.checkpoint import load_model, load_weights
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 
@@ -57,6 +58,32 @@ def test_a_run_or_a_checkpoint_can_be_named(copied, tmp_path, path, found):
     outputs = tmp_path / "outputs"
     path = path.format(run=copied)
     assert find_weights(path, str(outputs)) == (copied / "checkpoints" / found).resolve()
+
+
+def test_of_an_offline_run_it_is_the_last_checkpoint(copied, tmp_path):
+    config = copied / "config.yaml"
+    config.write_text(config.read_text().replace("mode: async", "mode: offline"))
+    assert find_weights(str(copied), "") == (copied / "checkpoints/last").resolve()
+
+
+@pytest.mark.parametrize(
+    ("algo", "fits"), [("cql", True), ("wsrl", True), ("cal_ql", True), ("redq", False), ("td3", False)]
+)
+def test_an_algorithm_that_extends_the_saved_one_fits(check, copied, capsys, algo, fits):
+    words = (FITS, f"algo={algo}", f"load_weights={copied}/checkpoints/last")
+    if fits:
+        check(*words)
+    else:
+        assert f"is of algo=sac, and this run has algo={algo}" in refusal(check, *words)[1]
+    assert capsys.readouterr().err == ""
+
+
+def test_networks_that_do_not_fit_give_a_warning(copied, composed):
+    config = fill(build(composed("env=Pendulum-v1", "tuned=none", FITS)))
+    networks = load_weights(copied / "checkpoints/last").networks
+    spec = read_spec(config.env)
+    assert misfit(config, spec, networks) is None
+    assert "'params' has shape" in misfit(config, spec, networks | {"params": networks["params"][1:]})
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from drl_cli.settings.command_line import read_command
 
 def read(monkeypatch, line, env="Pendulum-v1"):
     """Return the overrides after `with_data_env`, and the sources that were opened; every dataset names `env`."""
-    opened = []
-    monkeypatch.setattr(recorded, "dataset_path", lambda source, folder: f"{folder}/of-{source.removeprefix('run:')}")
+    opened, named = [], isinstance(env, dict)
+    monkeypatch.setattr(recorded, "dataset_path", lambda source, folder: source.replace("run:", f"{folder}/of-"))
     monkeypatch.setattr(
-        "drl_cli.data.open.open_recording", lambda source: opened.append(source) or SimpleNamespace(env=env)
+        "drl_cli.data.open.open_recording",
+        lambda source, download: opened.append(source) or SimpleNamespace(env=env.get(source) if named else env),
     )
     command, _ = module.with_data_env(read_command(line.split()))
     return command.overrides, opened
@@ -30,6 +31,17 @@ def test_a_run_stands_for_its_dataset(monkeypatch):
     overrides, opened = read(monkeypatch, "mode=offline data=run:latest env=Pendulum-v1")
     assert "data.source=outputs/of-latest" in overrides
     assert opened == []
+
+
+def test_several_datasets_may_be_of_runs_and_have_the_environment_that_all_name(monkeypatch):
+    overrides, opened = read(monkeypatch, "mode=offline data=[run:latest,a.npz] output_dir=here")
+    assert opened == ["here/of-latest", "a.npz"]
+    assert "data.source=[here/of-latest,a.npz]" in overrides
+    assert "env=Pendulum-v1" in overrides
+    overrides, _ = read(
+        monkeypatch, "mode=offline data=[a.npz,b.npz]", {"a.npz": "Pendulum-v1", "b.npz": "CartPole-v1"}
+    )
+    assert f"env={NO_ENV}" in overrides
 
 
 def test_an_environment_that_is_not_here_is_no_environment(monkeypatch):

@@ -54,6 +54,14 @@ def test_a_band_only_for_several_seeds(figure):
     assert (np.min(heights), np.max(heights)) == (0, 8)
 
 
+def test_named_lines_are_in_every_plot(tmp_path):
+    make_run(tmp_path, "a0", [(10, 1.0, 3.0), (20, 2.0, 8.0)])
+    (group,) = grouped(Run(path) for path in tmp_path.glob("*/*/*"))
+    for plot in make_figure([compare(group, None)], {"SAC": 6.0, "CrossQ": 7.0}).axes:
+        assert [list(line.get_ydata()) for line in plot.get_lines() if line.get_linewidth() == 0.6] == [[6, 6], [7, 7]]
+        assert [(text.get_text(), text.xy) for text in plot.texts] == [("SAC", (0, 6.0)), ("CrossQ", (0, 7.0))]
+
+
 def test_the_threshold_is_a_line(figure):
     _, _, steps, _ = figure.axes
     (level,) = [line.get_ydata() for line in steps.get_lines() if line.get_linewidth() == 0.8]

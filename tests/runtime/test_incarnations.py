@@ -4,7 +4,7 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.runtime.place.handles import LocalRuntime
-from drl_cli.runtime.program import make_pool, make_proxy
+from drl_cli.runtime.program import make_pool, make_proxy, make_seats
 
 RESTARTS = 3
 ARGS = (COUNTER, "mode=sync", "worker.num=2", f"worker.max_restarts={RESTARTS}")
@@ -24,7 +24,7 @@ class Births(LocalRuntime):
 def births(incarnation, proxies):
     """Return roles and incarnations of a pool that starts with this incarnation."""
     runtime, config = Births(), make_config(*TINY, *ARGS, f"worker.proxies={proxies}")
-    make_pool(config, None, runtime, incarnation)
+    make_pool(config, None, runtime, make_seats(config, runtime), incarnation)
     return runtime.born
 
 
@@ -49,3 +49,9 @@ def test_a_resumed_run_starts_above_all_earlier_incarnations(build_graph, proxie
     assert graph.state()["incarnation"] == highest
     born = births(highest + 1, proxies)
     assert [incarnation for role, incarnation in born if role == "worker 0"] == [highest + 1]
+
+
+def test_a_resumed_run_starts_above_removed_workers(build_graph):
+    graph = build_graph(*ARGS, "worker.proxies=1")
+    graph.pool.incarnation = 3  # of proxies that were removed
+    assert graph.state()["incarnation"] == 3 * (RESTARTS + 1) - 1

@@ -70,6 +70,37 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
     assert model["policy"].tobytes() == vector.tobytes()
 
 
+BOX = (COUNTER, "network.hidden=[16,16]", "trainer.batch_size=16")
+RUN = ("mode=single", "total_env_steps=64", "orchestrator.min_inserts=32", "checkpoint.period=16")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("cql", "wsrl"), ("td3_bc", "td3"), ("iql", "iql"), pytest.param("cal_ql", "sac", marks=pytest.mark.exhaustive)],
+)
+def test_critics_and_target_networks_of_a_checkpoint_are_loaded(run_graph, build_graph, before, now):
+    old = run_graph(*BOX, *RUN, f"algo={before}")
+    checkpoint = old.folder / "checkpoints/last"
+    graph = build_graph(*BOX, "mode=single", f"algo={now}", f"load_weights={checkpoint}")
+    params, others = (each.trainers.trainers[0].role.algorithm.params for each in (graph, old))
+    tensors = params.tensors()
+    assert tensors.keys() == others.tensors().keys()
+    assert {name.partition(".")[0] for name in tensors} == {"params", "target"}
+    for name, tensor in others.tensors().items():
+        np.testing.assert_array_equal(tensors[name], tensor)
+    state = graph.trainers.trainers[0].role.algorithm.state()
+    assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
+
+
+def test_critics_of_other_sizes_start_anew(run_graph, build_graph, tmp_path):
+    old = run_graph(*BOX, *RUN, "algo=redq", "algo.critics=3")
+    words = (f"load_weights={old.folder / 'checkpoints/last'}", "mode=single", "algo=redq")
+    graph = build_graph(*BOX, *words)
+    new, first = (each.trainers.trainers[0].role.algorithm.params for each in (graph, build_graph(*BOX, *words[1:])))
+    np.testing.assert_array_equal(new["actor"].flat, old.trainers.trainers[0].role.algorithm.params["actor"].flat)
+    np.testing.assert_array_equal(new["critic"].flat, first["critic"].flat)
+
+
 @pytest.mark.ray
 @pytest.mark.exhaustive
 def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):

@@ -143,12 +143,16 @@ def test_every_rollout_is_made_by_the_newest_parameters(build_graph, mode):
     assert check_account(graph) == len(waiting(graph)) == 0
 
 
-@pytest.mark.parametrize("limiter", ["ratio", pytest.param("none", marks=pytest.mark.exhaustive)])
+LIMITERS = [("ratio", 2048), pytest.param("none", 16_384, marks=pytest.mark.exhaustive)]
+"""Limiters and environment steps. Without a limiter, workers make 2,048 steps during the trainer's first update."""
+
+
+@pytest.mark.parametrize(("limiter", "steps"), LIMITERS)
 @pytest.mark.ray
-def test_async_on_ray(run_graph, limiter):
-    graph = run_graph(*PPO, "mode=async", "total_env_steps=2048", f"orchestrator.limiter={limiter}", on_ray=True)
+def test_async_on_ray(run_graph, limiter, steps):
+    graph = run_graph(*PPO, "mode=async", f"total_env_steps={steps}", f"orchestrator.limiter={limiter}", on_ray=True)
     check_account(graph)
-    assert graph.progress.env_steps >= 2048
+    assert graph.progress.env_steps >= steps
     assert graph.progress.opt_steps == graph.progress.samples * 2 * 2 > 100
     assert graph.progress.report(0.0)["replay/staleness_max"] <= 1
 

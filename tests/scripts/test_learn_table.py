@@ -10,14 +10,17 @@ import pytest
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm, module_path
+from drl_cli.cli import record
 from drl_cli.errors import MISSING, UsageError
+from drl_cli.runs.run import Run
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
+from drl_cli.settings.options import parse
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
-learn = importlib.import_module("learn")
+learn, learn_page, take = map(importlib.import_module, ("learn", "learn_page", "take"))
 
 ROW = {"algo": "dqn", "env": "CartPole-v1", "threshold": 475, "budget": 50_000, "seeds": [0, 1, 2], "overrides": []}
 RECORDS = {
@@ -64,7 +67,7 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
         have.add((row["algo"], row["env"], row["threshold"], mode, tuple(row["seeds"])))
     goals = [("CartPole-v1", 475), ("Acrobot-v1", -100)]
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
-    offline = {name for name in algorithms() if ".offline." in module_path(name)} | {"rlpd"}
+    offline = {name for name in algorithms() if ".offline." in module_path(name)} | {"rlpd", "wsrl"}
     continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS} | {"droq"}
     on_policy = {"a2c", "appo", "impala", "pqn", "reinforce"}
     family = (set(options("algo")) - continuous - offline - {"r2d2"}) | on_policy
@@ -133,6 +136,57 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
     assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
 
 
+OFFLINE = ROW | {"overrides": [["mode=offline"], "algo.lr=1"], "data": ["a", "b"], "threshold": None}
+
+
+def test_a_row_with_data_names_its_datasets_and_counts_updates():
+    wanted = ["env=CartPole-v1", "algo=dqn", "total_updates=50000", "data=[outputs/data/a.npz,outputs/data/b.npz]"]
+    assert learn.overrides(OFFLINE, ["mode=single"]) == [*wanted, "mode=offline", "algo.lr=1"]
+    mixed = ROW | {"data": ["a"]}
+    wanted = ["env=CartPole-v1", "algo=dqn", "mode=sync", "total_env_steps=50000", "data=outputs/data/a.npz"]
+    assert learn.overrides(mixed, ["mode=sync"]) == wanted
+    assert learn.command(OFFLINE) == "env=CartPole-v1 algo=dqn algo.lr=1"  # golden values come from random rows
+    text = learn.page({"dqn": OFFLINE}, RECORDS, {"dqn": "a1b2"}, {"datasets": {"a": ["x 1", "y"], "b": ["z"]}})
+    assert "| `env=CartPole-v1 algo=dqn data=[outputs/data/a.npz,outputs/data/b.npz] mode=offline algo.lr=1` |" in text
+    assert "\n- outputs/data/a.npz: `x 1; y`\n- outputs/data/b.npz: `z`\n" in text
+    assert json.loads(learn.auto({"dqn": OFFLINE | {"overrides": ["mode=offline"]}}, RECORDS)) == []
+
+
+def test_missing_datasets_are_made_by_their_commands(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(learn, "ROOT", tmp_path)
+    monkeypatch.setattr(learn, "run", commands.append)
+    (tmp_path / "outputs/data").mkdir(parents=True)
+    (tmp_path / "outputs/data/b.npz").touch()
+    made = {name: ["drl-train x=1", f"drl-record output={name}"] for name in "abcd"}
+    learn.make_datasets([ROW, OFFLINE, OFFLINE | {"data": ["a", "c"]}], made)
+    assert [command[2:] for command in commands] == [
+        ["drl_cli.cli.train", "x=1"],
+        ["drl_cli.cli.record", "output=a"],
+        ["drl_cli.cli.record", "output=c"],
+    ]
+
+
+def test_the_commands_of_datasets_are_valid():
+    table = yaml.safe_load(learn.TABLE.read_text())
+    used = {name for row in table["rows"].values() for name in row.get("data", ())}
+    assert used == table["datasets"].keys()
+    for name, commands in table["datasets"].items():
+        for tool, *words in map(str.split, commands):
+            if tool == "drl-train":
+                check_command(read_command(words))
+            else:
+                record.check(parse(words, record.Options))
+        assert commands[-1].endswith(f" output={learn.dataset_path(name)}")
+
+
+def test_an_offline_run_is_over_after_its_updates(tmp_path, monkeypatch):
+    fake_run(monkeypatch, tmp_path, SUMMARY | {"opt_steps": 20_000}, DONE | {"env_steps": 0, "opt_steps": 50_000})
+    given = (OFFLINE, ["mode=single"], 7, tmp_path, 1.0)
+    assert learn.play(*given) is None
+    assert learn.play(*given) == {"return": 3.1, "env_steps": 50_000, "seconds": 151}
+
+
 def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():
     def made(*returns):
         marked = {"env_steps": 1, "seconds": 1, "golden": "new"}
@@ -145,12 +199,12 @@ def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget(
     current = dict.fromkeys(rows, "new")
     iqn = made(13.5, 90.0)
     iqn["1"]["golden"] = "old"
-    assert learn.side_by_side(rows, records | {"iqn": iqn}, current)[-3:] == [
+    assert learn_page.side_by_side(rows, records | {"iqn": iqn}, current)[-3:] == [
         "| environment | env steps | dqn | sb3 dqn | iqn |",
         "|---|---|---|---|---|",
         "| Breakout | 1,000,000 | 11.8 | 12.1 (2 of 3 seeds) | 13.5 (1 of 3 seeds) |",
     ]
-    assert learn.side_by_side({"alone": rows["alone"]}, records, current) == []
+    assert learn_page.side_by_side({"alone": rows["alone"]}, records, current) == []
 
 
 def fake_run(monkeypatch, folder, *summaries):
@@ -163,7 +217,9 @@ def fake_run(monkeypatch, folder, *summaries):
         place.mkdir(parents=True, exist_ok=True)
         (place / "run.json").touch()
         (place / "summary.json").write_text(json.dumps(left.pop(0)))
-        (place / "eval.csv").write_text("env_steps,mean\n10000,100.0\n40000,4.0\n45064,8.0\n50000,3.14\n")
+        rows = [(10000, 100.0), (40000, 4.0), (45064, 8.0), (50000, 3.14)]
+        lines = [f"{step},{step},{mean}" for step, mean in rows]
+        (place / "eval.csv").write_text("\n".join(["env_steps,opt_steps,mean", *lines]))
 
     monkeypatch.setattr(learn, "run", run)
     return commands
@@ -189,22 +245,24 @@ def test_evaluations_count_from_scored_from(tmp_path, monkeypatch):
     assert learn.play(row, [], 0, tmp_path, float("inf"))["return"] == 5.0  # (4 + 8 + 3.14) / 3
 
 
+def state_of_peer(env_steps, seconds, *means):
+    """Return the text of sb3.py's state.json with an evaluation every 10,000 steps."""
+    evaluations = [{"env_steps": 10_000 * (i + 1), "mean": mean} for i, mean in enumerate(means)]
+    return json.dumps({"env_steps": env_steps, "seconds": seconds, "evaluations": evaluations})
+
+
 def test_a_peer_counts_from_scored_from_and_continues_to_its_budget(tmp_path, monkeypatch):
-    texts = [
-        {"env_steps": 20_000, "seconds": 9.0, "returns": []},
-        {"env_steps": 50_000, "seconds": 99.6, "returns": [4, 6]},
-    ]
-    commands = []
+    place = tmp_path / "CartPole-v1/sb3-dqn/run"
+    states = [state_of_peer(20_000, 9.0, 1, 2), state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6)]
+    left = []
     monkeypatch.setattr(learn, "peer_python", lambda venv: venv / "bin/python")
-    monkeypatch.setattr(learn, "run", lambda command: commands.append(command) or f"...\n{json.dumps(texts.pop(0))}\n")
-    for extra in ({"scored_from": 40_000}, {"scored_from": None}):
-        rest = list(texts)
+    monkeypatch.setattr(learn, "run", lambda command: (place / "state.json").write_text(left.pop(0)))
+    for extra, mean in (({"scored_from": 40_000}, 5.0), ({"scored_from": None}, 6.0)):
+        left += states
         row = ROW | {"threshold": None, "peer": "sb3"} | extra
         made = [learn.play_peer(row, ["mode=single"], 7, tmp_path, 1.0, tmp_path) for _ in range(2)]
-        assert made == [None, {"return": 5.0, "env_steps": 50_000, "seconds": 100}]
-        texts = rest
-    starts = [command[command.index("--scored-from") + 1] for command in commands]
-    assert starts == ["40000", "40000", "50000", "50000"]
+        assert made == [None, {"return": mean, "env_steps": 50_000, "seconds": 100}]
+        assert (Run(place).status, Run(place).config["name"]) == ("done", "dqn of stable-baselines3")
 
 
 def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
@@ -254,16 +312,47 @@ def test_a_finished_run_is_kept_without_its_checkpoints_in_place_of_an_earlier_r
     assert not [path for path in left if path.endswith("checkpoints") or "/1" in path]
 
 
+def test_finished_runs_of_another_machine_are_recorded_with_its_name(tmp_path, monkeypatch):
+    row = ROW | {"threshold": None, "seeds": [0, 1]}
+    rows = {"dqn tau": row, "dqn sb3": row | {"peer": "sb3"}}
+    files = {name: tmp_path / name for name in ("TABLE", "RECORDS", "PAGE", "AUTO", "FINISHED")}
+    for name, file in files.items():
+        monkeypatch.setattr(learn, name, file)
+    files["TABLE"].write_text(yaml.safe_dump({"common": [], "rows": rows}))
+    files["RECORDS"].write_text(json.dumps({"dqn tau": {"1": RECORDS["dqn"]["0"]}}))
+    monkeypatch.setattr(learn, "identities", lambda rows, values: {"dqn tau": "a1b2", "dqn sb3": None})
+    for seed, summary in enumerate((DONE, SUMMARY)):
+        place = tmp_path / f"there/dqn-tau/{seed}/CartPole-v1/dqn-single/1"
+        place.mkdir(parents=True)
+        (place / "summary.json").write_text(json.dumps(summary))
+        (place / "eval.csv").write_text("env_steps,mean\n50000,3.14\n")
+    (tmp_path / "there/dqn-sb3/1").mkdir(parents=True)
+    place = tmp_path / "there/dqn-sb3/0/CartPole-v1/sb3-dqn/run"
+    place.mkdir(parents=True)
+    (place / "state.json").write_text(state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6))
+    take.take(tmp_path / "there", "a fast machine")
+    ours = {"return": 3.1, "env_steps": 50_000, "seconds": 151, "golden": "a1b2", "machine": "a fast machine"}
+    theirs = {"return": 6.0, "env_steps": 50_000, "seconds": 100, "golden": None, "machine": "a fast machine"}
+    assert json.loads(files["RECORDS"].read_text()) == {
+        "dqn tau": {"0": ours, "1": RECORDS["dqn"]["0"]},
+        "dqn sb3": {"0": theirs},
+    }
+    assert "Runs on a fast machine: dqn sb3 (seeds 0), dqn tau (seeds 0)." in files["PAGE"].read_text()
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*/[01]")]
+    assert sorted(left) == ["FINISHED/dqn-sb3/0", "FINISHED/dqn-tau/0", "there/dqn-sb3/1", "there/dqn-tau/1"]
+
+
 def test_pictures_are_drawn_for_environments_with_finished_runs(tmp_path, monkeypatch):
     (tmp_path / "dqn/0/CartPole-v1/dqn-single/1").mkdir(parents=True)
     (tmp_path / "dqn/0/CartPole-v1/dqn-single/1/run.json").touch()
     commands = []
     monkeypatch.setattr(learn, "FINISHED", tmp_path)
     monkeypatch.setattr(learn, "run", commands.append)
-    learn.draw({"CartPole-v1": "pictures/cartpole.png", "Acrobot-v1": "pictures/acrobot.png"})
+    pictures = {"CartPole-v1": "pictures/cartpole.png", "Acrobot-v1": "pictures/acrobot.png"}
+    learn.draw(pictures, {"CartPole-v1": ["DQN:480", "PPO:500"]})
     picture = ROOT / "docs/pictures/cartpole.png"
     assert [command[3:] for command in commands] == [
-        [f"runs=[{tmp_path}/*/*/CartPole-v1/*/*]", f"png={picture}", "csv=null"]
+        [f"runs=[{tmp_path}/*/*/CartPole-v1/*/*]", f"png={picture}", "csv=null", "lines=[DQN:480,PPO:500]"]
     ]
 
 

@@ -51,7 +51,7 @@ def without_compiler(monkeypatch):
     return Instant
 
 
-def chained_learn(algorithm, when):
+def chained_learn(algorithm, when, least=int):
     """Return `learn` of an algorithm as a chain, if the algorithm makes one step in each update."""
     if not algorithm.is_one_step:
         return lambda batch, counts: dict(algorithm.learn(batch, counts).metrics)
@@ -60,7 +60,7 @@ def chained_learn(algorithm, when):
         made = algorithm.learn(dict(columns), counts)
         return dict(made.metrics), made.priorities, algorithm.optimizer.norm
 
-    chain = Chain(update, algorithm, when, lambda: ({}, None, None))
+    chain = Chain(update, algorithm, when, lambda: ({}, None, None), least=least)
     return lambda batch, counts: chain(batch, counts)[0]
 
 

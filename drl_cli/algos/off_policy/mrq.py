@@ -17,7 +17,7 @@ from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributional import two_hot_loss
-from drl_cli.losses.policy import FORBIDDEN, permitted
+from drl_cli.losses.policy import permitted
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
@@ -54,8 +54,6 @@ class Config(LearnerConfig):
     dynamics_weight: NonNegative
     reward_weight: NonNegative
     termination_weight: NonNegative
-    contrast_weight: NonNegative
-    contrast_temperature: Positive
     pre_activation_weight: NonNegative
     bins: Count
     value_max_norm: Positive
@@ -182,9 +180,6 @@ class Algorithm(Learner):
         loss = config.dynamics_weight * (predicted - next_zs).square().mean(-1)
         loss = loss + config.reward_weight * two_hot_loss(logits, rows["reward"], self.bins)
         loss = loss + config.termination_weight * (end.squeeze(-1) - rows["terminated"].float()).square()
-        if config.contrast_weight:
-            contrast = info_nce(predicted, next_zs, valid, config.contrast_temperature)
-            loss = loss + config.contrast_weight * contrast
         return torch.where(valid, loss, 0.0).sum(1).mean(), pairs[0]
 
     def target(self, nets: Nets, rows: Batch, next_zs: Tensor, random: Random) -> Tensor:
@@ -258,14 +253,3 @@ def gumbel_softmax(logits: Tensor, uniform: Tensor, temperature: float) -> Tenso
     """Return a relaxed one-hot sample `[B, A]` from uniform numbers `[B, A]` (Jang et al. 2017, arXiv 1611.01144)."""
     gumbel = -(-uniform.clamp(min=1e-10).log()).clamp(min=1e-10).log()
     return ((logits + gumbel) / temperature).softmax(-1)
-
-
-def info_nce(predicted: Tensor, goals: Tensor, valid: Tensor, temperature: float) -> Tensor:
-    """Return the InfoNCE loss `[B, L]` of predicted embeddings `[B, L, Z]` (DR.Q, Lyu et al. 2026, arXiv 2605.11711).
-
-    The loss is the cross-entropy of choosing a row's own goal among the goals `[B, L, Z]` of all rows at the same step.
-    The logits are the cosine similarities divided by the temperature. Goals that are not `valid` `[B, L]` are left out.
-    """
-    left, right = (torch.nn.functional.normalize(x.transpose(0, 1), dim=-1) for x in (predicted, goals))  # [L, B, Z]
-    logits = (left @ right.mT / temperature).masked_fill(~valid.T.unsqueeze(1), FORBIDDEN)
-    return -logits.log_softmax(-1).diagonal(dim1=1, dim2=2).T

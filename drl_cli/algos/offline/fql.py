@@ -64,6 +64,8 @@ class Policy(NetworkPolicy):
 class Algorithm(Learner):
     """Learns the actor, the flow and the critics in a trainer."""
 
+    averages_in_loss = True
+
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
         actor, flow = self.critics(self.size, self.size), self.critics(self.size, self.size + 1)

@@ -42,6 +42,8 @@ class Policy(DeterministicPolicy):
 class Algorithm(td3.Algorithm):
     """Learns actor and critics in a trainer. The update is that of TD3."""
 
+    averages_in_loss = True
+
     def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = True) -> "Critics":
         return super().critics(outputs, actions, ensemble, norms)
 

@@ -32,6 +32,8 @@ class Policy(DeterministicPolicy):
 class Algorithm(td3.Algorithm):
     """Learns actor and critics in a trainer. The networks, the critics' loss and the update are those of TD3."""
 
+    averages_in_loss = True
+
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return -alpha Q(s, a) / mean |Q| plus the squared distance to the data's action (eq. 3 and 5)."""
         features, valid = rows["features"], rows.get("valid_weight")

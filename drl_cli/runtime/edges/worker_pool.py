@@ -1,7 +1,7 @@
 """WorkerPool: sends collect calls to workers, gathers their blocks, and replaces workers that die or hang."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -26,6 +26,7 @@ class Member:
     handle: Handle[CollectRole]
     incarnation: int
     waiting: Waiting
+    share: int = 1  # number of workers: 1, or those of the proxy
     version: int = -1  # version of the member's parameters, or -1 without parameters
     header: Ref[InsertTransition] | None = None  # reference to the header of the last collect call
     loaded: bool = False  # whether the last collect call included parameters
@@ -51,6 +52,7 @@ class Collected:
     """The answer of one member: a header and a reference to the columns. Both are None if the member did not answer."""
 
     member: int
+    share: int
     header: InsertTransition | None
     columns: Ref[Columns] | None
     loaded: bool = False  # whether the call included parameters
@@ -58,40 +60,51 @@ class Collected:
 
 
 class WorkerPool:
-    """Manages `num` members with indices from `first`: workers, or proxies with `share` workers each.
+    """Manages members with these indices: workers, or proxies.
 
-    `spawn(index, incarnation)` starts a member. A member is busy from `dispatch` until `finish`. `fetch` sets when a
+    `spawn(index, incarnation)` starts a member. More members may `join`, also proxies with several
+    workers. A member is busy from `dispatch` until `finish`. `fetch` sets when a
     member receives newer parameters: with each call ("collect"), with every n-th call (n), or with the first call after
-    the end of an episode ("episode"). A member that died is restarted up to `max_restarts` times, or removed if its
-    node is lost. A member counts as hung if a call takes `timeout_s` longer than the slowest call so far.
-    `restart_seconds` has the time from each death to the next block of the member.
+    the end of an episode ("episode"). A member that died is restarted up to `max_restarts` times. If its node is lost,
+    all members with the same `node_of(index)` are removed. A member counts as hung if a call takes `timeout_s` longer
+    than the slowest call so far. `restart_seconds` has the time from each death to the next block of the member.
+    `incarnation` is above all incarnations of removed members.
     """
 
     def __init__(
         self,
         name: str,
-        num: int,
+        indices: Iterable[int],
         spawn: Callable[[int, int], Handle[CollectRole]],
         max_restarts: int,
         *,
-        first: int = 0,
         fetch: Fetch = "collect",
-        share: int = 1,
         timeout_s: float = 60.0,
         incarnation: int = 0,
+        node_of: Callable[[int], str | None] = lambda index: None,
     ) -> None:
         self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
-        self.fetch, self.share, self.timeout_s = fetch, share, timeout_s
-        self.waiting = [Waiting() for _ in range(num)]  # includes removed members
-        self.members = [
-            Member(i, spawn(i, incarnation), incarnation, waiting) for i, waiting in enumerate(self.waiting, first)
-        ]
+        self.fetch, self.timeout_s, self.incarnation, self.node_of = fetch, timeout_s, incarnation, node_of
+        self.waiting: list[Waiting] = []  # includes removed members
+        self.members: list[Member] = []
+        for index in indices:
+            self.join(index)
         self.busy: dict[Ref[Columns], Member] = {}
         self.restarts = 0
         self.restart_seconds: list[float] = []
         self.slowest = 0.0
         self.finished: dict[int, int] = {}  # steps of each worker in the blocks that have arrived
         self.notes: list[str] = []
+
+    @property
+    def num_workers(self) -> int:
+        return sum(member.share for member in self.members)
+
+    def join(self, index: int, share: int = 1) -> None:
+        """Start a member with `share` workers. `index` must be free."""
+        member = Member(index, self.spawn(index, self.incarnation), self.incarnation, Waiting(), share)
+        self.waiting.append(member.waiting)
+        self.members.append(member)
 
     def idle(self) -> list[Member]:
         busy = {member.index for member in self.busy.values()}
@@ -124,16 +137,18 @@ class WorkerPool:
     def finish(self, ref: Ref[Columns]) -> Collected:
         """Return the answer to a collect call that has ended. Restart the member if it died."""
         member = self.busy.pop(ref)
-        member.waiting.start(now())
+        if member in self.members:  # not removed with its node
+            member.waiting.start(now())
         assert member.header is not None
         try:
             header = get(member.header)
         except ActorUnavailable as error:
             log.info("%s %d is out of reach: %s", self.name, member.index, error)
             member.version = -1
-            return Collected(member.index, None, None)
+            return Collected(member.index, member.share, None, None)
         except ActorDied as error:
-            return Collected(member.index, None, None, restarts=self._replace(member, error))
+            restarts = self._replace(member, error) if member in self.members else 0
+            return Collected(member.index, member.share, None, None, restarts=restarts)
         member.ended = bool(header.episodes)
         self.slowest = max(self.slowest, header.collect_s)
         self.finished |= {block.worker: block.last_env_step for block in header.blocks}
@@ -141,7 +156,7 @@ class WorkerPool:
             self.restart_seconds.append(now() - member.lost_at)
             self._note(f"{self._history(member)} in {self.restart_seconds[-1]:.1f} s")
             member.lost_at = None
-        return Collected(member.index, header, ref, member.loaded)
+        return Collected(member.index, member.share, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
         """Wait for answers until `window_s` after the first one (None: until all are there). Return them by member."""
@@ -164,7 +179,7 @@ class WorkerPool:
         for member in self.busy.values():
             if moment >= self._deadline(member):
                 member.hung = True
-                self._lose(member, f"hung: no block for {moment - member.issued:.3g} s (worker.step_timeout_s)")
+                self._lose(member, f"hung: no block for {moment - member.issued:.3g} s (worker.step_timeout_s)", now())
                 member.handle.kill()
 
     def take_notes(self) -> list[str]:
@@ -195,14 +210,15 @@ class WorkerPool:
         return member.issued + self.slowest + self.timeout_s + (START_S if member.collects == 1 else 0.0)
 
     def _replace(self, member: Member, error: Exception) -> int:
-        """Restart a member and return 1. If the member's node is gone, remove the member and return 0."""
-        if not member.hung:
-            self._lose(member, f"died ({error})")
+        """Restart a member and return 1. If the member's node is gone, remove the members there and return 0."""
+        moment = now()
         try:
             handle = self.spawn(member.index, member.incarnation + 1)
         except NodeGone as gone:
             self._remove(member, gone)
             return 0
+        if not member.hung:
+            self._lose(member, f"died ({error})", moment)
         self.restarts += 1
         if len(member.causes) > self.max_restarts:
             raise RoleLost(
@@ -214,10 +230,10 @@ class WorkerPool:
         member.handle = handle
         return 1
 
-    def _lose(self, member: Member, cause: str) -> None:
+    def _lose(self, member: Member, cause: str, moment: float) -> None:
         if member.lost_at is not None:
             self._note(f"{self._history(member)}, and lost again before its first block")
-        member.lost_at = now()
+        member.lost_at = moment
         member.causes.append(cause)
         log.info("%s %d %s", self.name, member.index, cause)
 
@@ -230,9 +246,12 @@ class WorkerPool:
         return f"{self.name} {member.index} {member.causes[-1]}, restarted {count}"
 
     def _remove(self, member: Member, gone: NodeGone) -> None:
-        self.members.remove(member)
-        member.waiting.stop(now())
+        total, node = self.num_workers, self.node_of(member.index)
+        for other in list(self.members):
+            if other is member or (node is not None and self.node_of(other.index) == node):
+                self.members.remove(other)
+                other.waiting.stop(now())
+                self.incarnation = max(self.incarnation, other.incarnation + 1)
         if not self.members:
             raise RoleLost(f"{gone}, and with it the last worker") from gone
-        left, total = self.share * len(self.members), self.share * len(self.waiting)
-        log.warning("%s: going on with %d of %d workers", gone, left, total)
+        log.warning("%s: going on with %d of %d workers", gone, self.num_workers, total)

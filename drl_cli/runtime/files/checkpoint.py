@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -21,10 +21,11 @@ import safetensors.numpy
 
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.types import Array, State
+from drl_cli.types import Array, State, within
 
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
+TRAINER = "state.trainer.safetensors"
 FORMAT = 2
 """The version of the file format. Manifests of format 1 do not contain the version."""
 
@@ -163,6 +164,25 @@ def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
     if "policy" not in arrays:
         raise CheckpointError(f"{folder / MODEL} is damaged: it holds no 'policy'")
     return arrays["policy"], manifest
+
+
+class Weights(NamedTuple):
+    """The weights from which a run starts: the policy's vector, and all parameters and target networks by name.
+
+    A model that was saved alone, such as the best one, has no `networks`.
+    """
+
+    policy: Array
+    networks: State
+
+
+def load_weights(folder: Path) -> Weights:
+    """Return the weights in a checkpoint. Raise CheckpointError if a file is missing or damaged."""
+    policy, manifest = load_model(folder)
+    has_trainer = TRAINER in manifest["sha256"]
+    saved = within(read_arrays(folder, TRAINER, manifest), "algorithm") if has_trainer else {}
+    kinds = ("params", "target", "buffer")
+    return Weights(policy, {name: array for name, array in saved.items() if name.partition(".")[0] in kinds})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json

@@ -28,26 +28,22 @@ class Admission:
             updates = min(updates, self._certain_updates())
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
-    def may_collect(self) -> bool:
+    def may_collect(self, rows: int) -> bool:
+        """Return whether a collect call for this number of environment steps is allowed now."""
         issued = self.collector.issued
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
             return False
         if self.learning.params is None and issued >= self.config.steps_without_params:
             return False
-        if self.limiter.may_collect(self.collector.rows):
+        if self.limiter.may_collect(rows):
             return True
         # If no update is left at the end of a run, workers must not wait for trainers, even if the band is narrow.
         return self.limiter.may_sample(1) and self._certain_updates() == 0
 
     def _certain_updates(self) -> int:
-        """Return a lower bound on the number of updates left until the end of the run.
-
-        For a proxy's call in flight, `collector.issued` includes the steps of all workers. The call can return
-        fewer steps.
-        """
+        """Return a lower bound on the number of updates left until the end of the run."""
         least = self.config.rows_per_collect
-        in_flight = len(self.collector.pool.busy) + len(self.collector.arrived)
-        certain = self.collector.issued - in_flight * (self.collector.rows - least)
+        certain = self.collector.issued - self.collector.uncertain
         certain += -(-max(0, self.config.total_env_steps - certain) // least) * least
         return self.limiter.owed(certain - self.collector.issued)
 

@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 class Collector:
     """Waits for blocks until `window_s` after the first block, then inserts all of them in the order of their workers.
 
-    A collect call to one member of the pool asks for `rows` environment steps. `issued` counts the steps that were
-    taken and the steps requested by calls in flight. `inserting` counts the blocks whose insertion replay has not
+    A collect call asks for `rows` environment steps of each worker of a pool's member. `issued` counts the steps that
+    were taken and the steps requested by calls in flight. `inserting` counts the blocks whose insertion replay has not
     confirmed yet.
     """
 
     def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
         self.pool, self.replay = edges.pool, edges.replay
         self.limiter, self.progress, self.calls = limiter, progress, calls
-        self.rows = config.rows_per_collect * config.num_workers // len(self.pool.members)
+        self.rows = config.rows_per_collect
         self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: no limit
         self.arrived: list[Collected] = []
         self.window_ends = math.inf
@@ -41,9 +41,16 @@ class Collector:
         if self.pool.fetches(member, params_header):
             self.progress.trace.add(7, member=member.index, version=params_header.version)
         ref = self.pool.dispatch(member, params_header, params)
-        self.limiter.issue_collect(self.rows)
-        self.issued += self.rows
+        rows = self.rows * member.share
+        self.limiter.issue_collect(rows)
+        self.issued += rows
         self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)
+
+    @property
+    def uncertain(self) -> int:
+        """The part of `issued` that may not be taken: a proxy may return the steps of only one of its workers."""
+        in_flight = [member.share for member in self.pool.busy.values()] + [done.share for done in self.arrived]
+        return self.rows * (sum(in_flight) - len(in_flight))
 
     def _on_collected(self, ref: Ref[Columns]) -> None:
         if not self.arrived:
@@ -56,18 +63,19 @@ class Collector:
     def flush(self) -> None:
         headers, columns = list[InsertTransition](), list[Ref[Columns]]()
         for done in sorted(self.arrived, key=lambda done: done.member):
+            rows = self.rows * done.share
             if done.header is None or done.columns is None:
                 self.progress.worker_restarts += done.restarts
-                self.issued -= self.rows
-                self.limiter.land(self.rows, 0)
+                self.issued -= rows
+                self.limiter.land(rows, 0)
                 continue
             headers.append(done.header)
             columns.append(done.columns)
             self.progress.collected(done.header)
             for line in (*done.header.faults, *done.header.notes):
                 log.warning(line)
-            self.issued += done.header.env_steps - self.rows
-            self.limiter.land(self.rows, done.header.rows)
+            self.issued += done.header.env_steps - rows
+            self.limiter.land(rows, done.header.rows)
             self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
             self.progress.trace.add(2)
             self.progress.trace.add(3)

@@ -38,7 +38,10 @@ START_POLL_S = 0.05  # time [s] between two attempts to start manage while an ev
 
 
 class Orchestrator:
-    """Makes every call and handles every answer. `health` returns what is wrong with Ray, or None."""
+    """Makes every call and handles every answer.
+
+    `health` returns what is wrong with Ray, or None. `look` has workers of new nodes join.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,10 @@ class Orchestrator:
         console: Console,
         folder: Path,
         health: Callable[[], str | None] = lambda: None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        self.config, self.limiter, self.progress, self.health = config, limiter, progress, health
+        self.config, self.limiter, self.progress = config, limiter, progress
+        self.health, self.look = health, look
         self.pool, self.replay, self.trainers, self.manage = edges.pool, edges.replay, edges.trainers, edges.manage
         self.calls = Calls(config.orchestrator.stall_s)
         self.collector = Collector(config, edges, limiter, progress, self.calls)
@@ -96,7 +101,7 @@ class Orchestrator:
     def state(self) -> dict[str, Any]:
         """Return the orchestrator's part of a checkpoint, as JSON data. No train call may be in flight."""
         # Each incarnation of a proxy reserves max_restarts + 1 incarnations for each of its workers.
-        last = max(member.incarnation for member in self.pool.members)
+        last = max(self.pool.incarnation - 1, *(member.incarnation for member in self.pool.members))
         per_proxy = self.config.incarnations_per_proxy if self.config.num_proxies else 1
         return {
             "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
@@ -183,7 +188,7 @@ class Orchestrator:
         self._update_and_publish()
         if self.saver.is_due(self.progress.position):
             self._save()
-        if self.reports.is_deciding(self.progress.position, self.collector.rows * len(self.pool.members)):
+        if self.reports.is_deciding(self.progress.position, self.collector.rows * self.pool.num_workers):
             self._decide()
         self._housekeeping()
 
@@ -233,6 +238,7 @@ class Orchestrator:
 
     def _step_async(self) -> None:
         """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
+        self.look()
         if self.collector.is_due():
             self.collector.flush()
         saving = self.saver.is_due(self.progress.position)
@@ -245,7 +251,7 @@ class Orchestrator:
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
         # If the limiter allows only a few calls and the order were by index, the last workers would stay idle.
         for member in longest_idle_first:
-            if not self.admission.may_collect():
+            if not self.admission.may_collect(self.collector.rows * member.share):
                 break
             if member.index not in held:
                 self._dispatch(member)

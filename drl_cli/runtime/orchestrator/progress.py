@@ -64,6 +64,7 @@ class Progress:
         self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # [s] since this process started
         self.peak_rss_mb = 0.0
         self.usage = Usage()
+        self.workers, self.members = config.num_workers, config.num_proxies or config.num_workers
         self.trainer_idle = Waiting()
         self.train_started: float | None = None
         self.collect_started: float | None = None
@@ -249,7 +250,7 @@ class Progress:
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
         """Return the fractions of time that the workers and the trainer (since its first update) spent waiting."""
         moment = self.ended or now()
-        worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
+        worker_time = max(1e-9, self.elapsed_s() * self.members)
         trainer = 0.0
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
@@ -323,6 +324,7 @@ class Progress:
             "trainer_wait_frac": trainer_wait,
             "evals_skipped": evals_skipped,
             "processes": self.usage.by_role(),
+            "nodes": self.usage.by_node(),
             "messages": self._messages(),
         }
 

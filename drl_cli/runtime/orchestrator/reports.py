@@ -33,7 +33,7 @@ class Reports:
     def __init__(self, config: Config, edges: Edges, progress: Progress, console: Console, calls: Calls) -> None:
         self.config, self.pool, self.manage = config, edges.pool, edges.manage
         self.progress, self.console, self.calls = progress, console, calls
-        self.rates = RecentRates(config.num_proxies or config.num_workers)
+        self.rates = RecentRates(progress.members)
         self.is_ending = False
         self.running = RunningCollects(config, edges.pool, progress)
         console.update(**constant_fields(config))
@@ -50,6 +50,7 @@ class Reports:
         self.next = now() + self.config.logger.report_s
         worker_wait_s = self.worker_wait_s()
         scalars = self.progress.report(worker_wait_s)
+        self.rates.members = self.progress.members
         self.rates.add(self.progress.totals(worker_wait_s))
         worker, num = self.config.worker, self.config.num_workers
         exploration = average(worker.exploration, params_header.exploration, num, worker.envs)

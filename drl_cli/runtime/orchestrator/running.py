@@ -36,7 +36,7 @@ class RunningCollects:
         if gained == 0 or not (is_first or seconds > SLOW_S):
             return fields
         if self.config.is_on_policy:
-            rollout = self.config.rows_per_collect * self.config.num_workers
+            rollout = self.config.rows_per_collect * self.pool.num_workers
             fields |= {"awaits": "rollout", "done": steps, "needed": rollout}
         elif missing > 0:
             needed = self.config.min_inserts

@@ -56,7 +56,9 @@ def status_fields(
         "best": best and (best.params_header.env_steps, best.mean),
         "ratio": progress.updates_per_env_step(),
         **speeds,
+        "workers": progress.workers,
         "roles": progress.usage.now(),
+        "nodes": progress.usage.now_by_node(),
         "cpu_percent": scalars["system/cpu_percent"],
         "replay_size": int(scalars["replay/size"]),
     }

@@ -19,12 +19,17 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Node:
-    """A live node of the cluster. `memory` [bytes] is available to Ray's actors on this node."""
+    """A live node of the cluster. `memory` [bytes] is available to Ray's actors. `is_here`: this process runs there."""
 
     id: str
     address: str
     cpus: float
     memory: int = 0
+    is_here: bool = False
+
+    def num_workers(self, trainers: int) -> int:
+        """Return the number of workers that the node offers: one per CPU that no trainer uses, at least one."""
+        return max(1, int(self.cpus) - (trainers if self.is_here else 0))
 
     def __str__(self) -> str:
         return f"node {self.address} ({self.id[:6]})"

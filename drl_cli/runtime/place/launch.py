@@ -25,6 +25,7 @@ from drl_cli.version import __version__
 log = logging.getLogger(__name__)
 
 START_S = 2.0  # maximum time [s] that `close` waits if Ray is still starting
+LOOK_S = 2.0  # time [s] between two looks at the nodes of a cluster
 DIRECT_BYTES = 2_000_000
 """Smaller values are sent with calls and answers. This takes less CPU time than Ray's object store."""
 
@@ -143,7 +144,9 @@ class Cluster:
     def __init__(
         self, address: str, env: EnvConfig, modules: Sequence[str], only_here: bool = False, folder: str = ""
     ) -> None:
-        self._only_here, self._folder = only_here, folder
+        self._only_here, self._folder, self._env, self._modules = only_here, folder, env, modules
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
         if address == "auto":
             address = cluster.found_here(_addresses())
         if problem := cluster.unreachable(address):
@@ -162,7 +165,35 @@ class Cluster:
         if problems or not answers:
             self.close()
             raise ClusterUnfit(problems or [f"ray.address: the cluster at {address} has no node with a CPU"])
-        self.nodes, self.lacking = list(answers), lacking
+        self.nodes: Sequence[Node] = list(answers)
+        self.lacking = lacking
+
+    def offers(self) -> Sequence[Node]:
+        """Return the live nodes that can run roles, as of the last look. The first call starts a thread that looks.
+
+        The thread checks each new node as the constructor does, and prints a warning if the node can't run roles.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="nodes", daemon=True)
+            self._thread.start()
+        return self.nodes
+
+    def _look(self) -> None:
+        ours = Answer(platform.python_version(), version("ray"), __version__, None)
+        fit = {node.id for node in self.nodes}
+        known = set(fit)
+        while not self._end.wait(LOOK_S):
+            with suppress(Exception):  # Ray does not answer; if it is gone, the calls to the roles fail
+                live = live_nodes()
+                for node in live:
+                    if node.id not in known:
+                        known.add(node.id)
+                        answers = _ask([node], self._env, self._modules, self._folder)
+                        problems = cluster.unfit(answers, ours)
+                        fit |= set() if problems else {node.id}
+                        for problem in problems:
+                            log.warning("%s has joined the cluster, and this run does not use it", problem)
+                self.nodes = [node for node in live if node.id in fit]
 
     def wait(self) -> None:
         """Do nothing, because the cluster is already running."""
@@ -176,13 +207,14 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster. Ray ends the processes of this run."""
+        self._end.set()
         ray.shutdown()
 
     def _join(
         self, address: str, env: EnvConfig, modules: Sequence[str], files: Sequence[Path]
     ) -> dict[Node, Answer | None]:
         """Join the cluster, send these files and packages to all processes, and return the answers of the nodes."""
-        self.close()
+        ray.shutdown()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # keep Ray's warnings off the terminal
         try:

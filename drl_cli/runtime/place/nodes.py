@@ -20,9 +20,15 @@ NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of Ray's process t
 
 def live_nodes(only_here: bool = False) -> list[Node]:
     """Return the live nodes that have a CPU or, with `only_here`, only the node of this process."""
-    here = ray.get_runtime_context().get_node_id() if only_here else None
+    here = ray.get_runtime_context().get_node_id()
     return [
-        Node(entry["NodeID"], entry["NodeManagerAddress"], held.get("CPU", 0.0), int(held.get("memory", 0)))
+        Node(
+            entry["NodeID"],
+            entry["NodeManagerAddress"],
+            held.get("CPU", 0.0),
+            int(held.get("memory", 0)),
+            is_here=entry["NodeID"] == here,
+        )
         for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
         for held in [entry["Resources"]]
         if entry["Alive"] and (entry["NodeID"] == here if only_here else held.get("CPU"))

@@ -71,10 +71,33 @@ class Usage:
             table.setdefault(use.role, {"cpu_s": 0.0, "peak_rss_mb": 0.0})["cpu_s"] += use.cpu_s
         return table
 
-    def now(self) -> dict[str, dict[str, float]]:
-        """Return `processes`, `rss_mb` and `cores` of each kind of role. `cores` is a mean over LOOKS samples."""
+    def by_node(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the number of `processes` so far and their CPU seconds, by host and kind of role."""
+        table: dict[str, dict[str, dict[str, float]]] = {}
+        for use in sorted(self._uses.values(), key=lambda use: use.role):
+            kind = table.setdefault(use.host, {}).setdefault(kind_of(use.role), {"processes": 0, "cpu_s": 0.0})
+            kind["processes"] += 1
+            kind["cpu_s"] += use.cpu_s
+        return table
+
+    def forget(self, roles: Iterable[str]) -> None:
+        """Leave these roles, whose node is gone, out of `now`."""
+        gone = set(roles)
+        self._present = {key: use for key, use in self._present.items() if use.role not in gone}
+
+    def now_by_node(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return `now` of each host."""
+        return {host: self.now(host) for host in sorted({use.host for use in self._present.values()})}
+
+    def now(self, host: str | None = None) -> dict[str, dict[str, float]]:
+        """Return `processes`, `rss_mb` and `cores` of each kind of role, on one host or on all.
+
+        `cores` is a mean over LOOKS samples.
+        """
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
+            if host not in (None, use.host):
+                continue
             kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
             kind["processes"] += 1
             kind["rss_mb"] += use.rss / 2**20

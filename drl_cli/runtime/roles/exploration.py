@@ -15,7 +15,8 @@ def worker_values(
 
     "ladder" gives value ** (1 + 7 i / (N - 1)) to worker i of N, as in Ape-X (Horgan et al. 2018, arXiv 1803.00933,
     section 4.1). "env_ladder" does the same for environment i of N environments in total. From a list, worker i gets
-    entry i modulo the length. Values that are missing in the entry follow the schedules.
+    entry i modulo the length. Values that are missing in the entry follow the schedules. If more workers join, worker i
+    gets the values of worker i modulo N.
     """
     exponent = exponents(setting, index, num, envs)
     if exponent is not None:
@@ -34,7 +35,7 @@ def exponents(setting: Exploration, index: int, num: int, envs: int) -> Any:  # 
 
 
 def _exponent(index: int, num: int) -> float:
-    return 1 + 7 * index / max(1, num - 1)
+    return 1 + 7 * (index % num) / max(1, num - 1)
 
 
 def all_exponents(setting: Exploration, num: int, envs: int) -> list[Any] | None:  # Any: a float, or a list of floats

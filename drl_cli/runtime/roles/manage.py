@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from drl_cli.data.dataset import SCORE, normalised
 from drl_cli.errors import CheckpointError
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
@@ -68,6 +69,8 @@ class Manage:
         score = self._score(params)
         statistics, info = score.statistics(), score.info()
         wall_s = time.time() - self.started
+        if reference := self.config.data.reference:
+            statistics[SCORE] = info[SCORE] = normalised(statistics["mean"], reference)
         row = {
             **{name: getattr(params_header, name) for name in ("env_steps", "opt_steps", "version")},
             "wall_s": round(wall_s, 3),

@@ -12,6 +12,7 @@ from drl_cli.algos.base import Algorithm, Batch, Counts
 from drl_cli.algos.context import AlgoContext
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused
 from drl_cli.optim.group import PeerLost
+from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, Stacking
 from drl_cli.replay.stacks import FrameBatch, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
@@ -69,6 +70,14 @@ class Trainer:
     def load_policy(self, vector: Array) -> None:
         """Start from a published vector. Raise ValueError with both sizes if the vector does not fit."""
         self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
+
+    def load_networks(self, networks: State) -> str | None:
+        """Start from all networks of another run. If they do not fit, change nothing and return why."""
+        tensors = self.algorithm.params.tensors()
+        if line := misfit(tensors, networks):
+            return line
+        load_tensors(tensors, {name: torch.tensor(array) for name, array in networks.items()})
+        return None
 
     @no_subnormals()
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:

@@ -68,7 +68,7 @@ def timed(clock, *seconds, first=0, **options):
     def spawn(index, incarnation):
         return Worker(clock, *[header(index, 5.0)] * 9, seconds=seconds[index - first])
 
-    return WorkerPool("worker", len(seconds), spawn, 1, first=first, **options)
+    return WorkerPool("worker", range(first, first + len(seconds)), spawn, 1, **options)
 
 
 def dispatch(pool):
@@ -149,7 +149,7 @@ def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
         made.append(Worker(clock, header(index) if incarnation else DIED, seconds=[7.0] if incarnation else []))
         return made[-1]
 
-    pool = WorkerPool("worker", 1, spawn, 1, first=10)
+    pool = WorkerPool("worker", [10], spawn, 1)
     (died,) = collect(pool)
     assert (died.member, died.header, died.columns, died.loaded, died.restarts) == (10, None, None, False, 1)
     assert (pool.restarts, pool.members[0].lost_at) == (1, 100.0)
@@ -161,7 +161,7 @@ def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
 
 def test_an_unavailable_worker_is_called_again_and_not_replaced(clock):
     worker = Worker(clock, ActorUnavailable("socket closed"), header())
-    pool = WorkerPool("worker", 1, lambda index, incarnation: worker, 0)
+    pool = WorkerPool("worker", range(1), lambda index, incarnation: worker, 0)
     (lost,) = collect(pool)
     assert (lost.header, lost.restarts, pool.restarts) == (None, 0, 0)
     assert collect(pool)[0].header == header()
@@ -174,14 +174,32 @@ def test_a_member_without_its_node_is_removed(clock, caplog):
             raise NodeGone("node 10.0.0.7 (abcdef) is gone")
         return Worker(clock, *([header(index)] * 2 if index else [DIED]), seconds=[float(index)])
 
-    pool = WorkerPool("proxy", 3, spawn, 0, share=4)
+    pool = WorkerPool("proxy", (), spawn, 0)
+    for index in range(3):
+        pool.join(index, share=4)
     lost, *others = collect(pool)  # until 100, 101 and 102
     assert (lost.header, lost.restarts, [done.member for done in others]) == (None, 0, [1, 2])
     assert caplog.messages == ["node 10.0.0.7 (abcdef) is gone: going on with 8 of 12 workers"]
     assert pool.wait_seconds(110.0) == 9.0 + 8.0
     assert [done.member for done in collect(pool)] == [1, 2]
     with pytest.raises(RoleLost, match="is gone, and with it the last worker"):
-        collect(WorkerPool("worker", 1, spawn, 10))
+        collect(WorkerPool("worker", range(1), spawn, 10))
+
+
+def test_all_members_of_a_lost_node_are_removed_with_one_line(clock, caplog):
+    def spawn(index, incarnation):
+        if incarnation > 5:
+            raise NodeGone("node 10.0.0.7 (abcdef) is gone")
+        return Worker(clock, *([header(index)] * 2 if index == 0 else [DIED]), seconds=[float(index)])
+
+    pool = WorkerPool("worker", range(3), spawn, 9, incarnation=5, node_of=lambda index: "b" if index else "a")
+    lost = collect(pool)[1:]  # workers 1 and 2 die after another
+    assert [(done.header, done.restarts) for done in lost] == [(None, 0), (None, 0)]
+    assert caplog.messages == ["node 10.0.0.7 (abcdef) is gone: going on with 1 of 3 workers"]
+    assert ([member.index for member in pool.members], pool.restarts, pool.incarnation) == ([0], 0, 6)
+    before = pool.wait_seconds(clock.now)
+    pool.end(clock.now)
+    assert pool.wait_seconds(clock.now + 9.0) == before  # the removed workers do not wait
 
 
 def test_a_worker_that_dies_too_often_ends_the_run(clock):
@@ -190,7 +208,7 @@ def test_a_worker_that_dies_too_often_ends_the_run(clock):
     def spawn(index, incarnation):
         return Worker(clock, *([header(index)] * 9 if index else [ActorDied(causes[incarnation])]))
 
-    pool = WorkerPool("worker", 2, spawn, 1)
+    pool = WorkerPool("worker", range(2), spawn, 1)
     collect(pool)
     message = (
         r"worker 0 died \(signal 11\); 1 restarts are used up \(worker.max_restarts\); "
@@ -207,7 +225,7 @@ def test_each_worker_has_its_own_restarts_and_incarnations(clock):
         born.append((index, incarnation))
         return Worker(clock, header(index), DIED)
 
-    pool = WorkerPool("worker", 2, spawn, 3, incarnation=5)
+    pool = WorkerPool("worker", range(2), spawn, 3, incarnation=5)
     for _ in range(7):
         collect(pool)
     assert born == [(index, incarnation) for incarnation in (5, 6, 7, 8) for index in (0, 1)]
@@ -219,7 +237,7 @@ def test_each_worker_has_its_own_restarts_and_incarnations(clock):
 def test_a_restart_is_reported_with_the_next_block(clock, caplog):
     caplog.set_level("INFO")
     answers = {0: [header(), DIED], 1: [ActorDied("signal 11")], 2: [header(), header()]}
-    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(clock, *answers[incarnation]), 7)
+    pool = WorkerPool("worker", range(1), lambda index, incarnation: Worker(clock, *answers[incarnation]), 7)
     for _ in range(3):
         collect(pool)
     assert caplog.messages == [
@@ -236,7 +254,7 @@ def test_a_restart_is_reported_with_the_next_block(clock, caplog):
 
 
 def test_the_deadline_follows_the_slowest_block(clock, caplog):
-    pool = WorkerPool("worker", 2, lambda *_: Worker(clock, *[header(collect_s=30.0)] * 9), 3, timeout_s=5.0)
+    pool = WorkerPool("worker", range(2), lambda *_: Worker(clock, *[header(collect_s=30.0)] * 9), 3, timeout_s=5.0)
     assert pool.next_deadline() == float("inf")
     dispatch(pool)
     assert pool.next_deadline() == 100 + START_S + 5
@@ -258,7 +276,7 @@ def test_the_deadline_follows_the_slowest_block(clock, caplog):
 
 
 def test_a_worker_that_hangs_too_often_ends_the_run(clock):
-    pool = WorkerPool("worker", 1, lambda *_: Worker(clock, header(), seconds=[1e9]), 1, timeout_s=5.0)
+    pool = WorkerPool("worker", range(1), lambda *_: Worker(clock, header(), seconds=[1e9]), 1, timeout_s=5.0)
     collect(pool)
     with pytest.raises(RoleLost, match=r"worker 0 hung: no block for 65 s .* the first time it hung: no block"):
         collect(pool)
@@ -268,7 +286,7 @@ def test_a_proxy_returns_the_blocks_that_are_left_when_a_worker_dies(clock):
     def spawn(index, incarnation):
         return Worker(clock, *([header(index)] * 2 if index or incarnation else [DIED]))
 
-    proxy = WorkerProxy(WorkerPool("worker", 3, spawn, 1), LocalRuntime(), None)
+    proxy = WorkerProxy(WorkerPool("worker", range(3), spawn, 1), LocalRuntime(), None)
     merged, columns = proxy.collect(LoadParams(0, 0, 0), np.zeros(3))
     assert [block.worker for block in merged.blocks] == [1, 2]
     assert (merged.restarts, merged.notes) == (1, ())
@@ -294,7 +312,7 @@ class Teller:
 
 def test_steps_of_running_calls_are_counted_once():
     tellers = [Teller(), Teller()]
-    pool = WorkerPool("worker", 2, lambda index, incarnation: tellers[index], 1)
+    pool = WorkerPool("worker", range(2), lambda index, incarnation: tellers[index], 1)
     first, second = dispatch(pool)
     assert pool.running_steps() == 0
     tellers[0].answer, tellers[1].answer = [Told(0, 0, 5)], [Told(1, 70, 3)]  # worker 1 was resumed

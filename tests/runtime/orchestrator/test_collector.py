@@ -51,7 +51,7 @@ def make(*workers, mode="async", **orchestrator):
     """A collector of these workers; each worker is a list with the answers of its incarnations."""
     options = [f"orchestrator.{name}={value}" for name, value in orchestrator.items()]
     config = make_config(*TINY, f"worker.num={len(workers)}", f"worker.block_rows={ROWS}", f"mode={mode}", *options)
-    pool = WorkerPool("worker", len(workers), lambda index, life: Worker(workers[index][life:]), 9)
+    pool = WorkerPool("worker", range(len(workers)), lambda index, life: Worker(workers[index][life:]), 9)
     edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
     made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), Calls(60.0))
     assert made.rows == ROWS
@@ -144,3 +144,15 @@ def test_the_other_blocks_of_a_call_are_inserted_if_one_was_lost(caplog):
     react(made)
     assert (made.inserting, made.issued, made.limiter.landed, made.progress.inserts) == (0, 16, 16, 16)
     assert caplog.messages == ["a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"]
+
+
+def test_a_proxy_counts_as_all_its_workers():
+    made = make([(8, 8)], mode="async")
+    made.pool.join(0, share=3)
+    del made.pool.members[0]
+    collect(made)
+    assert (made.issued, made.limiter.inserts, made.uncertain) == (24, 24, 16)
+    react(made)
+    assert made.uncertain == 16
+    made.flush()
+    assert (made.issued, made.limiter.inserts, made.uncertain) == (8, 8, 0)

@@ -117,7 +117,7 @@ def test_no_train_call_is_made_before_a_checkpoint(still, is_due, is_settled, sa
     still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
     still._save = lambda: calls.append("saved")
     still.admission.updates, still.learning.train = lambda: next(updates), calls.append
-    still.admission.may_collect, still._idle = lambda: False, lambda **options: idles.append(options)
+    still.admission.may_collect, still._idle = lambda rows: False, lambda **options: idles.append(options)
     still.calls.pending["a call"] = None
     still._step_async()
     assert calls == ["saved"] * saved + trained
@@ -125,12 +125,12 @@ def test_no_train_call_is_made_before_a_checkpoint(still, is_due, is_settled, sa
 
 
 def test_workers_that_waited_longest_collect_first(still):
-    members = [SimpleNamespace(index=i, issued=issued) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
+    members = [SimpleNamespace(index=i, issued=issued, share=1) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
     asked, room = [], iter([True, True, True, False])
     still.pool.idle = lambda: members
     still.collector.arrived.append(SimpleNamespace(member=2))  # its block must be inserted first
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
-    still.admission.may_collect, still._idle = lambda: next(room), lambda **options: None
+    still.admission.may_collect, still._idle = lambda rows: next(room), lambda **options: None
     still.saver.is_due = lambda env_steps: False
     still._dispatch = lambda member: asked.append(member.index)
     still._step_async()

@@ -16,11 +16,12 @@ def shown(monkeypatch):
     monkeypatch.setattr(running, "now", lambda: clock.now)
 
     def make(*overrides, collected=None, missing=0, trained=None):
-        pool = SimpleNamespace()
         progress = SimpleNamespace(
             env_steps=1000, collect_started=collected, missing_inserts=lambda: missing, train_started=trained
         )
-        collects = RunningCollects(make_config(*TINY, *overrides), pool, progress)
+        config = make_config(*TINY, *overrides)
+        pool = SimpleNamespace(num_workers=config.num_workers)
+        collects = RunningCollects(config, pool, progress)
 
         def at(moment, steps):
             clock.now, pool.running_steps = moment, lambda: steps

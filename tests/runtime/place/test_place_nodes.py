@@ -58,7 +58,7 @@ def test_live_nodes_have_a_cpu_or_are_this_node(ray):
         {"NodeID": "gone", "NodeManagerAddress": "10.0.0.3", "Alive": False, "Resources": {"CPU": 2.0}},
     ]
     assert live_nodes() == [FAR]
-    assert live_nodes(only_here=True) == [Node("here", "10.0.0.1", 0.0)]
+    assert live_nodes(only_here=True) == [Node("here", "10.0.0.1", 0.0, is_here=True)]
 
 
 def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):

@@ -92,6 +92,25 @@ def test_a_restarted_role_counts_once_with_the_time_of_both_processes():
     assert (usage.now()["worker"]["processes"], usage.now()["worker"]["rss_mb"]) == (1, 50.0)
 
 
+def test_use_by_node_and_roles_that_are_gone():
+    usage = Usage()
+    usage.tell([told("worker 2", 7, 2.0, 90), told("worker 3", 8, 1.0, 50), told("proxy 1", 9, 0.5, 40)])
+    usage.tell([told("worker 0", 7, 4.0, 60, host="third")])
+    usage.sample()
+    assert usage.by_node()["elsewhere"] == {
+        "proxy": {"processes": 1, "cpu_s": 0.5},
+        "worker": {"processes": 2, "cpu_s": 3.0},
+    }
+    assert usage.by_node()["third"] == {"worker": {"processes": 1, "cpu_s": 4.0}}
+    now = usage.now_by_node()
+    assert set(now) == {"elsewhere", "third", usage.host}
+    assert now["elsewhere"]["worker"] == {"processes": 2, "rss_mb": 140.0}
+    usage.forget(["worker 2", "worker 3", "proxy 1"])
+    usage.sample()
+    assert (set(usage.now_by_node()), usage.now()["worker"]["processes"]) == ({"third", usage.host}, 1)
+    assert usage.by_node()["elsewhere"]["worker"]["cpu_s"] == 3.0  # the summary keeps them
+
+
 def test_a_process_that_is_seen_does_not_count_twice():
     usage, process = Usage(), child("ray::worker 98")
     usage.sample()

@@ -178,3 +178,9 @@ def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     values = table.sampler.tree.values[: len(table)]
     assert len(np.unique(values)) > 0.9 * len(table)  # none has the largest one of the time
     assert table.stats()["bad_priorities"] == 0
+
+
+def test_workers_that_join_later_explore_like_the_first():
+    for setting in ("ladder", "env_ladder"):
+        first, later = (worker_values(setting, {"epsilon": 0.4}, index, 3, 2)["epsilon"] for index in (1, 4))
+        assert np.array_equal(first, later)

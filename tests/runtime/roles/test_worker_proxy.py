@@ -50,7 +50,7 @@ class Runtime(LocalRuntime):
 
 def make(num=2):
     workers = [Worker(i) for i in range(num)]
-    proxy = WorkerProxy(WorkerPool("worker", num, lambda i, incarnation: workers[i], 9), Runtime(), None)
+    proxy = WorkerProxy(WorkerPool("worker", range(num), lambda i, incarnation: workers[i], 9), Runtime(), None)
     return proxy, workers
 
 

@@ -1,0 +1,49 @@
+"""JoinedDataset: several datasets, one after the other."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from drl_cli.data.dataset import Dataset
+from drl_cli.types import Columns
+
+
+class JoinedDataset(Dataset):
+    """The steps of several datasets with equal spaces, in the order given.
+
+    The environment and the reference returns are those that all datasets have in common, or None.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        self.datasets, self.spec = datasets, datasets[0].spec
+        facts = [dataset.facts for dataset in datasets]
+        self.starts = np.cumsum([0, *(each.steps for each in facts)])
+        self.ends = np.concatenate([one.ends + start for one, start in zip(datasets, self.starts, strict=False)])
+        self.facts = replace(
+            facts[0],
+            source=f"[{','.join(each.source for each in facts)}]",
+            identity=hashlib.sha256("".join(each.identity for each in facts).encode()).hexdigest(),
+            env=facts[0].env if len({each.env for each in facts}) == 1 else None,
+            steps=int(self.starts[-1]),
+            episodes=sum(each.episodes for each in facts),
+            terminations=sum(each.terminations for each in facts),
+            truncations=sum(each.truncations for each in facts),
+            returns=np.concatenate([each.returns for each in facts]),
+            reference=facts[0].reference if len({each.reference for each in facts}) == 1 else None,
+        )
+
+    @property
+    def clamped(self) -> int:  # type: ignore[override]
+        return sum(dataset.clamped for dataset in self.datasets)
+
+    def read(self, first: int, last: int) -> Columns:
+        found = [
+            dataset.read(max(first - start, 0), min(last - start, dataset.facts.steps))
+            for dataset, start in zip(self.datasets, self.starts.tolist(), strict=False)
+            if first < start + dataset.facts.steps and last > start
+        ]
+        if len(found) == 1:
+            return found[0]
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
