@@ -9,13 +9,14 @@ from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.model_based import gumbel_muzero
+from drl_cli.algos.model_based._learner import as_windows
 from drl_cli.algos.model_based._model import Support
 from drl_cli.algos.model_based._targets import unroll_targets
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 ROWS, LENGTH, K, N, SIZE, GAMMA, ACTIONS = 48, 7, 3, 2, 4, 0.9, 3
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", ACTIONS, "Discrete(3)"))
-OPTIONS = {"support": SIZE, "unroll_steps": K, "n_step": N, "gamma": GAMMA, "value_weight": 0.6}
+OPTIONS = {"support": SIZE, "unroll_steps": K, "n_step": N, "gamma": GAMMA, "value_weight": 0.6, "fresh_values": False}
 BINS, WIDTH = 2 * SIZE + 1, NETWORK.hidden[-1]
 UNIFORM = torch.rand(ROWS, K, generator=torch.Generator().manual_seed(2))
 
@@ -137,6 +138,21 @@ def test_an_update_equals_a_reference_from_the_paper(known_actions):
     )
 
 
+def test_fresh_values_are_those_of_the_target_networks(known_actions):
+    """The stored root values have no influence, and steps of the warm-up have values too."""
+    fresh, stored = (make(gumbel_muzero, spec=SPEC, **OPTIONS | {"fresh_values": each}) for each in (True, False))
+    batch, targets = windows(), fresh.params.targets
+    with torch.no_grad():
+        _, value = targets["prediction"](targets["representation"](batch["obs"].flatten(0, 1)))
+    batch["root_value"] = stored.support.mean(value).view(ROWS, LENGTH)
+    batch["policy"][batch["is_random"]] = 0.0  # there is no policy to learn there
+    expected = stored.learn(batch | {"is_random": torch.zeros(ROWS, LENGTH, dtype=torch.bool)}, Counts(1))
+    update = fresh.learn(batch | {"root_value": torch.full((ROWS, LENGTH), 99.0)}, Counts(1))
+    for name, metric in expected.metrics.items():
+        torch.testing.assert_close(update.metrics[name], metric, rtol=1e-5, atol=1e-6, msg=name)
+    torch.testing.assert_close(update.priorities, expected.priorities)
+
+
 def inverse(y):
     """Return x with h(x) = y, by bisection."""
     low, high = -1e4, 1e4
@@ -150,7 +166,7 @@ def inverse(y):
 @pytest.mark.parametrize("length", [K, K + 1, LENGTH])
 def test_targets(length):
     batch = windows(length)
-    found = unroll_targets(batch, N, K)
+    found = unroll_targets(as_windows(batch), N, K)
     kinds = set()
     for i, row in enumerate(rows_of(batch)):
         values, rewards = reference_targets(row)

@@ -10,7 +10,7 @@ from continuous import make, policy_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.model_based import gumbel_muzero, muzero, sampled_muzero
-from drl_cli.algos.model_based._learner import ModelLearner
+from drl_cli.algos.model_based._learner import ModelLearner, as_windows
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 DISCRETE = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))
@@ -103,7 +103,7 @@ def test_reanalysis_searches_with_the_target_networks(module, share, chosen):
             target.flat.copy_(algorithm.params[name].flat).add_(0.05)
     policy = acting(module)
     policy.load(np.concatenate([target.flat.numpy() for target in algorithm.params.targets.values()]))
-    rows = algorithm.reanalyzed(dict(batch))
+    rows = algorithm.reanalyzed(as_windows(batch))
     with torch.no_grad():
         _, found = policy.search(batch["obs"].flatten(0, 1), False)
     for name, column in policy.stored(found).items():
@@ -113,10 +113,12 @@ def test_reanalysis_searches_with_the_target_networks(module, share, chosen):
         assert torch.equal(rows[name][kept], batch[name][kept])
         assert not torch.equal(new, batch[name])
     assert rows["is_random"][:, 0].tolist() == [0 not in chosen, *[False] * (ROWS - 1)]
+    assert torch.equal(rows["has_root"], ~rows["is_random"])
 
 
-def test_target_networks_are_copied_after_each_period():
-    algorithm, batch = made(gumbel_muzero, reanalyze=0.5, target_period=2), batch_of(gumbel_muzero)
+@pytest.mark.parametrize("options", [{"reanalyze": 0.5, "fresh_values": False}, {}])
+def test_target_networks_are_copied_after_each_period(options):
+    algorithm, batch = made(gumbel_muzero, target_period=2, **options), batch_of(gumbel_muzero)
     before = {name: target.flat.clone() for name, target in algorithm.params.targets.items()}
     algorithm.learn(batch, Counts(1))
     assert all(torch.equal(target.flat, before[name]) for name, target in algorithm.params.targets.items())
@@ -130,7 +132,7 @@ def test_without_reanalysis_nothing_is_searched(monkeypatch):
     monkeypatch.setattr(ModelLearner, "reanalyzed", None)
     algorithm.learn(batch, Counts(1))
     assert algorithm.is_one_step
-    assert not algorithm.params.targets
+    assert not made(gumbel_muzero, fresh_values=False).params.targets
     assert not made(gumbel_muzero, reanalyze=0.5).is_one_step
 
 

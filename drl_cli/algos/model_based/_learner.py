@@ -29,6 +29,7 @@ class ModelConfig(AlgoConfig):
     unroll_steps: Count
     support: Count
     value_weight: NonNegative
+    fresh_values: bool
     reanalyze: Fraction
     target_period: Count
 
@@ -52,8 +53,9 @@ class ModelLearner(Algorithm):
         self.support = Support(config.support, context.device)
         self.random = self.params.generator("noise", seed + 1)
         self.gradients = Gradients(self.params, self.loss, context)
-        if config.reanalyze:
-            self.is_one_step = False  # a search is no list of tensor operations
+        self.is_one_step = not config.reanalyze  # a search is no list of tensor operations
+        self.has_targets = config.reanalyze > 0.0 or config.fresh_values
+        if self.has_targets:
             targets = {name: self.params.target(name) for name in self.policy_parts}
             self.target_model = SearchModel(Nets(targets), self.support, config.gamma, spec.action)
 
@@ -115,10 +117,12 @@ class ModelLearner(Algorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = as_windows(batch)
+        if self.has_targets and counts.opt_steps % self.config.target_period == 0:
+            self.params.follow(1.0)
+        if self.config.fresh_values:
+            rows |= self.fresh_values(rows)
         if self.config.reanalyze:
             rows = self.reanalyzed(rows)
-            if counts.opt_steps % self.config.target_period == 0:
-                self.params.follow(1.0)
         num, length = rows["valid"].shape
         random = self.context.rand(num, min(self.config.unroll_steps, length), self.random)
         loss, found = self.gradients(rows, random)
@@ -126,6 +130,12 @@ class ModelLearner(Algorithm):
         metrics = dict(found)
         td_error = metrics.pop("td_error")
         return Update(metrics, td_error.unsqueeze(1).expand(num, length) if "valid" in batch else td_error)
+
+    def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
+        """Return the target networks' values of all observations of the windows, `[B, L]`, as root values."""
+        with torch.no_grad():
+            value = self.target_model.root(map_parts(lambda x: x.flatten(0, 1), rows["obs"]))[2]
+        return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
 
     def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return rows with new policies and root values in the share `reanalyze` of the windows."""
@@ -137,15 +147,20 @@ class ModelLearner(Algorithm):
             new = column.to(rows[name]).view(len(chosen), length, *rows[name].shape[2:])
             rows[name] = rows[name].index_copy(0, chosen, new)
         rows["is_random"] = rows["is_random"].index_fill(0, chosen, False)
+        rows["has_root"] = rows["has_root"].index_fill(0, chosen, True)
         return rows
 
 
 def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return the columns of windows `[B, L, ...]`; a batch of transitions has windows of one step."""
-    if "valid" in batch:
-        return dict(batch)
-    rows = {name: column if name == "weight" else map_parts(unsqueezed, column) for name, column in batch.items()}
-    return {**rows, "valid": torch.ones_like(rows["terminated"])}
+    """Return the columns of windows `[B, L, ...]`; a batch of transitions has windows of one step.
+
+    The column `has_root` tells which steps have a root value.
+    """
+    rows = dict(batch)
+    if "valid" not in rows:
+        rows = {name: column if name == "weight" else map_parts(unsqueezed, column) for name, column in batch.items()}
+        rows["valid"] = torch.ones_like(rows["terminated"])
+    return {**rows, "has_root": ~rows["is_random"]}
 
 
 def unsqueezed(column: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class Targets(NamedTuple):
     """`[B, K]`."""
     has_reward: Tensor
     value: Tensor
-    """n-step returns that bootstrap from the root values of stored searches, `[B, K + 1]`."""
+    """n-step returns that bootstrap from root values, `[B, K + 1]`."""
     has_value: Tensor
     policy: Tensor
     """`[B, K + 1, A]`."""
@@ -34,13 +34,13 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
     A return that does not reach n steps ahead, because the window ends, bootstraps from the window's last step. Steps
     with random actions have no search: no policy is learned there, and no value that would bootstrap from them.
     """
-    valid, terminated, is_random, root = (rows[name] for name in ("valid", "terminated", "is_random", "root_value"))
+    valid, terminated, has_root, root = (rows[name] for name in ("valid", "terminated", "has_root", "root_value"))
     length = valid.shape[1]
     is_summed = valid & (torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1) | terminated)
     total, discount, last = n_step_windows(rows["reward"], rows["discount"], is_summed, n_step)
     ahead = (last + 1).clamp(max=length - 1)
     value = torch.where(is_summed, total + discount * root.gather(1, ahead), root)
-    is_known = ~torch.where(is_summed, (discount != 0.0) & is_random.gather(1, ahead), is_random)
+    is_known = torch.where(is_summed, (discount == 0.0) | has_root.gather(1, ahead), has_root)
     final = valid.sum(1, keepdim=True) - 1
     is_past_end = ~valid & terminated.gather(1, final)
     past_end = torch.cat([is_past_end, (is_past_end | valid & terminated)[:, -1:]], 1)
@@ -53,7 +53,7 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
         first_steps(torch.where(valid, value, 0.0), shown),
         first_steps(valid & is_known, shown) | past_end[:, :shown],
         first_steps(rows["policy"], shown),
-        first_steps(valid & ~is_random, shown),
+        first_steps(valid & ~rows["is_random"], shown),
         past_end[:, :shown],
     )
 
