@@ -136,6 +136,19 @@ def test_without_reanalysis_nothing_is_searched(monkeypatch):
     assert not made(gumbel_muzero, reanalyze=0.5).is_one_step
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_share_of_the_candidates_is_uniform(share):
+    """A policy whose candidates are all at the same edge still finds others."""
+    algorithm, rows = made(sampled_muzero), 300
+    algorithm.params["prediction"].flat[-15:-12] = -50.0  # biases of 3 means, 3 deviations and 9 bins of values
+    policy = acting(sampled_muzero, algorithm, uniform_share=share)
+    candidates = policy.act(observations(rows))["candidates"]  # [rows, 16, 3]
+    num = round(16 * share)
+    assert (candidates[:, : 16 - num] < -0.99).all()
+    uniform = np.sort(candidates[:, 16 - num :].ravel())
+    assert np.abs(uniform - np.linspace(-1.0, 1.0, uniform.size)).max(initial=0.0) < 0.05
+
+
 def test_the_loss_of_a_sampled_policy():
     """-sum_k w_k log N(atanh a_k; mean, std) - c log std, one candidate at a time, up to constants."""
     algorithm, rng = made(sampled_muzero, entropy_coef=0.1), torch.Generator().manual_seed(0)

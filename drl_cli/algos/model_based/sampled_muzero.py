@@ -1,13 +1,14 @@
 """Sampled MuZero (Hubert et al. 2021, "Learning and planning in complex action spaces", ICML, arXiv 2104.06303).
 
-MuZero for continuous actions: each node of the tree has K candidates, which are drawn from the predicted policy, a
-Gaussian whose samples go through tanh. The search improves the policy over the candidates, and the Gaussian learns
-their improved probabilities. The search at the root is that of Gumbel MuZero (Danihelka et al. 2022), where the paper
-has PUCT.
+MuZero for continuous actions: each node of the tree has K candidates. Most are drawn from the predicted policy, a
+Gaussian whose samples go through tanh, and some from the uniform distribution. The search improves the policy over the
+candidates, and the Gaussian learns their improved probabilities. The search at the root is that of Gumbel MuZero
+(Danihelka et al. 2022), where the paper has PUCT.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.search.formulas import Gumbel
 from drl_cli.types import Array, Column, EnvSpec, Schema
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, NonNegative, Positive
+from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +44,7 @@ class Config(ModelConfig):
     """Options of Sampled MuZero."""
 
     candidates: Count
+    uniform_share: Fraction
     value_scale: Positive
     entropy_coef: NonNegative
 
@@ -118,13 +120,18 @@ class Algorithm(ModelLearner):
 def search(config: Any, model: Model, obs: Any, normal: Tensor, noise: Array) -> Found:  # Any: Config, and observations
     """Search from observations `[N, ...]`.
 
-    The candidates of the M nodes come from standard normal noise `[N, M, K, A]`; `noise` is Gumbel noise `[N, K]`.
+    The candidates of the M nodes come from standard normal noise `[N, M, K, A]`; `noise` is Gumbel noise `[N, K]`. The
+    last candidates of each node, the share `uniform_share`, are uniform, so that a policy whose own candidates became
+    equal can be improved. All candidates have the same prior.
     """
     from drl_cli.search.run import gumbel  # imports torch
     from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
 
     def draw(policy: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        return draw_tanh_gaussian(bounded(policy), normal)
+        candidates, logits = draw_tanh_gaussian(bounded(policy), normal)
+        num = round(config.uniform_share * config.candidates)
+        is_uniform = torch.arange(config.candidates, device=normal.device).unsqueeze(-1) >= config.candidates - num
+        return torch.where(is_uniform, torch.erf(normal * math.sqrt(0.5)), candidates), logits
 
     rule = Gumbel(config.candidates, value_scale=config.value_scale)
     return gumbel(Sampled(model, draw, normal), obs, config.simulations, noise, rule)
