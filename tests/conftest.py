@@ -34,6 +34,14 @@ def pytest_configure(config):
         config.pluginmanager.register(GoOn(config.rootpath))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def hangup():
+    """SIGHUP has its default action, here and in the runs that inherit it, also if nohup started pytest."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One cluster of one node for all tests that need Ray; tests of several nodes add theirs and remove them again."""

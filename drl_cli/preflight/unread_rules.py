@@ -154,7 +154,7 @@ RULES: tuple[Rule, ...] = (
         lambda config: config.mode != "single" or config.resume is not None,
         "in mode=single all workers take turns in the main process",
         "say worker.envs={envs} for as many environments, or mode=sync",
-        harmless=(1,),
+        harmless=(1, "auto"),
         verdict="gains nothing",
     ),
     Rule(

@@ -127,11 +127,13 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint(tmp_path):
     reader = threading.Thread(target=drain, args=(terminal,), daemon=True)
     reader.start()
     deadline = time.monotonic() + 240  # as Run.until
-    while not [line for file in tmp_path.glob("outputs/*/*/*/checkpoints/step_*") if (line := steps_of(file)) >= 400]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    left = psutil.Process(program).children(recursive=True)
-    os.close(terminal)
+    try:
+        while all(steps_of(file) < 400 for file in tmp_path.glob("outputs/*/*/*/checkpoints/step_*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        left = psutil.Process(program).children(recursive=True)
+    finally:
+        os.close(terminal)  # also ends a run that is too slow
     _, status = os.waitpid(program, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     (folder,) = tmp_path.glob("outputs/*/*/*")

@@ -79,7 +79,7 @@ def test_nodes_join_and_leave(build_graph, ray_cluster, caplog, capsys, times):
     assert graph.limiter.band == band
     check(graph)
     resumed = build_graph(
-        *(COUNTER, *LONG, f"total_env_steps={graph.progress.env_steps + 1000}"),
+        *(COUNTER, *LONG, "worker.max_restarts=3", f"total_env_steps={graph.progress.env_steps + 1000}"),
         **{"on_ray": True, "change": elastic, "elastic": True, "run": graph.folder},
     )
     assert [member.incarnation for member in resumed.pool.members] == [graph.pool.incarnation]

@@ -413,7 +413,8 @@ def test_the_command_of_each_row_has_the_config_of_the_row(composed):
     table, shown = yaml.safe_load(learn.TABLE.read_text()), commands_of_the_page()
     for name, (words, budget) in shown.items():
         mode = [] if any(word.startswith("mode=") for word in words) else ["mode=single"]
-        config = composed(*for_hydra([*words, *mode, f"total_env_steps={budget}"]))
+        total = "total_updates" if "mode=offline" in words else "total_env_steps"
+        config = composed(*for_hydra([*words, *mode, f"{total}={budget}"]))
         assert config == composed(*for_hydra(learn.overrides(table["rows"][name], table["common"]))), name
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from composing import compose_plain
 from graphs import TINY, make_config
 
 from drl_cli.settings.build import as_typed, to_yaml_keys
@@ -49,10 +50,13 @@ def checked(words, typed=()):
     from drl_cli.errors import Refused, UsageError, as_usage_error
     from drl_cli.preflight.algorithm import check_network, check_priorities, no_memory
     from drl_cli.preflight.environment import check_goals, check_normalization
-    from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
+    from drl_cli.preflight.pace import node_problems, pace_problems, trainer_problems, worker_problems
     from drl_cli.preflight.unread import unread_keys
     from drl_cli.settings.algorithm import refusal
+    from drl_cli.settings.build import build
 
+    if lines := [*node_problems(build(compose_plain(*words)), typed)]:
+        raise UsageError(lines)
     config = make_config(*words)
     if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
         raise UsageError(lines)

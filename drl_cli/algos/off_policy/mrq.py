@@ -206,7 +206,8 @@ class Algorithm(Learner):
         return gumbel_softmax(permitted(out, mask), random[gumbel], self.config.gumbel_temperature)
 
     def one_hot(self, action: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(action, self.size).float()
+        # not torch's one_hot, which torch.compile of torch 2.11 cannot follow
+        return (action.unsqueeze(-1) == torch.arange(self.size, device=action.device)).float()
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return the columns of windows `[B, L, ...]`.

@@ -180,8 +180,9 @@ class OwnStatistics(Algorithm):
     """A user's module with a running mean of the rows of its own trainer."""
 
     def __init__(self, context):
-        torch.manual_seed(0)
         net = torch.nn.Linear(1, 1)
+        torch.nn.init.ones_(net.weight)  # torch's default generator is shared by the two threads
+        torch.nn.init.zeros_(net.bias)
         net.register_buffer("mean", torch.zeros(1))
         self.params, self.net = Params(context, net=net), net
         self.optimizer = Optimizer(self.params, {"net": 0.1}, context)
