@@ -13,16 +13,22 @@ if TYPE_CHECKING:
     from drl_cli.deploy.policy import TrainedPolicy
 
 
-def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = "outputs") -> "TrainedPolicy":
+def load(
+    run: str = "latest",
+    checkpoint: str | int = "best",
+    output_dir: str = "outputs",
+    simulations: int | None = None,
+) -> "TrainedPolicy":
     """Return the trained policy of a run. `policy(obs)` returns the best action, in the environment's own units.
 
     `run` is a path, `latest`, a glob, or the start of the id or the name of a run below output_dir. `checkpoint` is
-    best, last, a number of env steps, or the name of a checkpoint folder. Raise UsageError if the checkpoint is missing
-    or can't be loaded.
+    best, last, a number of env steps, or the name of a checkpoint folder. `simulations` replaces
+    the number of simulations of a policy that searches; 0 plays the prior. Raise UsageError if the checkpoint is
+    missing or can't be loaded.
     """
     from drl_cli.deploy.trained import open_policy
 
-    return open_policy(run, str(checkpoint), output_dir)
+    return open_policy(run, str(checkpoint), output_dir, simulations)
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 Derive `Config` from `AlgoConfig`, `Policy` from `TorchPolicy` (or from `Policy`) and `Algorithm` from `Algorithm`. Hold
 your networks in `Params`, change them with an `Optimizer`, and return an `Update` from `update`. `torso` makes the
-first module of a network for any kind of observation. `losses` has losses and targets; `Categorical`, `Gaussian` and
-others are distributions of actions. Types such as `Positive` and `Fraction` check the options' values.
+first module of a network for any kind of observation. `losses` has losses and targets, and `search` has tree searches
+with a learned model; `Categorical`, `Gaussian` and others are distributions of actions. Types such as `Positive` and
+`Fraction` check the options' values.
 
 docs/add-an-algorithm.md shows a complete algorithm. Importing this module does not import torch.
 """
@@ -58,7 +59,11 @@ if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import Network as Network
 
 
-def __getattr__(name: str) -> Any:  # Any: a class of torch modules, whose file imports torch
+def __getattr__(name: str) -> Any:  # Any: a class of torch modules or a module, whose file imports torch
+    if name == "search":
+        from drl_cli.search import run
+
+        return run
     if name in ("MLP", "Network"):
         from drl_cli.networks import mlp_module
 

@@ -10,7 +10,7 @@ how to write an algorithm.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -51,6 +51,10 @@ class AlgoConfig:
     preset: str | None = None
     gamma: Fraction = 0.99
     n_step: Count = 1
+
+    def window_problems(self, seq_len: int) -> Iterator[str]:
+        """Yield a line for each option that does not fit windows of `seq_len` steps. Every run checks it."""
+        yield from ()
 
 
 class Counts(NamedTuple):

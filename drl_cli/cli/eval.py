@@ -14,6 +14,7 @@ import yaml
 
 from drl_cli.algos.lookup import module_path
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_words
+from drl_cli.deploy.trained import with_simulations
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
@@ -49,6 +50,7 @@ class Options:
     checkpoint: str = option("best", CHECKPOINT_HELP)
     seed: Natural = option(0, "another seed, other episodes; none is one of training's")
     stochastic: bool = option(False, "explore as in training, instead of the best actions")
+    simulations: Natural | None = option(None, "simulations of each search (muzero ...), 0: none; none: as in training")
     min_return: float | None = option(None, "exit 9 when the mean of a run is below it")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
@@ -117,7 +119,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
     """Evaluate one run, print the result, and write it into the run's folder. Raise UsageError or CheckpointError."""
     checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
-    config = read_config(folder)
+    config = with_simulations(read_config(folder), options.simulations)
     env = dataclasses.replace(config.env, kwargs={**config.env.kwargs, **kwargs})
     manage = dataclasses.replace(config.manage, env_kwargs={**config.manage.env_kwargs, **kwargs})
     config = dataclasses.replace(config, env=env, manage=manage)
@@ -131,6 +133,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         "opt_steps": manifest["opt_steps"],
         "stochastic": options.stochastic,
         "env_kwargs": dict(kwargs),
+        **({} if options.simulations is None else {"simulations": options.simulations}),
         "seeds": seeds,
         **statistics,
         "mean_interval_95": None if math.isnan(low) else [float(low), float(high)],

@@ -31,6 +31,7 @@ class Options:
     seed: Natural = option(0, "another seed, other episodes; as in drl-eval")
     format: Literal["auto", "mp4", "webp", "gif"] = option("auto", "auto is mp4 if ffmpeg is found")
     fps: Positive | None = option(None, "frames per second; none: the environment's own")
+    simulations: Natural | None = option(None, "simulations of each search (muzero ...), 0: none; none: as in training")
     max_steps: Count | None = option(None, "episodes are cut here; none: as in evaluations")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
@@ -67,7 +68,7 @@ def _episodes(options: Options) -> "tuple[TrainedPolicy, list[TrainedPolicy], li
     """Return the run's policy, and the policy, the title and the seed of each episode."""
     if options.evolution and options.episodes > 1:
         raise UsageError("evolution=true plays one episode of each checkpoint: leave episodes out")
-    policy = open_policy(options.run, options.checkpoint, options.output_dir)
+    policy = open_policy(options.run, options.checkpoint, options.output_dir, options.simulations)
     policies = stages(policy) if options.evolution else [policy] * options.episodes
     titles = [f"{policy.config.algo_name}  {stage.trained}" for stage in policies]
     seeds = integers(policy.config.seed, "confirm", options.episodes, index=options.seed)

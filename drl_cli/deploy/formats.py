@@ -29,14 +29,14 @@ class Kind:
         return self.name, numpy, graph
 
 
-BUILT_IN = Kind("all policies of drl-cli", ("numpy", "torch", "onnx"))
+BUILT_IN = Kind("all policies of drl-cli that do not search", ("numpy", "torch", "onnx"))
 OWN_TORSO = Kind("a policy of drl-cli with your own torso (`network=my_pkg:Torso`)", ("torch", "onnx"))
 TRACED = Kind(
     *("your own `TorchPolicy`", ("torch", "onnx")),
     ", if torch can trace its modules: write `x.shape[0]`, not `len(x)`",
 )
 SEARCHES = Kind(
-    *("your own `TorchPolicy` with a search (it overrides `prior`)", ("torch", "onnx")),
+    *("a policy that searches: `muzero` ..., or your own `TorchPolicy` that overrides `prior`", ("torch", "onnx")),
     ": its prior, without the search",
 )
 REMEMBERS = Kind("your own `TorchPolicy` with a memory", ())

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from drl_cli.algos.lookup import title
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import (
     CHECKPOINT,
@@ -27,9 +28,28 @@ if TYPE_CHECKING:  # slow: imports gymnasium
     from drl_cli.deploy.policy import TrainedPolicy
 
 
-def open_policy(run: str, checkpoint: str = "best", output_dir: str = "outputs") -> "TrainedPolicy":
-    """Return the policy of a run's checkpoint. Raise UsageError if it can't be opened."""
-    return open_step(*find_step_and_config(run, checkpoint, output_dir))
+def open_policy(
+    run: str, checkpoint: str = "best", output_dir: str = "outputs", simulations: int | None = None
+) -> "TrainedPolicy":
+    """Return the policy of a run's checkpoint. Raise UsageError if it can't be opened.
+
+    `simulations` replaces the number of simulations of a policy that searches.
+    """
+    step, config = find_step_and_config(run, checkpoint, output_dir)
+    return open_step(step, with_simulations(config, simulations))
+
+
+def with_simulations(config: Config, simulations: int | None) -> Config:
+    """Return the config with another number of simulations of each search, unless it is None.
+
+    Raise UsageError if the algorithm does not search.
+    """
+    if simulations is None:
+        return config
+    if not hasattr(config.algo, "simulations"):
+        raise UsageError(f"simulations={simulations}: {title(config.algo_name)} does not search; leave it out")
+    changed: dict[str, Any] = {"simulations": simulations}  # Any: an option that only some algorithms have
+    return dataclasses.replace(config, algo=dataclasses.replace(config.algo, **changed))
 
 
 def find_step_and_config(run: str, checkpoint: str, output_dir: str) -> tuple[Path, Config]:

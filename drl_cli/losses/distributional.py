@@ -63,6 +63,15 @@ def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor
     return loss, log_probs.exp() - probs, loss + torch.xlogy(probs, probs).sum(-1)
 
 
+def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
+    """Return the cross-entropy `[...]` of logits `[..., K]` with the two bins `[K]` that enclose a value `[...]`."""
+    lower = (torch.bucketize(value.contiguous(), bins, right=True) - 1).clamp(0, len(bins) - 2)
+    share = ((value - bins[lower]) / (bins[lower + 1] - bins[lower])).clamp(0.0, 1.0)
+    log_probs = logits.log_softmax(-1)
+    chosen = log_probs.gather(-1, torch.stack([lower, lower + 1], -1))
+    return -((1.0 - share) * chosen[..., 0] + share * chosen[..., 1])
+
+
 def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Return the quantile regression loss `[B]` and its derivative `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
 

@@ -37,6 +37,8 @@ def pace_problems(config: Config) -> list[str]:
             f"replay.capacity={capacity} is below orchestrator.min_inserts={config.min_inserts}: {NO_UPDATE}"
         )
     problems += own
+    if replay.steps:
+        problems += config.algo.window_problems(replay.steps.seq_len)
     if config.is_on_policy:
         problems += rollout_problems(config)
     if config.worker.unroll is not None and config.worker.block_rows not in (None, config.block_rows):

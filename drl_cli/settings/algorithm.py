@@ -28,6 +28,9 @@ from drl_cli.utils.spelling import did_you_mean
 
 DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
 """The default algorithm by the kind of actions. The default of train.yaml is for continuous actions."""
+RELATIVES = {("muzero", "box"): "sampled_muzero", ("gumbel_muzero", "box"): "sampled_muzero"}
+RELATIVES |= {("sampled_muzero", "discrete"): "gumbel_muzero"}
+"""The algorithm of the same family for another kind of actions, where it is named before the default."""
 
 
 def config_class(name: str) -> type[AlgoConfig]:
@@ -141,7 +144,7 @@ def action_problem(name: str, spec: EnvSpec, typed: str = "") -> str | None:
         return None
     wanted = ACTIONS[module.ACTIONS[0]]
     article = "an" if wanted[0] in "aeiou" else "a"
-    default = DEFAULT_ALGORITHMS.get(kind, defaults()["algo"])
+    default = RELATIVES.get((name, kind)) or DEFAULT_ALGORITHMS.get(kind, defaults()["algo"])
     others = ", ".join(name for name in algorithms_for(kind) if name != default)
     advice = f"For this: algo={default}, or one of {others}"
     return f"{title(typed or name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}. {advice}"

@@ -38,7 +38,9 @@ ACTIONS = {
 CONTINUOUS = {"crossq", "d4pg", "ddpg", "mpo", "redq", "td3", "tqc", "xqc"}
 OFFLINE = {"awac", "cal_ql", "cql", "cql_discrete", "fql", "iql", "rebrac", "td3_bc"}
 PRIORITIZED = {"c51", "dqn", "iqn", "mrq", "qr_dqn", "sac", "sac_discrete", *CONTINUOUS, *OFFLINE}
-"""Those that give priorities."""
+"""Those that give priorities for transitions."""
+SEARCHING = {"gumbel_muzero", "muzero", "sampled_muzero"}
+"""Those that learn from windows, and give priorities for these."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]
 
@@ -107,7 +109,8 @@ def test_module(name, kind, case):
 
 
 def test_the_public_contract(name, kind):
-    few = ["algo.epochs=2"] if "epochs" in load_algorithm(name).Config.__dataclass_fields__ else []
+    options = load_algorithm(name).Config.__dataclass_fields__
+    few = [f"algo.{option}=2" for option in ("epochs", "simulations") if option in options]
     env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
     check_algorithm(name, env, "network.hidden=[16,16]", *few)
 
@@ -116,8 +119,8 @@ def test_priorities_are_errors_without_weights(name, case):
     plain, weighted = case.algorithm(), case.algorithm()
     update = plain.learn(case.batch(), Counts())
     assert update.metrics
-    assert (update.priorities is not None) == (name in PRIORITIZED)
-    if name in PRIORITIZED:
+    assert (update.priorities is not None) == (name in PRIORITIZED | SEARCHING)
+    if update.priorities is not None:
         other = weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)}, Counts())
         assert torch.equal(update.priorities, other.priorities)
 
@@ -274,7 +277,8 @@ def bad_columns(case, value):
 def test_divergence_names_the_value_and_keeps_the_batch(case, value, says):
     trainer, columns = make_trainer(case, 0, None), bad_columns(case, value)
     is_huber = getattr(case.config, "loss", None) == "huber" or case.config.name == "mrq"
-    if value == 1e38 and (is_huber or hasattr(case.config, "atoms") or case.config.name == "bc"):
+    is_bounded = hasattr(case.config, "atoms") or hasattr(case.config, "support")
+    if value == 1e38 and (is_huber or is_bounded or case.config.name == "bc"):
         pytest.skip("learns from a value of any size")
     says = says.format(read_by(case))
     with pytest.raises(Diverged, match=f"^training diverged at update 2: .* loss is (NaN|infinite){says}$") as caught:

@@ -73,13 +73,13 @@ def test_refusal_says_why(monkeypatch):
     line = refusal("sac", DISCRETE, "async", "uniform")
     assert line == (
         "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn, or one of a2c, apex, "
-        "appo, c51, cql_discrete, impala, iqn, mrq, munchausen_dqn, munchausen_iqn, ppo, pqn, qr_dqn, r2d2, rainbow, "
-        "rainbow_iqn, reinforce, sac_discrete, sqn, vmpo"
+        "appo, c51, cql_discrete, gumbel_muzero, impala, iqn, mrq, munchausen_dqn, munchausen_iqn, muzero, ppo, pqn, "
+        "qr_dqn, r2d2, rainbow, rainbow_iqn, reinforce, sac_discrete, sqn, vmpo"
     )
     assert refusal("dqn", DISCRETE, "async", "uniform") is None
     line = refusal("dqn", BOX, "async", "uniform")
     names = "a2c, appo, awac, cal_ql, cql, crossq, d4pg, ddpg, droq, fql, impala, iql, mpo, mrq, ppo, rebrac, "
-    names += "redq, reinforce, reppo, rlpd, td3, td3_bc, tqc, vmpo, wsrl, xqc"
+    names += "redq, reinforce, reppo, rlpd, sampled_muzero, td3, td3_bc, tqc, vmpo, wsrl, xqc"
     assert line.endswith(f"discrete action space; Car-v0 has Box(2,). For this: algo=sac, or one of {names}")
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
     line = refusal("c51", several, "async", "uniform", typed="rainbow")

@@ -40,10 +40,11 @@ PERF = {f"perf/{name}" for name in (
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
+SEARCHING = ("gumbel_muzero", "muzero")
 VALUE_BASED = ("c51", "cql_discrete", "dqn", "iqn", "pqn", "qr_dqn", "sac_discrete")
-CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc")
+CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc", "sampled_muzero")
 CONTINUOUS += ("awac", "cal_ql", "cql", "fql", "iql", "rebrac", "td3_bc")
-LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in VALUE_BASED}
+LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in (*VALUE_BASED, *SEARCHING)}
 LEARNS |= {name: {"box", "discrete"} for name in ("bc", "impala", "mrq", "ppo", "vmpo")}
 """The actions that each algorithm learns, in every mode."""
 EXHAUSTIVE = pytest.mark.exhaustive

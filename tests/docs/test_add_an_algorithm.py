@@ -11,7 +11,7 @@ import pytest
 import torch
 from choices import some
 from graphs import make_config, weights
-from outside import my_sac, my_windows
+from outside import my_muzero, my_sac, my_windows
 
 from drl_cli import api as drl
 from drl_cli.errors import UsageError
@@ -114,6 +114,14 @@ def test_the_page_has_the_algorithm_of_windows():
     assert f"```python\n{own}```" in page
 
 
+@pytest.mark.slow
+def test_muzero_of_the_page_is_sound():
+    page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_muzero.__file__).read_text()
+    assert f"```python\n{own}```" in page
+    assert len(own.splitlines()) <= 150
+    check_algorithm("outside.my_muzero", "network.hidden=[8]", "algo.simulations=2")
+
+
 def test_every_public_name_has_a_line():
     names = {name for name in vars(drl) if not name.startswith("_")} - {
         "TYPE_CHECKING",
@@ -123,6 +131,7 @@ def test_every_public_name_has_a_line():
     } | {
         "MLP",
         "Network",
+        "search",
     }
     names |= {f"losses.{name}" for name in drl.losses.__all__}
     for name in sorted(names):

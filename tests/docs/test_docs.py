@@ -90,7 +90,7 @@ def users(tmp_path_factory):
     off_policy, on_policy, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_td3.py").write_text(off_policy)
     (tmp_path / "my_a2c.py").write_text(on_policy)
-    for name in ("my_sac", "my_windows"):
+    for name in ("my_muzero", "my_sac", "my_windows"):
         shutil.copy(ROOT / "tests" / "support" / "outside" / f"{name}.py", tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
@@ -103,6 +103,7 @@ def users(tmp_path_factory):
         "my_a2c",
         "my_sac",
         "my_windows",
+        "my_muzero",
         "my_pkg",
         "my_pkg.my_mod",
         "my_pkg.my_algo",

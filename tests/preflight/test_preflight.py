@@ -58,6 +58,23 @@ REFUSED = [
         USAGE,
         ("overlap=80 must be below replay.seq_len=80; say replay.overlap=40",),
     ),
+    (
+        ("env=CartPole-v1", "algo=muzero", "replay.seq_len=10"),
+        USAGE,
+        ("replay.seq_len=10 is below 11 = algo.unroll_steps 5 + algo.n_step 5 + 1", "say replay.seq_len=11"),
+    ),
+    (
+        ("env=CartPole-v1", "algo=muzero", "algo.simulations=0"),
+        USAGE,
+        ("algo.simulations=0: training needs a search", "0, which plays the prior"),
+    ),
+    (("env=CartPole-v1", "algo=gumbel_muzero", "network=gru"), USAGE, ("network.memory=gru", "network.memory=none")),
+    (("algo=muzero",), USAGE, ("MUZERO needs a discrete action space", "For this: algo=sampled_muzero, or one of")),
+    (
+        ("env=CartPole-v1", "algo=sampled_muzero"),
+        USAGE,
+        ("SAMPLED_MUZERO needs a continuous (Box) action space", "For this: algo=gumbel_muzero, or one of"),
+    ),
     (("replay=prioritized", "replay.initial_priority=worker"), USAGE, ("SAC's policy has no critic", "say replay")),
     (("algo=ppo", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; leave it out",)),
     (("algo=impala", "replay.times=2"), USAGE, ("replay=fifo-once serves each row once; say replay=fifo",)),

@@ -16,6 +16,7 @@ from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
+from drl_cli.losses.distributional import two_hot_loss
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
@@ -253,12 +254,3 @@ def gumbel_softmax(logits: Tensor, uniform: Tensor, temperature: float) -> Tenso
     """Return a relaxed one-hot sample `[B, A]` from uniform numbers `[B, A]` (Jang et al. 2017, arXiv 1611.01144)."""
     gumbel = -(-uniform.clamp(min=1e-10).log()).clamp(min=1e-10).log()
     return ((logits + gumbel) / temperature).softmax(-1)
-
-
-def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
-    """Return the cross-entropy `[...]` of logits `[..., K]` with the two bins `[K]` that enclose a value `[...]`."""
-    lower = (torch.bucketize(value.contiguous(), bins, right=True) - 1).clamp(0, len(bins) - 2)
-    share = ((value - bins[lower]) / (bins[lower + 1] - bins[lower])).clamp(0.0, 1.0)
-    log_probs = logits.log_softmax(-1)
-    chosen = log_probs.gather(-1, torch.stack([lower, lower + 1], -1))
-    return -((1.0 - share) * chosen[..., 0] + share * chosen[..., 1])

@@ -1,0 +1,1 @@
+"""Algorithms that learn a model of the environment and search with it."""

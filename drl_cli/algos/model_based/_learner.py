@@ -1,0 +1,177 @@
+"""ModelLearner: learns representation, dynamics and prediction from windows of steps with stored searches."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
+from drl_cli.algos.context import AlgoContext
+from drl_cli.algos.model_based._model import SearchModel, Support, build_networks, encoded
+from drl_cli.algos.model_based._targets import unroll_targets
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
+from drl_cli.types import EnvSpec, map_parts
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(AlgoConfig):
+    """Options of the algorithms that search with a learned model."""
+
+    lr: Positive
+    simulations: Natural
+    unroll_steps: Count
+    support: Count
+    value_weight: NonNegative
+    fresh_values: bool
+    reanalyze: Fraction
+    target_period: Count
+
+    def window_problems(self, seq_len: int) -> Iterator[str]:
+        needed = self.unroll_steps + self.n_step + 1
+        if seq_len < needed:
+            yield (
+                f"replay.seq_len={seq_len} is below {needed} = algo.unroll_steps {self.unroll_steps} + algo.n_step "
+                f"{self.n_step} + 1, the steps of a window that {self.name} learns from; say replay.seq_len={needed}"
+            )
+
+
+class ModelLearner(Algorithm):
+    """Learns a model whose search has discrete actions. Subclasses define the search, for re-analysis."""
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
+        self.config, self.context, self.action = config, context, spec.action
+        self.params = Params(context, **build_networks(network, spec, self.policy_size(spec), config.support))
+        self.policy_parts = tuple(self.params.slices)
+        self.optimizer = Optimizer(self.params, dict.fromkeys(self.policy_parts, config.lr), context)
+        self.support = Support(config.support, context.device)
+        self.random = self.params.generator("noise", seed + 1)
+        self.gradients = Gradients(self.params, self.loss, context)
+        self.is_one_step = not config.reanalyze  # a search is no list of tensor operations
+        self.has_targets = config.reanalyze > 0.0 or config.fresh_values
+        if self.has_targets:
+            targets = {name: self.params.target(name) for name in self.policy_parts}
+            self.target_model = SearchModel(Nets(targets), self.support, config.gamma, spec.action)
+
+    def policy_size(self, spec: EnvSpec) -> int:
+        """Return the number of parameters of the policy."""
+        return spec.action.size
+
+    @abstractmethod
+    def search(self, model: SearchModel, obs: Any) -> dict[str, Tensor]:  # Any: a tensor, or a dict of tensors
+        """Search without noise from observations `[N, ...]`, and return the columns that the policy would store."""
+
+    def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
+        """Return the cross-entropy `[B, K + 1]` of predicted policies with those of searches, `[B, K + 1, A]`."""
+        return -(target * out.log_softmax(-1)).sum(-1)
+
+    def loss(self, nets: Nets, rows: Batch, random: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return MuZero's loss (equation 1): the sum over K unrolled steps of the losses of reward, value and policy.
+
+        `random` `[B, K]` chooses the actions after the end of an episode. The losses of each step but the first count
+        1/K, and the gradient that enters the dynamics is halved in each step (appendix G).
+        """
+        config = self.config
+        targets = unroll_targets(rows, config.n_step, config.unroll_steps)
+        policy, value, reward = self.unroll(nets, rows, self.actions(rows, targets.is_past_end, random))
+        steps = reward.shape[1]
+        value_loss = masked(self.support.loss(value, targets.value), targets.has_value)
+        policy_loss = masked(self.policy_loss(policy, targets.policy, rows), targets.has_policy)
+        reward_loss = masked(self.support.loss(reward, targets.reward), targets.has_reward).mean(1)
+        value_loss = value_loss[:, 0] + value_loss[:, 1:].sum(1) / steps
+        policy_loss = policy_loss[:, 0] + policy_loss[:, 1:].sum(1) / steps
+        each = reward_loss + config.value_weight * value_loss + policy_loss
+        loss = (each * rows["weight"] if "weight" in rows else each).mean()
+        with torch.no_grad():
+            root_value = self.support.mean(value[:, 0])
+            td_error = masked((root_value - targets.value[:, 0]).abs(), targets.has_value[:, 0])
+        metrics = {"reward_loss": reward_loss.mean(), "value_loss": value_loss.mean()}
+        metrics |= {"policy_loss": policy_loss.mean(), "value_mean": root_value.mean()}
+        return loss, {"model_loss": loss, **metrics, "td_error": td_error}
+
+    def unroll(self, nets: Nets, rows: Batch, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return policies `[B, K + 1, P]`, and the logits of values `[B, K + 1, S]` and rewards `[B, K, S]`.
+
+        The first observation of each window is encoded, and the actions `[B, K, A]` lead on from there.
+        """
+        latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
+        predictions, rewards = [nets.prediction(latent)], []
+        for action in actions.unbind(1):
+            latent, reward = nets.dynamics(halved(latent), action)
+            predictions.append(nets.prediction(latent))
+            rewards.append(reward)
+        policy, value = (torch.stack(each, 1) for each in zip(*predictions, strict=True))
+        return policy, value, torch.stack(rewards, 1)
+
+    def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
+        """Return the actions `[B, K, A]` of the unrolled steps, random ones after the end of an episode."""
+        steps = random.shape[1]
+        drawn = (random * self.action.size).long()
+        return encoded(torch.where(is_past_end[:, :steps], drawn, rows["action"][:, :steps]), self.action)
+
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        rows = as_windows(batch)
+        if self.has_targets and counts.opt_steps % self.config.target_period == 0:
+            self.params.follow(1.0)
+        if self.config.fresh_values:
+            rows |= self.fresh_values(rows)
+        if self.config.reanalyze:
+            rows = self.reanalyzed(rows)
+        num, length = rows["valid"].shape
+        random = self.context.rand(num, min(self.config.unroll_steps, length), self.random)
+        loss, found = self.gradients(rows, random)
+        self.optimizer.step(loss)
+        metrics = dict(found)
+        td_error = metrics.pop("td_error")
+        return Update(metrics, td_error.unsqueeze(1).expand(num, length) if "valid" in batch else td_error)
+
+    def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
+        """Return the target networks' values of all observations of the windows, `[B, L]`, as root values."""
+        with torch.no_grad():
+            value = self.target_model.root(map_parts(lambda x: x.flatten(0, 1), rows["obs"]))[2]
+        return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
+
+    def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+        """Return rows with new policies and root values in the share `reanalyze` of the windows."""
+        num, length = rows["valid"].shape
+        places = torch.arange(1, num + 1, device=rows["valid"].device).double() * self.config.reanalyze
+        chosen = (places.floor() > (places - self.config.reanalyze).floor()).nonzero().squeeze(1)
+        columns = self.search(self.target_model, map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"]))
+        for name, column in columns.items():
+            new = column.to(rows[name]).view(len(chosen), length, *rows[name].shape[2:])
+            rows[name] = rows[name].index_copy(0, chosen, new)
+        rows["is_random"] = rows["is_random"].index_fill(0, chosen, False)
+        rows["has_root"] = rows["has_root"].index_fill(0, chosen, True)
+        return rows
+
+
+def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
+    """Return the columns of windows `[B, L, ...]`; a batch of transitions has windows of one step.
+
+    The column `has_root` tells which steps have a root value.
+    """
+    rows = dict(batch)
+    if "valid" not in rows:
+        rows = {name: column if name == "weight" else map_parts(unsqueezed, column) for name, column in batch.items()}
+        rows["valid"] = torch.ones_like(rows["terminated"])
+    return {**rows, "has_root": ~rows["is_random"]}
+
+
+def unsqueezed(column: Tensor) -> Tensor:
+    return column.unsqueeze(1)
+
+
+def masked(loss: Tensor, mask: Tensor) -> Tensor:
+    """Return the loss, 0 where the mask is False."""
+    return torch.where(mask, loss, 0.0)
+
+
+def halved(latent: Tensor) -> Tensor:
+    """Return latent states, through which half of the gradient flows."""
+    return 0.5 * latent + 0.5 * latent.detach()

@@ -1,0 +1,106 @@
+"""SearchPolicy: the policy of algorithms that search with a learned model in every step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from drl_cli.algos.model_based._model import SearchModel, Support, build_networks
+from drl_cli.algos.policy import TorchPolicy
+from drl_cli.errors import Refused
+from drl_cli.losses.policy import permitted
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import action_mask
+from drl_cli.optim.gradients import Nets
+from drl_cli.types import Array, Column, EnvSpec, PreviousStep, Schema
+from drl_cli.utils.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from drl_cli.search.run import Found
+
+
+class SearchPolicy(TorchPolicy):
+    """Chooses discrete actions by a search, and stores the search's policy and root value with each step."""
+
+    @classmethod
+    def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
+        if not network.hidden:
+            raise Refused(f"network.hidden=[]: {config.name} needs a hidden layer; say network.hidden=[128]")
+        if network.memory != "none":
+            raise Refused(
+                f"network.memory={network.memory}: the model of {config.name} unrolls from single observations; "
+                "say network.memory=none"
+            )
+        if not config.simulations:
+            raise Refused(
+                "algo.simulations=0: training needs a search, whose results are the targets; say algo.simulations=25 "
+                "(drl-eval and drl-play take 0, which plays the prior)"
+            )
+
+    @staticmethod
+    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
+        return build_networks(network, spec, spec.action.size, config.support)
+
+    @staticmethod
+    def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
+        return {
+            "policy": Column((spec.action.size,), "float32"),
+            "root_value": Column((), "float32"),
+            "is_random": Column((), "bool"),
+        }
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        from drl_cli.chains.replays import Replays  # imports torch
+        from drl_cli.search.repeated import Repeated
+
+        with torch.random.fork_rng(devices=[]):  # so that a policy made later does not move the trainer's generator
+            super().__init__(config, network, spec, seed)
+        model = SearchModel(Nets(self.modules), Support(config.support), config.gamma, spec.action)
+        self.model = Repeated(model, lambda call: Replays(call, model))
+
+    @abstractmethod
+    def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:  # Any: a tensor, or a dict of tensors
+        """Return actions `[E, ...]` for observations `[E, ...]`, and what the search found.
+
+        If not `explores`, the actions are the best ones, and nothing is random.
+        """
+
+    def stored(self, found: Found) -> dict[str, Tensor]:
+        """Return the extra columns of what a search found."""
+        return stored(found)
+
+    def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        action, found = self.search(obs, True)
+        return torch.from_numpy(action), self.stored(found)
+
+    def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
+        rows = num_rows(obs)
+        stored = ((name, column) for name, column in self.columns.items() if name != "is_random")
+        return {name: torch.zeros(rows, *column.shape) for name, column in stored}
+
+    def choose(self, obs: Any) -> Tensor:
+        return torch.from_numpy(self.search(obs, False)[0])
+
+    def prior(self, obs: Any) -> Tensor:
+        logits: Tensor = self.modules["prediction"](self.modules["representation"](obs))[0]
+        best: Tensor = permitted(logits, action_mask(obs)).argmax(-1)
+        return best
+
+
+def stored(found: Found) -> dict[str, Tensor]:
+    """Return the columns `policy` `[E, A]` and `root_value` `[E]` of a search."""
+    return {"policy": torch.from_numpy(found.policy).float(), "root_value": torch.from_numpy(found.value).float()}
+
+
+def num_rows(obs: Any) -> int:  # Any: a tensor, or a dict of tensors
+    """Return E of observations `[E, ...]`."""
+    return num_rows(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
+
+
+def legal_actions(obs: Any) -> Array | None:  # Any: a tensor, or a dict of tensors
+    """Return the legal-action mask of observations, bool `[E, A]`, or None."""
+    mask = action_mask(obs)
+    return None if mask is None else mask.cpu().numpy()

@@ -1,0 +1,59 @@
+"""The networks of MuZero: representation, dynamics and prediction (Schrittwieser et al. 2020, appendix F and G)."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp_module import MLP, Network
+from drl_cli.types import EnvSpec
+
+
+class Representation(nn.Module):
+    """h: observations `[B, ...]` -> latent states `[B, Z]`, where Z is the last hidden width."""
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        self.network = Network(network, spec, network.hidden[-1])
+
+    def forward(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
+        return scaled(self.network(obs))
+
+
+class Dynamics(nn.Module):
+    """g: latent states `[B, Z]` and actions `[B, A]` -> next latent states `[B, Z]` and logits of the reward `[B, K]`.
+
+    Discrete actions are one-hot vectors. The network learns the change of the latent state.
+    """
+
+    def __init__(self, network: NetworkConfig, actions: int, bins: int) -> None:
+        super().__init__()
+        self.width = network.hidden[-1]
+        one_layer = dataclasses.replace(network, hidden=(self.width,))
+        self.mlp = MLP(self.width + actions, self.width + bins, one_layer)
+
+    def forward(self, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.mlp(torch.cat([latent, action], -1))
+        return scaled(latent + out[:, : self.width]), out[:, self.width :]
+
+
+class Prediction(nn.Module):
+    """f: latent states `[B, Z]` -> parameters of the policy `[B, P]` and logits of the value `[B, K]`."""
+
+    def __init__(self, network: NetworkConfig, policy: int, bins: int) -> None:
+        super().__init__()
+        one_layer = dataclasses.replace(network, hidden=network.hidden[-1:])
+        self.policy = policy
+        self.mlp = MLP(network.hidden[-1], policy + bins, one_layer, last=0.01)
+
+    def forward(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.mlp(latent)
+        return out[:, : self.policy], out[:, self.policy :]
+
+
+def scaled(latent: Tensor) -> Tensor:
+    """Return latent states `[B, Z]`, each on a scale from 0 (its least value) to 1 (appendix G)."""
+    low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
+    return (latent - low) / (high - low + 1e-5)

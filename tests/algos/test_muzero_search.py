@@ -1,0 +1,168 @@
+"""What MuZero's policies store, how they explore, and re-analysis in the trainer."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from continuous import SPEC as BOX
+from continuous import make, policy_of
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.model_based import gumbel_muzero, muzero, sampled_muzero
+from drl_cli.algos.model_based._learner import ModelLearner, as_windows
+from drl_cli.types import ActionSpec, Column, EnvSpec
+
+DISCRETE = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))
+MODULES = {gumbel_muzero: DISCRETE, muzero: DISCRETE, sampled_muzero: BOX}
+FEW = {"simulations": 6, "support": 4, "unroll_steps": 3, "n_step": 2}
+LENGTH, ROWS = 6, 7
+
+
+def made(module, **options):
+    return make(module, spec=MODULES[module], **FEW, **options)
+
+
+def acting(module, algorithm=None, seed=0, **options):
+    return policy_of(module, algorithm or made(module), seed, MODULES[module], **FEW, **options)
+
+
+def observations(rows=5):
+    return np.random.default_rng(3).standard_normal((rows, 5), np.float32)
+
+
+def batch_of(module):
+    """Windows whose columns a policy made, all valid; the first window has random actions."""
+    policy, rng = acting(module), torch.Generator().manual_seed(1)
+    obs = torch.randn(ROWS, LENGTH, 5, generator=rng)
+    columns = policy.act(obs.flatten(0, 1).numpy())
+    batch = {name: torch.from_numpy(x).view(ROWS, LENGTH, *x.shape[1:]) for name, x in columns.items()}
+    batch["is_random"][0] = True
+    return batch | {
+        "obs": obs,
+        "reward": torch.randn(ROWS, LENGTH, generator=rng),
+        "discount": torch.full((ROWS, LENGTH), 0.9),
+        "terminated": torch.zeros(ROWS, LENGTH, dtype=torch.bool),
+        "valid": torch.ones(ROWS, LENGTH, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_actions_come_with_their_search(module):
+    policy = acting(module)
+    columns = policy.act(observations())
+    assert not columns["is_random"].any()
+    np.testing.assert_allclose(columns["policy"].sum(-1), 1.0, rtol=1e-5)
+    assert len(np.unique(columns["root_value"])) == 5
+    if module is sampled_muzero:
+        assert (columns["candidates"] == columns["action"][:, None]).all(-1).any(-1).all()
+        assert (np.abs(columns["candidates"]) < 1.0).all()
+    random = policy.random(observations())
+    assert random["is_random"].all()
+    assert not random["policy"].any()
+    assert not random["root_value"].any()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_new_policy_does_not_move_the_default_generator(module):
+    """In mode=single, the generator belongs to the trainer, whose checkpoint has to be that of a resumed run."""
+    algorithm, before = made(module), torch.get_rng_state()
+    acting(module, algorithm)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_temperature_of_0_takes_the_most_visited_action():
+    policy, obs = acting(muzero), observations(200)
+    for temperature, agrees in ((0.0, True), (1.0, False)):
+        policy.explore({"temperature": temperature})
+        columns = policy.act(obs)
+        assert (columns["action"] == columns["policy"].argmax(-1)).all() == agrees
+
+
+def test_the_temperature_falls_with_the_environment_steps():
+    algorithm = made(muzero, temperature_start=1.0, temperature_end=0.2)
+    total = algorithm.context.total_env_steps
+    assert algorithm.exploration(0) == {"temperature": 1.0}
+    assert algorithm.exploration(total)["temperature"] == pytest.approx(0.2)
+
+
+def test_the_roots_noise_changes_what_is_searched():
+    obs = observations(50)
+    plain, noisy = (acting(muzero, noise_share=share).act(obs)["policy"] for share in (0.0, 1.0))
+    assert np.array_equal(plain, acting(muzero, seed=5, noise_share=0.0).act(obs)["policy"])
+    assert not np.array_equal(noisy, acting(muzero, seed=5, noise_share=1.0).act(obs)["policy"])
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(("share", "chosen"), [(0.5, [1, 3, 5]), (1.0, [*range(ROWS)]), (0.3, [3, 6])])
+def test_reanalysis_searches_with_the_target_networks(module, share, chosen):
+    """The chosen windows get what an evaluation with the target networks would find. The others keep their columns."""
+    algorithm, batch = made(module, reanalyze=share), batch_of(module)
+    with torch.no_grad():
+        for name, target in algorithm.params.targets.items():
+            target.flat.copy_(algorithm.params[name].flat).add_(0.05)
+    policy = acting(module)
+    policy.load(np.concatenate([target.flat.numpy() for target in algorithm.params.targets.values()]))
+    rows = algorithm.reanalyzed(as_windows(batch))
+    with torch.no_grad():
+        _, found = policy.search(batch["obs"].flatten(0, 1), False)
+    for name, column in policy.stored(found).items():
+        new = column.view(ROWS, LENGTH, *column.shape[1:])
+        kept = [i for i in range(ROWS) if i not in chosen]
+        torch.testing.assert_close(rows[name][chosen], new[chosen], rtol=1e-4, atol=1e-4)
+        assert torch.equal(rows[name][kept], batch[name][kept])
+        assert not torch.equal(new, batch[name])
+    assert rows["is_random"][:, 0].tolist() == [0 not in chosen, *[False] * (ROWS - 1)]
+    assert torch.equal(rows["has_root"], ~rows["is_random"])
+
+
+@pytest.mark.parametrize("options", [{"reanalyze": 0.5, "fresh_values": False}, {}])
+def test_target_networks_are_copied_after_each_period(options):
+    algorithm, batch = made(gumbel_muzero, target_period=2, **options), batch_of(gumbel_muzero)
+    before = {name: target.flat.clone() for name, target in algorithm.params.targets.items()}
+    algorithm.learn(batch, Counts(1))
+    assert all(torch.equal(target.flat, before[name]) for name, target in algorithm.params.targets.items())
+    now = {name: algorithm.params[name].flat.clone() for name in before}
+    algorithm.learn(batch, Counts(2))
+    assert all(torch.equal(target.flat, now[name]) for name, target in algorithm.params.targets.items())
+
+
+def test_without_reanalysis_nothing_is_searched(monkeypatch):
+    algorithm, batch = made(gumbel_muzero), batch_of(gumbel_muzero)
+    monkeypatch.setattr(ModelLearner, "reanalyzed", None)
+    algorithm.learn(batch, Counts(1))
+    assert algorithm.is_one_step
+    assert not made(gumbel_muzero, fresh_values=False).params.targets
+    assert not made(gumbel_muzero, reanalyze=0.5).is_one_step
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_share_of_the_candidates_is_uniform(share):
+    """A policy whose candidates are all at the same edge still finds others."""
+    algorithm, rows = made(sampled_muzero), 300
+    algorithm.params["prediction"].flat[-15:-12] = -50.0  # biases of 3 means, 3 deviations and 9 bins of values
+    policy = acting(sampled_muzero, algorithm, uniform_share=share)
+    candidates = policy.act(observations(rows))["candidates"]  # [rows, 16, 3]
+    num = round(16 * share)
+    assert (candidates[:, : 16 - num] < -0.99).all()
+    uniform = np.sort(candidates[:, 16 - num :].ravel())
+    assert np.abs(uniform - np.linspace(-1.0, 1.0, uniform.size)).max(initial=0.0) < 0.05
+
+
+def test_the_loss_of_a_sampled_policy():
+    """-sum_k w_k log N(atanh a_k; mean, std) - c log std, one candidate at a time, up to constants."""
+    algorithm, rng = made(sampled_muzero, entropy_coef=0.1), torch.Generator().manual_seed(0)
+    out = torch.randn(1, 2, 6, generator=rng)
+    candidates = torch.rand(1, 2, 16, 3, generator=rng) * 1.8 - 0.9
+    weights = torch.rand(1, 2, 16, generator=rng)
+    found = algorithm.policy_loss(out, weights, {"candidates": candidates})
+    for step in range(2):
+        total = 0.0
+        for a in range(3):
+            mean, raw = float(out[0, step, a]), float(out[0, step, 3 + a])
+            log_std = 2.0 * math.tanh(raw / 2.0) - 0.5
+            total -= 0.1 * log_std
+            for k in range(16):
+                error = (math.atanh(float(candidates[0, step, k, a])) - mean) / math.exp(log_std)
+                total += float(weights[0, step, k]) * (0.5 * error**2 + log_std)
+        assert float(found[0, step]) == pytest.approx(total, rel=1e-4)
