@@ -409,6 +409,7 @@ def test_algo_auto_compares_rows_in_which_all_recorded_seeds_passed():
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)  # Hydra composes twice for each row
 def test_the_command_of_each_row_has_the_config_of_the_row(composed):
     table, shown = yaml.safe_load(learn.TABLE.read_text()), commands_of_the_page()
     for name, (words, budget) in shown.items():
