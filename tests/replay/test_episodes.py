@@ -78,6 +78,9 @@ def test_priorities_are_those_of_the_function():
     rows = taken(EpisodeBuilder(one_step(prioritize=lambda rows: rows["obs"][:, 0] + 1), 100), steps())
     assert rows[2]["priority"].tolist() == [1, 2, 3]
     assert rows[1]["priority"].shape == (0,)
+    builder = EpisodeBuilder(one_step(), 100)
+    builder.prioritize = lambda rows: rows["obs"][:, 0] + 2  # as FrameBuilder sets it
+    assert taken(builder, steps())[2]["priority"].tolist() == [2, 3, 4]
 
 
 def test_sequences_get_returns():
