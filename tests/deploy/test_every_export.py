@@ -11,10 +11,11 @@ from policies import make_policy, observations
 from test_same_policy import assert_same
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.model_based._policy import SearchPolicy
 from drl_cli.algos.off_policy import mrq
 from drl_cli.algos.value import dqn
 from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy
-from drl_cli.deploy.formats import KINDS, check, kind_of
+from drl_cli.deploy.formats import BUILT_IN, KINDS, SEARCHES, check, kind_of
 from drl_cli.deploy.standalone import Policy
 from drl_cli.errors import Refused, UsageError
 from drl_cli.runtime.files.checkpoint import write_json
@@ -133,10 +134,11 @@ def test_the_page_has_the_table_of_the_code():
 def test_every_algorithm_is_of_the_kind_that_can_always_be_exported():
     network = make_config("env=CartPole-v1", "algo=dqn").network
     for name in algorithms():
-        assert kind_of(load_algorithm(name).Policy, network) is KINDS[0], name
+        policy = load_algorithm(name).Policy
+        assert kind_of(policy, network) is (SEARCHES if issubclass(policy, SearchPolicy) else BUILT_IN), name
     for method in ("build", "choose", "greedy"):
         own = type("Own", (mrq.Policy,), {method: lambda *args: None})
-        assert kind_of(own, network) is not KINDS[0]
+        assert kind_of(own, network) is not BUILT_IN
 
 
 def test_an_own_torso_is_refused_in_numpy_by_name():

@@ -67,12 +67,13 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
         have.add((row["algo"], row["env"], row["threshold"], mode, tuple(row["seeds"])))
     goals = [("CartPole-v1", 475), ("Acrobot-v1", -100)]
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
-    offline = {name for name in algorithms() if ".offline." in module_path(name)} | {"rlpd", "wsrl"}
+    rooms = {name: module_path(name).split(".")[2] for name in algorithms()}
+    apart = {name for name, room in rooms.items() if room in ("offline", "model_based")} | {"rlpd", "wsrl"}
     continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS} | {"droq"}
     on_policy = {"a2c", "appo", "impala", "pqn", "reinforce"}
-    family = (set(options("algo")) - continuous - offline - {"r2d2"}) | on_policy
+    family = (set(options("algo")) - continuous - apart - {"r2d2"}) | on_policy
     assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have
-    off_policy = continuous - offline - on_policy - {"ppo", "reppo", "sac", "vmpo"}
+    off_policy = continuous - apart - on_policy - {"ppo", "reppo", "sac", "vmpo"}
     assert not {(algo, "Pendulum-v1", -200, *run) for algo in off_policy for run in runs} - have
 
 

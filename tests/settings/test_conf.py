@@ -152,7 +152,9 @@ def options_read():
         tree = ast.parse(path.read_text())
         short = {name: name for name in parts}
         # An algorithm's own file, the environments' and the samplers' take their part under the name `config`.
-        rooms = dict.fromkeys(("algos", "value", "off_policy", "on_policy", "offline"), "algo") | {"rewards": "reward"}
+        rooms = dict.fromkeys(("algos", "value", "off_policy", "on_policy", "offline", "model_based"), "algo") | {
+            "rewards": "reward"
+        }
         short["config"] = {**rooms, "envs": "env", "replay": "replay"}.get(path.parent.name, "")
         if path.stem in ("optimizer", "optimizer_config"):
             short["config"] = "optimizer"
