@@ -89,7 +89,9 @@ class FakeRay(ModuleType):
         self.parents = []
         utils = SimpleNamespace(set_kill_on_parent_death_linux=lambda: self.parents.append("ends with it"))
         self.Node = type("Node", (Node,), {"started": []})
-        self._private = SimpleNamespace(worker=worker, utils=utils, node=SimpleNamespace(Node=self.Node))
+        node, storage = SimpleNamespace(Node=self.Node), SimpleNamespace()
+        self._private = SimpleNamespace(worker=worker, utils=utils, node=node, external_storage=storage)
+        self._raylet = SimpleNamespace()
 
     def init(self, **options):
         self.calls.append(("init", options))

@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import platform
+import random
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -110,6 +111,7 @@ class RaySession:
     def _start(self) -> None:
         _stand_apart()
         ray.shutdown()  # clean up after a failed attempt
+        _draw_apart()
         with _fewer_services():
             ray.init(
                 address="local",
@@ -266,6 +268,15 @@ def _stand_apart() -> None:
         os.setpgid(0, 0)
 
     utils.set_kill_on_parent_death_linux = prepare
+
+
+def _draw_apart() -> None:
+    """Have Ray draw from a generator of its own: workers in this process save the state of Python's global one."""
+    from ray import _raylet
+    from ray._private import external_storage
+
+    for module in (_raylet, external_storage):
+        setattr(module, "random", random.Random())  # noqa: B010  # mypy does not know the attribute
 
 
 @contextmanager

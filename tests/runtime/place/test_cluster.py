@@ -117,6 +117,23 @@ def test_the_session_of_another_run_is_private(no_token):
         cluster.found_here([address])
 
 
+DRAWS = """
+import random
+from drl_cli.runtime.place.launch import RaySession
+before, session = random.getstate(), RaySession(80)
+session.wait()
+print(random.getstate() == before)
+session.close()
+"""
+
+
+@pytest.mark.ray
+def test_a_session_leaves_pythons_global_generator_alone():
+    """Environments may use it, and with mode=single they step in the process that starts Ray."""
+    done = subprocess.run([sys.executable, "-c", DRAWS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]
+
+
 def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):
     assert "asks for a token and we have none. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in cluster.unreachable(
         guarded
