@@ -58,9 +58,8 @@ class Learner(Algorithm):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         if network.memory != "none" or (self.averages_in_loss and context.group.size > 1):
-            context = replace(
-                context, compiles=False
-            )  # torch.compile takes no LSTM, no GRU and no average over trainers
+            # torch.compile takes no LSTM, no GRU and no average over trainers
+            context = replace(context, compiles=False)
         self.config, self.network, self.context, self.seed = config, network, context, seed
         self.init = torch.Generator().manual_seed(seed)
         self.encoder = Encoder.build(network, spec, self.init)

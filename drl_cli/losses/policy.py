@@ -35,6 +35,14 @@ def tanh_gaussian_backward(
     return d_u, d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
 
 
+def one_hot(action: Tensor, size: int) -> Tensor:
+    """Return discrete actions `[...]` as one-hot vectors, float32 `[..., size]`.
+
+    torch's `one_hot` returns the same, but torch.compile of torch 2.11 cannot follow it.
+    """
+    return (action.unsqueeze(-1) == torch.arange(size, device=action.device)).float()
+
+
 FORBIDDEN = -1e9
 """Value or logit of an action that the legal-action mask forbids. 0 * FORBIDDEN is 0, but 0 * -inf would be NaN."""
 

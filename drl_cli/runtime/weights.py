@@ -12,7 +12,7 @@ from drl_cli.algos.offline._gaussian import LOG_STD_MAX, LOG_STD_MIN, GaussianPo
 from drl_cli.networks.mlp import num_params, split
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import Weights, load_weights
-from drl_cli.runtime.roles.normalization import make_layout
+from drl_cli.runtime.roles.normalization import Statistics, make_layout
 from drl_cli.types import Array, EnvSpec, State
 
 
@@ -26,13 +26,13 @@ def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
     if not issubclass(load_algorithm(config.algo.name).Algorithm, SoftAlgorithm):
         return weights
     policy, layout = GaussianPolicy(config.algo, config.network, spec, 0), make_layout(config, spec)
-    end = len(weights.policy) - (0 if layout is None else 1 + 2 * layout.size)
-    head = policy.encoder.load(weights.policy[:end])
+    params, statistics = (weights.policy, None) if layout is None else Statistics.split(layout, weights.policy)
+    head = policy.encoder.load(params)
     if len(head) != num_params(policy.shapes):
         return weights
-    first = end - len(head)
-    converted = [weights.policy[:first], squashed_head(head, policy.shapes), weights.policy[end:]]
-    return Weights(np.concatenate(converted), soft_networks(weights.networks, policy.shapes, config.algo))
+    params = np.concatenate([params[: len(params) - len(head)], squashed_head(head, policy.shapes)])
+    converted = params if statistics is None else statistics.join(params)
+    return Weights(converted, soft_networks(weights.networks, policy.shapes, config.algo))
 
 
 def squashed_head(head: Array, shapes: list[tuple[int, ...]]) -> Array:

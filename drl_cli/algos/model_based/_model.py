@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.losses.distributional import two_hot_loss
+from drl_cli.losses.policy import one_hot
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Nets
@@ -49,9 +50,7 @@ def build_networks(network: NetworkConfig, spec: EnvSpec, policy: int, support: 
 
 def encoded(action: Tensor, spec: ActionSpec) -> Tensor:
     """Return actions as the dynamics take them, float32 `[..., A]`: discrete actions as one-hot vectors."""
-    if spec.kind == "box":
-        return action
-    return (action.unsqueeze(-1) == torch.arange(spec.size, device=action.device)).float()
+    return action if spec.kind == "box" else one_hot(action, spec.size)
 
 
 class SearchModel:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl_cli.algos.base import Batch
+from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.model_based._learner import ModelConfig, ModelLearner
 from drl_cli.algos.model_based._model import build_networks
 from drl_cli.algos.model_based._policy import SearchPolicy, num_rows, stored
@@ -90,8 +91,11 @@ class Policy(SearchPolicy):
 class Algorithm(ModelLearner):
     """Learns the model in a trainer."""
 
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
+        super().__init__(config, network, spec, seed, context)
+        self.fixed = fixed_noise(config, spec.action.size).to(context.device)
+
     def policy_size(self, spec: EnvSpec) -> int:
-        self.fixed = fixed_noise(self.config, spec.action.size).to(self.context.device)
         return 2 * spec.action.size
 
     def search(self, model: Model, obs: Any) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributional import two_hot_loss
-from drl_cli.losses.policy import permitted
+from drl_cli.losses.policy import one_hot, permitted
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
@@ -194,7 +194,7 @@ class Algorithm(Learner):
         clip, factor = (config.noise_clip, 1.0) if self.is_box else (0.5 * config.noise_clip, 0.5)
         smoothing = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
         action = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + smoothing
-        action = action.clamp(-1.0, 1.0) if self.is_box else self.one_hot(permitted(action, mask).argmax(-1))
+        action = action.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(action, mask).argmax(-1), self.size)
         next_q, next_scale = nets.target.value(nets.target.pair(zs, action), random["target_masks"])
         target: Tensor = total + discount * next_q.amin(0) * next_scale
         return target
@@ -204,10 +204,6 @@ class Algorithm(Learner):
         if self.is_box:
             return out.tanh()
         return gumbel_softmax(permitted(out, mask), random[gumbel], self.config.gumbel_temperature)
-
-    def one_hot(self, action: Tensor) -> Tensor:
-        # not torch's one_hot, which torch.compile of torch 2.11 cannot follow
-        return (action.unsqueeze(-1) == torch.arange(self.size, device=action.device)).float()
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return the columns of windows `[B, L, ...]`.
@@ -222,7 +218,7 @@ class Algorithm(Learner):
         next_obs = rows.pop("next_obs")
         rows |= {"mask_now": action_mask(obs), "mask_next": action_mask(next_obs)}
         rows["valid"] = batch["valid"] if "valid" in batch else torch.ones_like(rows["terminated"])
-        rows["action"] = rows["action"] if self.is_box else self.one_hot(rows["action"])
+        rows["action"] = rows["action"] if self.is_box else one_hot(rows["action"], self.size)
         return {**rows, "batch": {"obs": obs, "next_obs": map_parts(lambda column: column.flatten(0, 1), next_obs)}}
 
     def update(self, batch: Batch, counts: Counts) -> Update:

@@ -62,13 +62,13 @@ class Collected:
 class WorkerPool:
     """Manages members with these indices: workers, or proxies.
 
-    `spawn(index, incarnation)` starts a member. More members may `join`, also proxies with several
-    workers. A member is busy from `dispatch` until `finish`. `fetch` sets when a
-    member receives newer parameters: with each call ("collect"), with every n-th call (n), or with the first call after
-    the end of an episode ("episode"). A member that died is restarted up to `max_restarts` times. If its node is lost,
-    all members with the same `node_of(index)` are removed. A member counts as hung if a call takes `timeout_s` longer
-    than the slowest call so far. `restart_seconds` has the time from each death to the next block of the member.
-    `incarnation` is above all incarnations of removed members.
+    `spawn(index, incarnation)` starts a member. More members may `join`, also proxies with several workers. A member is
+    busy from `dispatch` until `finish`. `fetch` sets when a member receives newer parameters: with each call
+    ("collect"), with every n-th call (n), or with the first call after the end of an episode ("episode"). A member that
+    died is restarted up to `max_restarts` times. If the member's node is lost, all members with the same
+    `node_of(index)` are removed. A member counts as hung if a call takes `timeout_s` longer than the slowest call so
+    far. `restart_seconds` has the time from each death to the next block of the member. `incarnation` is above all
+    incarnations of removed members.
     """
 
     def __init__(

@@ -185,17 +185,18 @@ class Cluster:
         fit = {node.id for node in self.nodes}
         known = set(fit)
         while not self._end.wait(LOOK_S):
-            with suppress(Exception):  # Ray does not answer; if it is gone, the calls to the roles fail
+            try:
                 live = live_nodes()
                 for node in live:
                     if node.id not in known:
+                        problems = cluster.unfit(_ask([node], self._env, self._modules, self._folder), ours)
                         known.add(node.id)
-                        answers = _ask([node], self._env, self._modules, self._folder)
-                        problems = cluster.unfit(answers, ours)
                         fit |= set() if problems else {node.id}
                         for problem in problems:
-                            log.warning("%s has joined the cluster, and this run does not use it", problem)
+                            log.warning("%s; it has joined the cluster, and this run does not use it", problem)
                 self.nodes = [node for node in live if node.id in fit]
+            except Exception as error:  # Ray does not answer; if it is gone, the calls to the roles fail
+                log.info("the nodes of the cluster can't be looked at: %s", error)
 
     def wait(self) -> None:
         """Do nothing, because the cluster is already running."""

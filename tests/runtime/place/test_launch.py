@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -231,6 +232,42 @@ def test_nodes_without_drl_cli_get_it(ray, answers):
     assert Cluster("auto", ENV, ["my_env"]).nodes == NODES
     shipped = [call[1]["runtime_env"]["py_modules"] for call in ray.calls if call[0] == "init"]
     assert shipped == [["/user/my_env.py"], ["/user/my_env.py", str(Path(drl_cli.__file__).parent)]]
+
+
+NEW = [{**ENTRIES[0], "NodeID": f"{name}123456789", "NodeManagerAddress": f"10.0.1.{i}"} for i, name in enumerate("ef")]
+
+
+def test_nodes_that_join_a_cluster_are_asked_until_ray_answers_and_offered_if_they_fit(
+    ray, answers, monkeypatch, caplog
+):
+    monkeypatch.setattr(launch, "LOOK_S", 0.001)
+    answers.rounds, answer = [[OURS, OURS]], launch._ask
+    cluster = Cluster("auto", ENV, [])
+    troubles = iter([ConnectionError("Ray is busy")])
+
+    def ask(nodes, *args):
+        for trouble in troubles:
+            raise trouble
+        answers.rounds = [[None if nodes[0].id[0] == "f" else OURS]]
+        return answer(nodes, *args)
+
+    monkeypatch.setattr(launch, "_ask", ask)
+    caplog.set_level("INFO")
+    assert cluster.offers() == NODES
+    ray.entries = [*ENTRIES, *NEW]
+    end = time.monotonic() + 30
+    while len(answers.asked) < 3 or len(cluster.offers()) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert [node.id[0] for node in cluster.offers()] == ["a", "c", "e"]
+    ray.entries = ENTRIES[1:]
+    while len(cluster.offers()) > 1:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    cluster.close()
+    assert [[node.id[0] for node in nodes] for nodes, *_ in answers.asked] == [["a", "c"], ["e"], ["f"]]
+    assert "Ray is busy" in caplog.text
+    assert "node 10.0.1.1 (f12345) does not answer; it has joined the cluster" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.on_policy.rewards.features import Features, mlp
 from drl_cli.algos.on_policy.rewards.stream import Reward
 from drl_cli.algos.reward_config import RewardConfig
+from drl_cli.losses.policy import one_hot
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.types import EnvSpec
@@ -71,4 +71,4 @@ class Module(Reward, nn.Module):
         if not self.choices:
             return action.clamp(-1.0, 1.0)
         columns = action.long().view(len(action), len(self.choices)).unbind(-1)
-        return torch.cat([functional.one_hot(a, n) for a, n in zip(columns, self.choices, strict=True)], -1).float()
+        return torch.cat([one_hot(a, n) for a, n in zip(columns, self.choices, strict=True)], -1)
