@@ -283,7 +283,9 @@ class Chain:
         if not self._is_told:
             self._is_told = True
             seconds = time.perf_counter() - variant.started
-            self._when.tell(f"compiled updates take over (compiled in {seconds:.0f} s)")
+            cpu_s = sum(compilation.cpu_s for compilation in variant.compilations)
+            cost = f"compiled in {seconds:.0f} s, with {cpu_s:.0f} s of processor time"
+            self._when.tell(f"compiled updates take over ({cost})")
         return True
 
     def _give_up(self, reason: str) -> None:

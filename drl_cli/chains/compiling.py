@@ -13,12 +13,12 @@ import hashlib
 import os
 import platform
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +47,8 @@ class Compilation:
     """The compilation of one record. `is_urgent`: the run waits for the library, so the priority is normal."""
 
     def __init__(self, record: Record, is_urgent: bool) -> None:
-        self.started = time.perf_counter()
+        self.cpu_s = 0.0
+        """Processor seconds that the compilation took; 0 if the library was there."""
         graph = in_place(record)
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -78,9 +79,11 @@ class Compilation:
         """Return the path of the library, or None if it is not ready and `wait` is False. Raise NotCompiled."""
         if self._process is None:
             return str(self._library)
+        before = _cpu_of_ended_children()
         if not wait and self._process.poll() is None:
             return None
         status, self._process = self._process.wait(), None
+        self.cpu_s = _cpu_of_ended_children() - before
         if status or not self._library.exists():
             self._errors.seek(0)
             text = self._errors.read().decode(errors="replace")
@@ -95,6 +98,11 @@ class Compilation:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _cpu_of_ended_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _key(graph: fx.Graph, record: Record) -> str:

@@ -135,7 +135,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     return trainer
 
 
-def make_when(config: Config, device: torch.device) -> When | None:
+def make_when(config: Config, device: "torch.device") -> When | None:
     """Return when whole updates are compiled. None: never, as on GPUs.
 
     Several trainers have to record and compile the same updates. They have no common clock for `auto` in async, and

@@ -60,9 +60,9 @@ def test_a_config_derived_from_a_built_in_one_inherits_the_values_of_its_yaml():
     assert default_values(Derived) == {**algo_node("d4pg"), "tau": 0.25, "new": 3}
 
 
-def test_policies_need_no_torch():
-    """A worker process imports these modules."""
-    code = "import sys, importlib, drl_cli.runtime.roles.worker\n"
+def test_no_role_but_the_trainer_needs_torch():
+    """The main process and the processes of all roles import these modules."""
+    code = "import sys, importlib, drl_cli.runtime.trial, drl_cli.runtime.roles.worker, drl_cli.runtime.roles.manage\n"
     paths = [lookup.module_path(name) for name in lookup.algorithms()]
     code += f"for path in {paths}: importlib.import_module(path)\n"
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch' not in sys.modules"], check=True)

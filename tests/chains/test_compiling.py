@@ -1,9 +1,12 @@
 """Tests of the graph that is compiled."""
 
+import subprocess
+import sys
+
 import torch
 from torch import fx
 
-from drl_cli.chains.compiling import compute_scalars_once
+from drl_cli.chains.compiling import Compilation, compute_scalars_once
 
 aten = torch.ops.aten
 
@@ -69,3 +72,23 @@ def test_values_with_several_elements_are_not_stored():
         return graph.call_function(aten.add.Tensor, (double, step))
 
     check(build, [])
+
+
+class Busy(Compilation):
+    """A compilation whose process, or a child of the process, works for half a second of processor time."""
+
+    def __init__(self, library, script):
+        self._library, self.cpu_s = library, 0.0
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", script])
+
+
+WORK = "import time\nwhile time.process_time() < 0.5: pass"
+
+
+def test_the_processor_time_of_a_compilation_has_that_of_its_compiler_and_of_nothing_else(tmp_path):
+    (tmp_path / "x.so").touch()
+    subprocess.run([sys.executable, "-S", "-c", WORK], check=True)
+    for script in (WORK, f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {WORK!r}])"):
+        compilation = Busy(tmp_path / "x.so", script)
+        assert compilation.library(wait=True) == str(tmp_path / "x.so")
+        assert 0.5 <= compilation.cpu_s < 0.9

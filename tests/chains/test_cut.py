@@ -163,7 +163,7 @@ class Uneven:
     """A compilation that is ready after 5 questions of rank 1, or fails there."""
 
     here, fails = threading.local(), False
-    started = 0.0
+    cpu_s = 0.0
 
     def __init__(self, record, is_urgent):
         self.left = 5 * Uneven.here.rank

@@ -182,6 +182,8 @@ def test_the_roles_of_a_run_on_ray(build_graph):
     roles = {"main", "proxy 0", "worker 0", "worker 1", "trainer", "parameter server", "manage", "ray"} | shards
     assert roles <= set(processes)
     assert all(processes[role]["cpu_s"] > 0 and processes[role]["peak_rss_mb"] > 10 for role in roles)
+    without_torch = [processes[role]["peak_rss_mb"] for role in ("worker 0", "proxy 0", "replay 0", "parameter server")]
+    assert max(without_torch) < processes["trainer"]["peak_rss_mb"] - 80
 
 
 @pytest.mark.ray
