@@ -7,7 +7,6 @@ Libraries are kept beside torch's other compiled code (TORCHINDUCTOR_CACHE_DIR),
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import os
@@ -31,6 +30,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from drl_cli.chains import native
 from drl_cli.chains.program import in_place
 from drl_cli.utils.compiler import library_dir
+from drl_cli.utils.processor import describe_processor
 
 if TYPE_CHECKING:
     from drl_cli.chains.record import Record
@@ -110,15 +110,14 @@ def _key(graph: fx.Graph, record: Record) -> str:
     sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in record.examples]
     machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), _flags())
     folder = Path(__file__).parent
-    own = [(folder / name).read_text() for name in ("compiling.py", "native.py", "native.h")]
+    own = [(folder / name).read_text() for name in ("compiling.py", "native.py", "native.h", "products.h")]
     parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads(), own)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def _flags() -> str:
-    with contextlib.suppress(OSError):
-        return next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
-    return platform.processor()
+    lines = describe_processor().splitlines()
+    return "".join(line for line in lines if line.startswith(("vendor_id", "flags"))) or platform.processor()
 
 
 def compile_graph(library: str) -> None:
@@ -129,6 +128,7 @@ def compile_graph(library: str) -> None:
     with open(0, "rb") as source:
         module, examples = torch.load(source, weights_only=False)
     native.call_natively(examples)
+    use_torchs_products(module)
     compute_scalars_once(module, examples)
     built = aot_compile(module, tuple(examples))
     unfinished = f"{library}.{os.getpid()}"
@@ -137,6 +137,21 @@ def compile_graph(library: str) -> None:
         os.replace(unfinished, library)
     finally:
         Path(unfinished).unlink(missing_ok=True)
+
+
+def use_torchs_products(module: fx.GraphModule) -> None:
+    """Replace oneDNN's products by torch's, because AOTInductor compiles oneDNN's only with constant weights."""
+    if not torch._C._has_mkldnn:
+        return
+    aten, onednn = torch.ops.aten, torch.ops.mkldnn._linear_pointwise.default
+    for node in module.graph.find_nodes(op="call_function", target=onednn):
+        a, weight, bias = node.args[:3]  # a weight^T + bias
+        with module.graph.inserting_before(node):
+            b = module.graph.call_function(aten.t.default, (weight,))
+            product, args = (aten.mm.default, (a, b)) if bias is None else (aten.addmm.default, (bias, a, b))
+            node.replace_all_uses_with(module.graph.call_function(product, args))
+        module.graph.erase_node(node)
+    module.recompile()
 
 
 def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> None:

@@ -134,6 +134,10 @@ static inline bool order(const Tensor& x, char& how, int64_t& leading) {
            (is_in_rows || (x.strides[0] == 1 && x.strides[1] >= x.sizes[0]));
 }
 
+#ifdef OWN_PRODUCTS
+static inline products::Matrix matrix(const Tensor& x) { return {(float*)x.data, x.strides[0], x.strides[1]}; }
+#endif
+
 // Write a b + beta out to `out`, or return false. SGEMM has matrices in columns, so it computes b^T a^T.
 static bool mm(const Tensor& out, const Tensor& a, const Tensor& b, float beta = 0.0f) {
     char how_out, how_a, how_b;
@@ -141,6 +145,12 @@ static bool mm(const Tensor& out, const Tensor& a, const Tensor& b, float beta =
     const float one = 1.0f;
     if (!order(out, how_out, leading_out) || how_out != 'N') return false;
     if (!order(a, how_a, leading_a) || !order(b, how_b, leading_b)) return false;
+#ifdef OWN_PRODUCTS
+    if (out.sizes[0] > 1 && out.sizes[1] > 1) {  // MKL is faster for products with a vector
+        products::multiply(matrix(a), matrix(b), matrix(out), out.sizes[0], out.sizes[1], a.sizes[1], beta != 0.0f);
+        return true;
+    }
+#endif
     SGEMM(&how_b, &how_a, &out.sizes[1], &out.sizes[0], &a.sizes[1], &one, (const float*)b.data, &leading_b,
           (const float*)a.data, &leading_a, &beta, (float*)out.data, &leading_out);
     return true;

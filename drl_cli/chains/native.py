@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drl_cli.utils.processor import describe_processor
+
 BODY = re.compile(r"::run_impl\([^{]*\{(.*)\n\} // \w+::run_impl", re.DOTALL)
 KERNEL = re.compile(r'^extern "C"\s+void\s+\w+\([^)]*\);', re.MULTILINE)
 OWN = frozenset(f"aoti_torch_{name}" for name in ("empty_strided", "_alloc_from_pool", "cpu_mm_out", "cpu_addmm_out"))
@@ -58,8 +60,10 @@ def native(code: str, examples: Sequence[Tensor]) -> str | None:
     if not all(re.fullmatch(r"aoti_torch_cpu_\w+_out", name) for name in others):
         return None
     names = sorted(set(re.findall(r"\bcached_torch_(\w+)", text)))
+    products = ["#define OWN_PRODUCTS", _text("products.h")] if has_own_products() else []
     parts = [
-        (Path(__file__).parent / "native.h").read_text(),
+        *products,
+        _text("native.h"),
         *KERNEL.findall(code),
         *(f"static const int32_t cached_torch_{name} = aoti_torch_{name}();" for name in names),
         passed_on(sorted(others)),
@@ -68,6 +72,15 @@ def native(code: str, examples: Sequence[Tensor]) -> str | None:
         UPDATES,
     ]
     return "\n".join(parts)
+
+
+def _text(name: str) -> str:
+    return (Path(__file__).parent / name).read_text()
+
+
+def has_own_products() -> bool:
+    """Return whether programs use the products of `products.h`: on AMD's processors with AVX-512."""
+    return "AuthenticAMD" in describe_processor() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def passed_on(names: Sequence[str]) -> str:

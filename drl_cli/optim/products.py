@@ -6,10 +6,10 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.processor import describe_processor
 
 ZEN_5 = 0x1A
 """CPU family of AMD's Zen 5, on which oneDNN computes wide products about twice as fast as MKL."""
@@ -125,7 +125,7 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
             )
         return OneDNN()
     has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if not (_has_onednn() and has_avx512 and _amd_family(_processor()) >= ZEN_5):
+    if not (_has_onednn() and has_avx512 and _amd_family(describe_processor()) >= ZEN_5):
         return Products()
     return OneDNN(rows=256, width=256) if is_repeatable else OneDNN(multiplications=2**21)
 
@@ -176,17 +176,11 @@ def _is_thin(x: Tensor, outputs: int) -> bool:
 
 def has_bf16() -> bool:
     """Return whether the CPU has instructions for products of bfloat16 numbers."""
-    return re.search(r"\b(avx512_bf16|amx_bf16)\b", _processor()) is not None
+    return re.search(r"\b(avx512_bf16|amx_bf16)\b", describe_processor()) is not None
 
 
 def _has_onednn() -> bool:
     return bool(torch._C._has_mkldnn)
-
-
-def _processor() -> str:
-    """Return Linux's description of the first CPU, or '' on other systems."""
-    info = Path("/proc/cpuinfo")
-    return info.read_text().partition("\n\n")[0] if info.exists() else ""
 
 
 def _amd_family(processor: str) -> int:

@@ -1,12 +1,14 @@
 """Tests of the graph that is compiled."""
 
+import os
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import fx
 
-from drl_cli.chains.compiling import Compilation, compute_scalars_once
+from drl_cli.chains.compiling import NICENESS, PARENT, Compilation, compute_scalars_once, use_torchs_products
 
 aten = torch.ops.aten
 
@@ -92,3 +94,37 @@ def test_the_processor_time_of_a_compilation_has_that_of_its_compiler_and_of_not
         compilation = Busy(tmp_path / "x.so", script)
         assert compilation.library(wait=True) == str(tmp_path / "x.so")
         assert 0.5 <= compilation.cpu_s < 0.9
+
+
+def with_onednn():
+    """Return a graph module with two products of oneDNN, one of them with a bias, and examples of its inputs."""
+    graph = fx.Graph()
+    x, weight, bias = (graph.placeholder(name) for name in ("x", "weight", "bias"))
+    onednn = torch.ops.mkldnn._linear_pointwise.default
+    hidden = graph.call_function(onednn, (x, weight, bias, "none", [], ""))
+    graph.output((graph.call_function(onednn, (hidden, weight, None, "none", [], "")),))
+    return fx.GraphModule({}, graph), [torch.randn(5, 4), torch.randn(4, 4), torch.randn(4)]
+
+
+needs_onednn = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without oneDNN")
+
+
+@needs_onednn
+def test_products_of_onednn_become_those_of_torch():
+    module, examples = with_onednn()
+    (before,) = module(*examples)
+    use_torchs_products(module)
+    targets = [node.target for node in module.graph.nodes if node.op == "call_function"]
+    assert targets == [aten.t.default, aten.addmm.default, aten.t.default, aten.mm.default]
+    torch.testing.assert_close(module(*examples)[0], before)
+
+
+@needs_onednn
+@pytest.mark.slow
+def test_a_graph_with_products_of_onednn_is_compiled(tmp_path):
+    """AOTInductor alone fails, because the weights are no constants."""
+    torch.save(with_onednn(), tmp_path / "graph")
+    with open(tmp_path / "graph", "rb") as source:
+        command = [sys.executable, "-m", "drl_cli.chains.compiling", str(tmp_path / "x.so")]
+        subprocess.run(command, stdin=source, check=True, env={**os.environ, PARENT: str(os.getpid()), NICENESS: "0"})
+    assert (tmp_path / "x.so").exists()

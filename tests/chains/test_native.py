@@ -86,29 +86,37 @@ class Pointer(ctypes.Structure):
         return ctypes.byref(cls(tensor.data_ptr(), tensor.ndim, sizes, strides, types[tensor.dtype]))
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    if not shutil.which("g++") or not native._has_sgemm():
-        pytest.skip("needs g++ and torch with SGEMM")
-    folder, torchs = tmp_path_factory.mktemp("native"), Path(torch.__file__).parent
+def built(folder, *flags):
+    """Return the library with the code above."""
+    torchs = Path(torch.__file__).parent
     (folder / "native.cpp").write_text(native.native(CODE, EXAMPLES) + PASSED_ON + KERNEL + FUNCTIONS)
     paths = [f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", f"-Wl,-rpath,{torchs / 'lib'}", "-ltorch_cpu"]
-    command = [
-        "g++",
-        "-std=c++20",
-        "-shared",
-        "-fPIC",
-        "-Wall",
-        "-Wno-unused-variable",
-        "native.cpp",
-        "-o",
-        "native.so",
-    ]
+    warnings = ["-Wall", "-Wno-unused-variable"]
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", *warnings, *flags, "native.cpp", "-o", "native.so"]
     subprocess.run([*command, *paths], cwd=folder, check=True)
     made = ctypes.CDLL(str(folder / "native.so"))
     made.multiply.restype = made.affine.restype = ctypes.c_bool
     made.drl_updates.restype = ctypes.c_char_p
     return made
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    if not shutil.which("g++") or not native._has_sgemm():
+        pytest.skip("needs g++ and torch with SGEMM")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "has_own_products", lambda: False)
+        return built(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
+def own_products(tmp_path_factory):
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if not shutil.which("g++") or not native._has_sgemm() or not has_avx512:
+        pytest.skip("needs g++, torch with SGEMM, and AVX-512")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "has_own_products", lambda: True)
+        return built(tmp_path_factory.mktemp("own"), "-O1", "-mavx512f")
 
 
 def numbers(*values):
@@ -186,6 +194,36 @@ def test_products_equal_those_of_torch_bit_by_bit(library, sizes, a_in_rows, b_i
     for bias in (torch.randn(columns), torch.randn(1, columns), torch.randn(rows, columns)):
         assert library.affine(Pointer.of(out), Pointer.of(bias), Pointer.of(a), Pointer.of(b), one, one)
         assert torch.equal(out, torch.addmm(bias, a, b))
+
+
+@pytest.mark.parametrize(("a_in_rows", "b_in_rows"), [*product([True, False], repeat=2)])
+def test_own_products_equal_those_in_double_precision(own_products, a_in_rows, b_in_rows):
+    one = ctypes.c_double(1.0)
+    for rows, inner, columns in [
+        *((rows, 20, 33) for rows in range(1, 28)),
+        *((13, 17, width) for width in range(1, 66)),
+    ]:
+        a, b = matrix(rows, inner, a_in_rows), matrix(inner, columns, b_in_rows)
+        out, bias = torch.full((rows + 1, columns + 5), torch.nan), torch.randn(columns)
+        part = out[:rows, :columns]
+        assert own_products.multiply(Pointer.of(part), Pointer.of(a), Pointer.of(b))
+        torch.testing.assert_close(part.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+        assert own_products.affine(Pointer.of(part), Pointer.of(bias), Pointer.of(a), Pointer.of(b), one, one)
+        torch.testing.assert_close(part.double(), a.double() @ b.double() + bias, rtol=1e-5, atol=1e-5)
+        assert out[rows:].isnan().all()
+        assert out[:, columns:].isnan().all()
+
+
+def test_own_products_are_for_amd_with_avx512(monkeypatch):
+    for vendor, capability, expected in (
+        ("AuthenticAMD", "AVX512", True),
+        ("AuthenticAMD", "AVX2", False),
+        ("GenuineIntel", "AVX512", False),
+    ):
+        monkeypatch.setattr(native, "describe_processor", lambda vendor=vendor: f"vendor_id : {vendor}")
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
+        assert native.has_own_products() is expected
+        assert ("#define OWN_PRODUCTS" in native.native(CODE, EXAMPLES)) is expected
 
 
 def test_what_sgemm_cannot_do_is_refused_and_nothing_is_written(library):
