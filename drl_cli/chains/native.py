@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drl_cli.utils.processor import describe_processor
+from drl_cli.utils.processor import is_zen_5
 
 BODY = re.compile(r"::run_impl\([^{]*\{(.*)\n\} // \w+::run_impl", re.DOTALL)
 KERNEL = re.compile(r'^extern "C"\s+void\s+\w+\([^)]*\);', re.MULTILINE)
@@ -79,8 +79,8 @@ def _text(name: str) -> str:
 
 
 def has_own_products() -> bool:
-    """Return whether programs use the products of `products.h`: on AMD's processors with AVX-512."""
-    return "AuthenticAMD" in describe_processor() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    """Return whether programs use the products of `products.h`: on AMD's Zen 5 with AVX-512."""
+    return is_zen_5() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def passed_on(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-// Products of float32 matrices for processors of AMD with AVX-512, on which MKL takes two to three times as long.
+// Products of float32 matrices for AMD's Zen 5 with AVX-512, on which MKL takes two to three times as long.
 //
 // A tile of the result, up to 12 rows of 32 columns, stays in registers while its sums run over the depth. For each 32
 // columns, the part of `b` that they need is first copied to consecutive memory (Goto and van de Geijn 2008, "Anatomy of

@@ -9,10 +9,7 @@ from functools import cache
 from typing import Any
 
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.processor import describe_processor
-
-ZEN_5 = 0x1A
-"""CPU family of AMD's Zen 5, on which oneDNN computes wide products about twice as fast as MKL."""
+from drl_cli.utils.processor import describe_processor, is_zen_5
 
 
 class Products:
@@ -125,7 +122,7 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
             )
         return OneDNN()
     has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if not (_has_onednn() and has_avx512 and _amd_family(describe_processor()) >= ZEN_5):
+    if not (_has_onednn() and has_avx512 and is_zen_5()):
         return Products()
     return OneDNN(rows=256, width=256) if is_repeatable else OneDNN(multiplications=2**21)
 
@@ -181,9 +178,3 @@ def has_bf16() -> bool:
 
 def _has_onednn() -> bool:
     return bool(torch._C._has_mkldnn)
-
-
-def _amd_family(processor: str) -> int:
-    """Return the family number of an AMD CPU, or 0 for any other CPU."""
-    found = re.search(r"AuthenticAMD\s+cpu family\s*:\s*(\d+)", processor)
-    return int(found[1]) if found else 0

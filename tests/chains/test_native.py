@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from drl_cli.chains import native
+from drl_cli.utils import processor
 
 # ruff: noqa: E501  # the lines are AOTInductor's
 CODE = """
@@ -214,13 +215,16 @@ def test_own_products_equal_those_in_double_precision(own_products, a_in_rows, b
         assert out[:, columns:].isnan().all()
 
 
-def test_own_products_are_for_amd_with_avx512(monkeypatch):
-    for vendor, capability, expected in (
-        ("AuthenticAMD", "AVX512", True),
-        ("AuthenticAMD", "AVX2", False),
-        ("GenuineIntel", "AVX512", False),
+def test_own_products_are_for_zen_5_with_avx512(monkeypatch):
+    for vendor, family, capability, expected in (
+        ("AuthenticAMD", 26, "AVX512", True),
+        ("AuthenticAMD", 27, "AVX512", True),
+        ("AuthenticAMD", 25, "AVX512", False),
+        ("AuthenticAMD", 26, "AVX2", False),
+        ("GenuineIntel", 26, "AVX512", False),
     ):
-        monkeypatch.setattr(native, "describe_processor", lambda vendor=vendor: f"vendor_id : {vendor}")
+        text = f"vendor_id\t: {vendor}\ncpu family\t: {family}\n"
+        monkeypatch.setattr(processor, "describe_processor", lambda text=text: text)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
         assert native.has_own_products() is expected
         assert ("#define OWN_PRODUCTS" in native.native(CODE, EXAMPLES)) is expected

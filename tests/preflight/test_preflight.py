@@ -319,7 +319,7 @@ def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypat
     ],
 )
 def test_the_header_says_where_bfloat16_is_faster(config, monkeypatch, flags, overrides, says):
-    monkeypatch.setattr("drl_cli.optim.products._processor", lambda: f"flags\t\t: fpu {flags}\n")
+    monkeypatch.setattr("drl_cli.optim.products.describe_processor", lambda: f"flags\t\t: fpu {flags}\n")
     made = config(*PATCH, "device=cpu", *overrides)
     lines = precision_text(made, environment_spec(made))
     assert ["precision=bf16" in line for line in lines] == [True] * says

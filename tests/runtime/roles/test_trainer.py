@@ -13,7 +13,6 @@ from drl_cli.algos.base import Algorithm, Update
 from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
-from drl_cli.optim import products
 from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
@@ -25,7 +24,7 @@ from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.trial import random_batch
-from drl_cli.utils import lazy
+from drl_cli.utils import lazy, processor
 from drl_cli.utils.outside import raised
 
 CPU = Context(torch.device("cpu"))
@@ -286,7 +285,7 @@ def test_prioritized_replay_needs_an_algorithm_with_priorities():
 @pytest.mark.parametrize(("mode", "rows"), [("async", 1), ("sync", 256)])
 def test_a_run_records_how_its_trainer_computes(run_graph, monkeypatch, mode, rows):
     """On a Zen 5, or what looks like one: only sync has to give the weights that earlier versions gave."""
-    monkeypatch.setattr(products, "_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
+    monkeypatch.setattr(processor, "describe_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     args = ("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
     facts = run_graph(*args, "debug.in_process=false").trainer_facts
