@@ -52,7 +52,7 @@ class Compilation:
         graph = in_place(record)
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._library = library_dir() / f"{_key(graph, record)}.so"
+            self._library = library_dir() / f"{key(graph, record.examples)}.so"
             if self._library.exists():
                 return
             self._start(graph, record, is_urgent)
@@ -105,12 +105,12 @@ def _cpu_of_ended_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _key(graph: fx.Graph, record: Record) -> str:
+def key(graph: fx.Graph, examples: Sequence[Tensor]) -> str:
     """Return a hash of everything that the compiled code depends on."""
-    sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in record.examples]
+    sizes = [(tuple(x.shape), tuple(x.stride()), str(x.dtype), str(x.device)) for x in examples]
     machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), _flags())
     folder = Path(__file__).parent
-    own = [(folder / name).read_text() for name in ("compiling.py", "native.py", "native.h", "products.h")]
+    own = [path.read_text() for path in (Path(__file__), folder / "native.py", *sorted(folder.glob("*.h")))]
     parts = (str(graph), sizes, torch.__version__, sys.version, machine, torch.get_num_threads(), own)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

@@ -48,9 +48,8 @@ static void tile(Matrix a, const float* panel, Matrix c, int64_t depth, int64_t 
     }
 }
 
-// Copy columns `[depth, width]` of `b` to a panel `[depth, COLUMNS]`; the rest of the panel becomes 0.
+// Copy columns `[depth, width]` of `b` to a panel `[depth, COLUMNS]`. The rest of the panel does not matter.
 static void pack(Matrix b, float* panel, int64_t depth, int64_t width) {
-    if (width < COLUMNS) std::memset(panel, 0, depth * COLUMNS * sizeof(float));
     if (b.column == 1) {
         for (int64_t k = 0; k < depth; ++k) std::memcpy(panel + k * COLUMNS, b.data + k * b.row, width * sizeof(float));
         return;

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx
 
-from drl_cli.chains.compiling import NICENESS, PARENT, Compilation, compute_scalars_once, use_torchs_products
+from drl_cli.chains.compiling import NICENESS, PARENT, Compilation, compute_scalars_once, key, use_torchs_products
 
 aten = torch.ops.aten
 
@@ -128,3 +128,25 @@ def test_a_graph_with_products_of_onednn_is_compiled(tmp_path):
         command = [sys.executable, "-m", "drl_cli.chains.compiling", str(tmp_path / "x.so")]
         subprocess.run(command, stdin=source, check=True, env={**os.environ, PARENT: str(os.getpid()), NICENESS: "0"})
     assert (tmp_path / "x.so").exists()
+
+
+def test_the_name_of_a_library_depends_on_the_graph_the_sizes_and_the_processor(monkeypatch):
+    def name(module, examples):
+        return key(module.graph, examples)
+
+    def pretend(vendor):
+        text = f"vendor_id\t: {vendor}\ncpu MHz\t\t: {next(clock)}\nflags\t\t: fpu\n"
+        monkeypatch.setattr("drl_cli.chains.compiling.describe_processor", lambda: text)
+
+    clock = iter(range(9))
+    module, examples = with_onednn()
+    pretend("AuthenticAMD")
+    first = name(module, examples)
+    others = [name(module, [torch.randn(6, 4), *examples[1:]]), name(module, [x.double() for x in examples])]
+    pretend("AuthenticAMD")  # at another clock rate
+    assert name(module, examples) == first
+    pretend("GenuineIntel")
+    others.append(name(module, examples))
+    use_torchs_products(module)
+    others.append(name(module, examples))
+    assert len({first, *others}) == 5
