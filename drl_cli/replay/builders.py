@@ -87,7 +87,9 @@ class NStepBuilder(Builder):
 
     def take(self) -> Columns:
         steps = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+        keep = max(0, len(self._steps) - (self.n_step - 1))
         valid = steps["valid"].reshape(len(self._steps), -1)
+        self._steps = self._steps[keep:]  # before the rows need memory
         rewards = steps["reward"].reshape(valid.shape) * np.float32(self.reward_scale)
         ended = (steps["terminated"] | steps["truncated"]).reshape(valid.shape) | ~valid
         broken = np.zeros_like(ended)  # whether the environment failed in the next step
@@ -117,8 +119,7 @@ class NStepBuilder(Builder):
             "terminated": terminated,
             "truncated": steps["truncated"].take(last) | (broken.ravel().take(last) & (length < self.n_step)),
         }
-        keep = max(0, len(self._steps) - (self.n_step - 1))
-        self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
+        self._emitted = list(complete[keep:])
         rating = self._rating(rows)
         if self.returns_steps:
             rows |= {name: steps[name].take(first, 0) for name in rows.keys() & steps.keys()}

@@ -21,7 +21,7 @@ LANES = 32
 """A dataset is cut into at most this number of lanes, which are read side by side as the environments of a worker."""
 MOST_STEPS, MOST_BYTES = 512, 64 << 20
 """A block has at most this number of steps of each lane, and about this number of bytes."""
-SHARE = 8
+SHARE = 16
 """If the table can't hold the whole dataset, a block has at most 1 / SHARE of the table's transitions."""
 
 
@@ -65,11 +65,12 @@ class Reader:
         steps, valid = self.ahead.take(self.position, stop)
         notes = self._notes() if is_first_pass and stop == self.length else ()
         self.position = stop % self.length
-        if self.position or not self.is_read_once:
-            self.ahead.begin(self.position, min(self.position + self.num_steps, self.length))
         for i in range(len(valid)):
             self.builder.append({name: column[i] for name, column in steps.items()})
+        del steps  # the builder keeps what it needs
         columns = self.builder.take()
+        if self.position or not self.is_read_once:  # after `take`, whose copies need memory
+            self.ahead.begin(self.position, min(self.position + self.num_steps, self.length))
         block = Block(
             worker=0,
             incarnation=0,
