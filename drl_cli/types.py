@@ -78,8 +78,9 @@ class EnvSpec:
     """The description of an environment for algorithms and replay.
 
     `frame_stacks` has the frame stack of each image part by path; replay uses it to store each frame once. `notes` are
-    printed for the user. If `is_limited` is False, nothing limits the steps of an episode. If `renders` is False, its
-    metadata do not name rgb_array, so that no video can be recorded.
+    printed for the user. If `is_limited` is False, nothing limits the steps of an episode. `time_limit` is the largest
+    number of steps of an episode, if it is known. If `renders` is False, its metadata do not name rgb_array, so that no
+    video can be recorded.
     """
 
     id: str
@@ -88,6 +89,7 @@ class EnvSpec:
     frame_stacks: Mapping[str, FrameStack] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     is_limited: bool = True
+    time_limit: int | None = None
     renders: bool = True
 
 

@@ -50,8 +50,8 @@ class AlgoModule(Protocol):
     `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
     that `Update.columns` replaces, by default none. If `STEP_STATES` is True, or WRITES lists `state`, the column
     `state` of windows is `[B, L, S]`, the recurrent state before each step, and otherwise `[B, S]`.
-    `DATA` lists the columns that the reader of a dataset adds to rows, `next_action` or `mc_return`, by default none.
-    Rows of workers have no `next_action`. With `mc_return`, they reach replay when their episode ends.
+    `DATA` lists the columns that rows have from later steps of the episode, `next_action` or `mc_return`, by default
+    none. With them, rows of workers reach replay when their episode ends.
     """
 
     __doc__: str | None

@@ -196,7 +196,7 @@ def _train(
     from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
     from drl_cli.preflight.data import data_text, describe, missing_data_text
-    from drl_cli.preflight.pace import rollout_text
+    from drl_cli.preflight.pace import rollout_text, waiting_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import description, make_folder, noting_early_end, run_record
@@ -219,7 +219,11 @@ def _train(
         start = f"  from step {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
         network += [] if resumed else missing_data_text(config)
-        network += [*rollout_text(config), *(data_text(config, dataset) if dataset else ())]
+        network += [
+            *rollout_text(config),
+            *waiting_text(config, spec),
+            *(data_text(config, dataset) if dataset else ()),
+        ]
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
         for line in (
             f"{title}  ->  {relative_path(folder)}{start}",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from drl_cli.data.dataset import Dataset
-from drl_cli.replay.builders import RETURN, returns
+from drl_cli.replay.builders import NEXT_ACTION, RETURN, returns
 from drl_cli.types import ActionSpec, Array, Column, Columns, Schema
 
 SLICE = 4096
@@ -14,7 +14,7 @@ SLICE = 4096
 
 def data_schema(names: Iterable[str], action: ActionSpec) -> Schema:
     """Return the columns of these names, `next_action` or `mc_return`."""
-    known = {"next_action": action.column, RETURN: Column((), "float32")}
+    known = {NEXT_ACTION: action.column, RETURN: Column((), "float32")}
     return {name: known[name] for name in names}
 
 
@@ -37,10 +37,10 @@ class DataColumns:
     def read(self, first: int, last: int) -> Columns:
         """Return the columns of the steps first..last-1."""
         columns: Columns = {}
-        if "next_action" in self.names:
+        if NEXT_ACTION in self.names:
             steps, ends = np.arange(first, last), self.dataset.ends
             later = np.minimum(steps + self.n_step, ends[np.searchsorted(ends, steps, "right")] - 1)
-            columns["next_action"] = self.dataset.read(first, int(later.max()) + 1)["action"][later - first]
+            columns[NEXT_ACTION] = self.dataset.read(first, int(later.max()) + 1)["action"][later - first]
         if RETURN in self.names:
             columns[RETURN] = self.returns[first:last]
         return columns

@@ -205,7 +205,9 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         text = f"{free} dimension of its action has" if free == 1 else f"{free} dimensions of its actions have"
         note = f"{config.id}: {text} no bounds; the policy's values go in as they are"
         notes, renders = (note,) if free else (), "rgb_array" in ((env.metadata or {}).get("render_modes") or ())
-        return replace(spec, frame_stacks=stacks, notes=notes, is_limited=is_limited(config, env), renders=renders)
+        steps, limited = time_limit(env), is_limited(config, env)
+        most = None if steps is None else -(-steps // config.action_repeat)
+        return replace(spec, frame_stacks=stacks, notes=notes, is_limited=limited, time_limit=most, renders=renders)
     finally:
         tick("close")
         env.close()

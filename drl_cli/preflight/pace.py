@@ -10,6 +10,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import follows_nodes
+from drl_cli.types import EnvSpec
 
 
 def pace_problems(config: Config) -> list[str]:
@@ -100,6 +101,21 @@ def rollout_problems(config: Config) -> Iterator[str]:
             f"worker.unroll={config.worker.unroll} x worker.envs {config.worker.envs} = {block} transitions per block: "
             f"{whose} is no multiple of it, so a batch would end inside an unroll; say trainer.batch_size={fitting}"
         )
+
+
+def waiting_text(config: Config, spec: EnvSpec) -> list[str]:
+    """Return a warning if a run may end before the first episode of an environment, for whose end its rows wait."""
+    if not config.most_open_steps:
+        return []
+    longest = min(spec.time_limit or config.most_open_steps, config.most_open_steps)
+    num = config.num_workers * config.worker.envs
+    if (steps := config.total_env_steps // num) >= longest:
+        return []
+    return [
+        f"warning: rows of {title(config.algo_name)} reach replay when their episode ends, and an episode of {spec.id} "
+        f"may have {longest:,} steps; each of {num} environments takes {steps:,} steps, so there may be no update; "
+        f"say total_env_steps={num * longest + config.min_inserts}, or a smaller worker.envs or worker.num"
+    ]
 
 
 def rollout_text(config: Config) -> list[str]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, num_rows, within
 
-RETURN = "mc_return"
-"""The column with the discounted return from a row's step to the end of its episode (Monte-Carlo return)."""
+RETURN, NEXT_ACTION = "mc_return", "next_action"
+"""Columns that depend on later steps: the discounted return from a row's step to the end of its episode (Monte-Carlo
+return), and the action n_step steps later, or the last one of the episode."""
 
 Prioritize = Callable[[Columns], Array]
 """A function that computes the initial priorities `[rows]` of rows `[rows, ...]`."""
@@ -87,7 +88,9 @@ class NStepBuilder(Builder):
 
     def take(self) -> Columns:
         steps = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+        keep = max(0, len(self._steps) - (self.n_step - 1))
         valid = steps["valid"].reshape(len(self._steps), -1)
+        self._steps = self._steps[keep:]  # before the rows need memory
         rewards = steps["reward"].reshape(valid.shape) * np.float32(self.reward_scale)
         ended = (steps["terminated"] | steps["truncated"]).reshape(valid.shape) | ~valid
         broken = np.zeros_like(ended)  # whether the environment failed in the next step
@@ -117,8 +120,7 @@ class NStepBuilder(Builder):
             "terminated": terminated,
             "truncated": steps["truncated"].take(last) | (broken.ravel().take(last) & (length < self.n_step)),
         }
-        keep = max(0, len(self._steps) - (self.n_step - 1))
-        self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
+        self._emitted = list(complete[keep:])
         rating = self._rating(rows)
         if self.returns_steps:
             rows |= {name: steps[name].take(first, 0) for name in rows.keys() & steps.keys()}
@@ -173,16 +175,19 @@ class RolloutBuilder(Builder):
 
 
 class EpisodeBuilder(Builder):
-    """Returns rows when their episode has ended, with the column RETURN.
+    """Returns rows when their episode has ended, with the columns `names`, RETURN or NEXT_ACTION.
 
     `make` makes the builder of the rows, which gets one complete episode after another. After `most_steps` steps, an
     episode's steps are returned as if it were truncated there, because memory and tables are limited.
     """
 
-    def __init__(self, make: Callable[[], Builder], most_steps: int) -> None:
+    def __init__(
+        self, make: Callable[[], Builder], most_steps: int, names: Sequence[str] = (RETURN,), n_step: int = 1
+    ) -> None:
         inner = make()
         super().__init__(inner.gamma, inner.reward_scale)
         self.make, self.most_steps, self.prioritize = make, most_steps, inner.prioritize
+        self.names, self.n_step = names, n_step
         self._first = np.zeros(1, np.int64)  # index of each environment's first open step; `[E]` after the first step
         self._parts: list[tuple[int, int, int]] = []  # environment, first step and end of each complete episode
 
@@ -198,13 +203,11 @@ class EpisodeBuilder(Builder):
         builder, last = self.make(), self._steps[-1]
         builder.prioritize = self.prioritize
         end = {name: column[:1] for name, column in last.items()}
-        end |= {"valid": np.zeros(1, np.bool_), RETURN: np.zeros(1, np.float32)}
+        end |= {"valid": np.zeros(1, np.bool_)} | self._later([end])[0]
         for env, first, stop in self._parts:
             steps = [{name: column[env : env + 1] for name, column in s.items()} for s in self._steps[first:stop]]
-            reward = np.concatenate([step["reward"] * step["valid"] for step in steps])
-            sums = returns(self.reward_scale * reward, np.array([len(steps)]), self.gamma)
-            for i, step in enumerate(steps):
-                builder.append({**step, RETURN: sums[i : i + 1]})
+            for step, later in zip(steps, self._later(steps), strict=True):
+                builder.append(step | later)
             builder.append(end)
         if not self._parts:
             builder.append(end)
@@ -212,6 +215,20 @@ class EpisodeBuilder(Builder):
         self._first -= kept
         del self._steps[:kept]
         return builder.take()
+
+    def _later(self, steps: Sequence[Columns]) -> list[Columns]:
+        """Return the columns `names` of all steps of an episode. Only its last step may be not `valid`."""
+        found: list[Columns] = [{} for _ in steps]
+        if RETURN in self.names:
+            reward = np.concatenate([step["reward"] * step["valid"] for step in steps])
+            sums = returns(self.reward_scale * reward, np.array([len(steps)]), self.gamma)
+            for i, columns in enumerate(found):
+                columns[RETURN] = sums[i : i + 1]
+        if NEXT_ACTION in self.names:
+            last = max(0, len(steps) - 1 - int(not steps[-1]["valid"][0]))
+            for i, columns in enumerate(found):
+                columns[NEXT_ACTION] = steps[min(i + self.n_step, last)]["action"]
+        return found
 
     @property
     def open_rows(self) -> int:

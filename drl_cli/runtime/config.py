@@ -15,7 +15,6 @@ from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.schedules import RunClock
 from drl_cli.replay.base import Load
 from drl_cli.replay.base_config import ReplayConfig
-from drl_cli.replay.builders import RETURN
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
@@ -220,17 +219,16 @@ class Config:
 
     @property
     def data_columns(self) -> tuple[str, ...]:
-        """The columns in `DATA` that rows have. Workers can't give the next action, because it is not chosen yet."""
-        names = load_algorithm(self.algo.name).DATA
-        return names if self.is_offline else tuple(name for name in names if name == RETURN)
+        """The columns in `DATA`, which depend on later steps of the episode."""
+        return load_algorithm(self.algo.name).DATA
 
     @property
     def most_open_steps(self) -> int:
-        """The number of steps for which a worker keeps an episode, to know its return. 0 if rows have no returns.
+        """The number of steps for which a worker keeps an episode, to know its later steps. 0 if rows do not need them.
 
         If the episodes of all environments end in one collect call, their rows must still fit into the table.
         """
-        if self.is_offline or RETURN not in self.data_columns:
+        if self.is_offline or not self.data_columns:
             return 0
         room = self.replay.num_transitions // self.num_shards - self.most_workers * self.rows_per_collect
         return max(1, min(MOST_OPEN_STEPS, room // (self.most_workers * self.worker.envs)))

@@ -90,6 +90,7 @@ def mix_data(
         recorded.insert(columns, np.full(header.rows, -1))
         if layout is not None and moments is not None:
             moments = moments.merge(layout.moments(columns))
+    reader.close()
     return MixedTable(own, recorded, config.data.share), moments
 
 

@@ -11,6 +11,7 @@ from drl_cli.errors import (
     BUG,
     DONE,
     RESOURCES,
+    USAGE,
     USER_CODE,
     Diverged,
     EnvironmentFailed,
@@ -88,7 +89,7 @@ def run(
             signals.is_updating = lambda: orchestrator.learning.training > 0
             orchestrator.run()
             orchestrator.finish()
-            exit_code = signals.exit_code or _unevaluated(orchestrator, folder)
+            exit_code = signals.exit_code or _unevaluated(orchestrator, folder) or _unlearned(orchestrator, folder)
         except BaseException as error:
             exit_code = _on_error(error, config, orchestrator, session, signals, folder)
         finally:
@@ -142,6 +143,17 @@ def _unevaluated(orchestrator: Orchestrator, folder: Path) -> int:
     if failure is None or orchestrator.progress.best is not None:
         return DONE
     return _report_error(UserCodeFailed(f"all evaluations failed: {failure}"), folder)
+
+
+def _unlearned(orchestrator: Orchestrator, folder: Path) -> int:
+    """Return the exit code of a run whose training is complete: an error if no episode ended, so that no row came."""
+    config, progress = orchestrator.config, orchestrator.progress
+    is_complete = orchestrator.stop_reason == config.clock.key
+    if not is_complete or not config.most_open_steps or not config.num_updates or progress.opt_steps:
+        return DONE
+    steps = f"{progress.env_steps:,} steps of {config.num_workers * config.worker.envs} environments"
+    text = f"no update was made: rows reach replay when their episode ends, and {steps} gave {progress.inserts:,} rows"
+    return _report_error(RunError(f"{text}; say a larger total_env_steps, or a smaller worker.envs", USAGE), folder)
 
 
 def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:

@@ -19,9 +19,11 @@ FILES = {
 def free_memory() -> int:
     """Return the bytes that this process can still allocate."""
     limits: list[int] = [psutil.virtual_memory().available, *_groups()]
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:  # ulimit -v also counts memory that is reserved but not used
-        limits.append(most - psutil.Process().memory_info().vms)
+    used = psutil.Process().memory_info()
+    for limit, bytes_used in ((resource.RLIMIT_AS, used.vms), (resource.RLIMIT_DATA, used.data)):
+        most, _ = resource.getrlimit(limit)  # ulimit -v and -d: both count memory that is reserved but not used
+        if most != resource.RLIM_INFINITY:
+            limits.append(most - bytes_used)
     return max(0, min(limits))
 
 

@@ -1,16 +1,18 @@
 """Updates per second from a dataset that is larger than the memory limit, beside one that fits.
 
-    python scripts/bench/large_data.py [--limit-mb 600] [--times 4] [--seconds 20] [--rounds 3] [--set KEY=VALUE ...]
+    python scripts/bench/large_data.py [--limit-mb 600] [--times 4] [--seconds 20] [--rounds 3] [--cold] [--set K=V]
 
 Both runs have the same limit (`ulimit -d`) and the same table, of an eighth of the limit. The small dataset fills the
 table. The large one has `--times` times the size of the limit, and is read again and again. Observations and actions
 have the sizes of Ant-v5 (105 and 8). The runs alternate. A run is measured from its first report of an update on, by
 wall time and by processor time, because other programs change the former. The files are in the page cache if the
-machine has memory for them.
+machine has memory for them. With `--cold`, they are dropped from it four times a second, so that every step comes from
+the disk, as on a machine whose memory is as large as the limit.
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("--times", type=float, default=4.0, help="size of the large dataset, in limits")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cold", action="store_true", help="read from the disk, not from the page cache")
     parser.add_argument("--set", nargs="*", default=[], help="more for drl-train")
     args = parser.parse_args()
     row = 4 * (2 * OBS + ACTION + 3)
@@ -48,8 +51,8 @@ def main() -> None:
         found: dict[str, list[tuple[float, float]]] = {"small": [], "large": []}
         for _ in range(args.rounds):
             for name, rates in found.items():
-                data = f"data={folder}/{name}.npz"
-                rates.append(measure([*SETTINGS, data, f"replay.capacity={small}", *args.set], args))
+                file = Path(folder) / f"{name}.npz"
+                rates.append(measure(file, [*SETTINGS, f"replay.capacity={small}", *args.set], args))
     print(f"| dataset | steps | MB | updates per second | per processor second |\n| --- |{' --- |' * 4}")
     for name, steps in (("small", small), ("large", large)):
         wall, cpu = zip(*found[name], strict=True)
@@ -74,12 +77,13 @@ def write(path: Path, steps: int) -> None:
                     part[LENGTH - 1 :: LENGTH] = name == "truncations"
                 for _ in range(steps // PART):
                     file.write(part.tobytes())
+    os.sync()  # only what is on the disk can be dropped from the page cache
 
 
-def measure(words: list[str], args: argparse.Namespace) -> tuple[float, float]:
+def measure(data: Path, words: list[str], args: argparse.Namespace) -> tuple[float, float]:
     """Return updates per second and per processor second of a run with the limit."""
     folder = Path(tempfile.mkdtemp())
-    run = [sys.executable, "-m", "drl_cli.cli.train", *words, f"output_dir={folder}"]
+    run = [sys.executable, "-m", "drl_cli.cli.train", f"data={data}", *words, f"output_dir={folder}"]
     with (folder / "output").open("w") as file:
         command = ["bash", "-c", f'ulimit -d {args.limit_mb << 10}; exec "$@"', "-", *run]
         process = subprocess.Popen(command, stdout=file, stderr=file)
@@ -89,6 +93,9 @@ def measure(words: list[str], args: argparse.Namespace) -> tuple[float, float]:
             if process.poll() is not None:
                 raise SystemExit((folder / "output").read_text())
             time.sleep(0.25)
+            if args.cold:
+                with data.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             if now := updates(folder):
                 used = psutil.Process(process.pid).cpu_times()
                 looks.append((*now, used.user + used.system))

@@ -9,8 +9,10 @@ from graphs import quick_compose
 
 from drl_cli.cli.train import answer
 from drl_cli.data.dataset import DatasetError
+from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.preflight.data import missing_data_text
+from drl_cli.preflight.pace import waiting_text
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.run import Run
 from drl_cli.settings.command_line import read_command
@@ -148,6 +150,27 @@ def test_a_run_of_an_offline_algorithm_without_a_dataset_gives_a_warning(words, 
     lines = missing_data_text(quick_compose(["env=Pendulum-v1", *words.split()]))
     assert len(lines) == is_named
     assert all("is made for datasets, and this run has none" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "longest"),
+    [
+        ("algo=cal_ql worker.envs=16 total_env_steps=3199", 200),
+        ("algo=rebrac worker.envs=16 total_env_steps=3199", 200),
+        ("algo=cal_ql worker.envs=16 total_env_steps=3200", 0),
+        ("algo=cal_ql worker.envs=16 total_env_steps=3199 env.max_episode_steps=50", 0),
+        ("algo=cal_ql worker.envs=16 total_env_steps=799 env.max_episode_steps=100 env.action_repeat=2", 50),
+        ("algo=sac worker.envs=16 total_env_steps=3199", 0),
+        ("algo=cal_ql mode=offline data.source=pendulum.npz total_updates=10", 0),
+    ],
+)
+def test_a_run_that_may_end_before_its_first_episode_is_named(words, longest):
+    config = quick_compose(["env=Pendulum-v1", *words.split()])
+    lines = waiting_text(config, read_spec(config.env))
+    assert len(lines) == (longest > 0)
+    assert all(
+        f"episode of Pendulum-v1 may have {longest} steps; each of 16 environments takes" in line for line in lines
+    )
 
 
 def test_a_missing_dataset_is_downloaded_if_asked(monkeypatch):

@@ -83,6 +83,22 @@ def test_priorities_are_those_of_the_function():
     assert taken(builder, steps())[2]["priority"].tolist() == [2, 3, 4]
 
 
+@pytest.mark.parametrize(("n_step", "later"), [(1, [1, 2, 2]), (2, [2, 2, 2])])
+def test_rows_have_the_action_n_steps_later_or_the_last_one(n_step, later):
+    builder = EpisodeBuilder(one_step(n_step), 100, ("next_action",), n_step)
+    rows = taken(builder, [step | {"action": np.array([[i], [-i]])} for i, step in enumerate(steps())])
+    assert rows[2]["next_action"].tolist() == [[i] for i in later]
+    assert "mc_return" not in rows[2]
+    assert rows[1]["next_action"].shape == (0, 1)
+
+
+def test_the_next_action_is_not_that_of_a_step_that_failed():
+    builder = EpisodeBuilder(one_step(), 100, ("next_action",))
+    ends, valid = [[RUNNING, RUNNING]] * 3, [True, np.array([True, False]), True]
+    rows = taken(builder, [step | {"action": np.array([[i], [-i - 1]])} for i, step in enumerate(steps(ends, valid))])
+    assert rows[1]["next_action"].tolist() == [[-1]]
+
+
 def test_sequences_get_returns():
     builder = EpisodeBuilder(lambda: SequenceBuilder(2, 0, 0, 0.5), 100)
     rows = taken(builder, steps())

@@ -60,3 +60,19 @@ def test_a_run_whose_evaluations_all_failed_is_not_done(tmp_path, monkeypatch, c
     told = capsys.readouterr().err
     assert ("error: all evaluations failed: ValueError: no idea" in told) == (code == 4)
     assert (summary["best_return"] is None) == (code == 4)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "code"), [({"base_length": 40}, 2), ({"base_length": 1000}, 2), ({"base_length": 5}, 0)]
+)
+def test_a_run_without_an_update_because_no_episode_ended_is_not_done(tmp_path, capsys, kwargs, code):
+    """16 environments take 32 steps each, and rows of Cal-QL wait for the end of their episode."""
+    words = ["algo=cal_ql", "algo.samples=1", "worker.envs=16", f"+env.kwargs.base_length={kwargs['base_length']}"]
+    console = Console("quiet", io.StringIO(), time.time())
+    config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true", *words)
+    for folder in ("checkpoints", "workers"):
+        (tmp_path / folder).mkdir()
+    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+    assert (summary["exit_code"], summary["opt_steps"] > 0) == (code, code == 0)
+    line = "no update was made: rows reach replay when their episode ends, and 512 steps of 16 environments gave 0 rows"
+    assert (line in capsys.readouterr().err) == (code == 2)

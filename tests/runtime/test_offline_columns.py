@@ -46,11 +46,28 @@ ONLINE = (COUNTER, "total_env_steps=256", "algo.gamma=0.5", "env.reward_scale=2"
 CAL_QL = (*ONLINE, "algo=cal_ql", "algo.samples=1")
 
 
-def test_rows_of_rebrac_have_no_next_action_with_workers(run_graph, data):
-    """With data.share, no row has the column that workers can't give."""
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("options", [("mode=single",), ("mode=sync", "worker.num=2", "replay=prioritized")])
+def test_rows_of_workers_have_the_next_action(run_graph, options, n_step):
+    graph = run_graph(*ONLINE, "algo=rebrac", f"algo.n_step={n_step}", *options)
+    assert graph.progress.opt_steps > 0
+    rows = rows_of(graph)
+    at = {tuple(obs): i for i, obs in enumerate(rows["obs"].tolist())}
+    assert len(at) == len(rows["obs"])
+    for i, next_obs in enumerate(rows["next_obs"].tolist()):
+        later = at.get(tuple(next_obs))  # None: the episode ends within n steps
+        if later is not None:
+            np.testing.assert_array_equal(rows["next_action"][i], rows["action"][later])
+    ended = rows["terminated"] | rows["truncated"]
+    assert (~ended).sum() > 10
+    if n_step == 1:
+        np.testing.assert_array_equal(rows["next_action"][ended], rows["action"][ended])
+
+
+def test_rows_of_rebrac_and_of_data_have_the_same_columns(run_graph, data):
     graph = run_graph(*ONLINE, "mode=single", data, "data.share=0.5", "algo=rebrac")
     assert graph.progress.opt_steps > 0
-    assert "next_action" not in rows_of(graph)
+    assert "next_action" in rows_of(graph)
 
 
 def check_returns(rows):

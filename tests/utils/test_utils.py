@@ -170,8 +170,9 @@ def test_free_memory_of_a_control_group(tmp_path, monkeypatch, line, folder, nam
     assert free_memory() == 3 * GIB // 4
 
 
-def test_free_memory_within_a_limit_of_the_process():
-    code = "from drl_cli.utils.memory import free_memory; print(free_memory())"
-    command = f"ulimit -v {2 * GIB // 1024}; exec {sys.executable} -c '{code}'"
+@pytest.mark.parametrize("limit", ["v", "d"])
+def test_free_memory_within_a_limit_of_the_process(limit):
+    code = "from drl_cli.utils.memory import free_memory; used = bytearray(2**28); print(free_memory())"
+    command = f"ulimit -{limit} {2 * GIB // 1024}; exec {sys.executable} -c '{code}'"
     out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
-    assert GIB < int(out) < 2 * GIB
+    assert GIB < int(out) < 2 * GIB - 2**28

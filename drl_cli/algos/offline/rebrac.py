@@ -3,8 +3,8 @@
 The paper is arXiv 2305.09836. ReBRAC is TD3+BC with layer norm in the critics and a second penalty: the targets of the
 critics are lower where the next action is far from the data's next action. Both penalties have their own weight.
 
-The data's next action is the column `next_action`, which readers of datasets add (`DATA`). In rows of workers, which do
-not have the column, only the actor has a penalty.
+The data's next action is the column `next_action` (`DATA`). Readers of datasets add it, and workers do, too. Their rows
+therefore reach replay when the episode ends.
 """
 
 from dataclasses import dataclass

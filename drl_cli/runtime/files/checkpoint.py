@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,11 @@ COUNTERS = "state.orchestrator.json"
 TRAINER = "state.trainer.safetensors"
 FORMAT = 2
 """The version of the file format. Manifests of format 1 do not contain the version."""
+DTYPES = {
+    **{"uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32"},
+    **{"int32": "I32", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
+}
+"""The names of numpy's dtypes in a safetensors file, in the order in which such a file has them."""
 
 
 def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
@@ -75,15 +80,18 @@ def finish(
 
 
 def write_arrays(path: Path, arrays: State) -> str:
-    """Write named arrays to a file and sync the file. Return the sha256 of the content."""
-    content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-    return _write(path, content)
+    """Write named arrays to a file in safetensors' format and sync the file. Return the sha256 of the content.
+
+    The arrays are written from where they are: safetensors itself copies them all twice, and aborts the process if
+    there is no memory for this.
+    """
+    return _write(path, _pieces(arrays))
 
 
 def write_json(path: Path, value: object) -> str:
     """Write a JSON file atomically: write and sync a temporary file, then rename it. Return the content's sha256."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    digest = _write(draft, (json.dumps(value, indent=2) + "\n").encode())
+    digest = _write(draft, [(json.dumps(value, indent=2) + "\n").encode()])
     os.replace(draft, path)
     return digest
 
@@ -207,12 +215,30 @@ def other_format(manifest: Mapping[str, Any]) -> str | None:
     return None if written == FORMAT else f"its checkpoint format is {written}, this drl-cli reads {FORMAT}"
 
 
-def _write(path: Path, content: bytes) -> str:
+def _pieces(arrays: State) -> Iterator[bytes | memoryview]:
+    """Yield the header of a safetensors file with these arrays, and the bytes of each array."""
+    order = [*DTYPES]
+    ordered = sorted(arrays.items(), key=lambda named: (order.index(named[1].dtype.name), named[0]))
+    header, end = dict[str, object](), 0
+    for name, array in ordered:
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, array in ordered:
+        yield np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+
+
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
     with path.open("wb") as file:
-        file.write(content)
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
         file.flush()
         os.fsync(file.fileno())
-    return hashlib.sha256(content).hexdigest()
+    return digest.hexdigest()
 
 
 def _content(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:

@@ -5,6 +5,7 @@ import time
 import numpy as np
 
 from drl_cli import types
+from drl_cli.data.ahead import ReadAhead
 from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import Dataset
 from drl_cli.replay.store import row_bytes
@@ -20,7 +21,7 @@ LANES = 32
 """A dataset is cut into at most this number of lanes, which are read side by side as the environments of a worker."""
 MOST_STEPS, MOST_BYTES = 512, 64 << 20
 """A block has at most this number of steps of each lane, and about this number of bytes."""
-SHARE = 8
+SHARE = 16
 """If the table can't hold the whole dataset, a block has at most 1 / SHARE of the table's transitions."""
 
 
@@ -29,7 +30,8 @@ class Reader:
 
     A lane has consecutive episodes, and the lanes are about equally long. So a block has steps from all parts of the
     dataset. After the last step, the reader begins again with the first steps. The blocks count as inserts, and not as
-    environment steps.
+    environment steps. While the trainer works, a thread reads the steps of the next block. They are no part of the
+    state: a resumed reader reads them again.
     """
 
     def __init__(self, config: Config, spec: EnvSpec, dataset: Dataset) -> None:
@@ -45,6 +47,8 @@ class Reader:
         algo, env = config.algo, config.env
         options = (algo.n_step, algo.gamma, env.reward_scale, env.reward_clip)
         self.columns = DataColumns(config.data_columns, dataset, *options)
+        self.ahead = ReadAhead(self._read)
+        self.is_read_once = fits(config, dataset)
         self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
         self.use = OwnUse()
 
@@ -58,11 +62,15 @@ class Reader:
             self.policy.load(params)
         stop = min(self.position + self.num_steps, self.length)
         open_rows, is_first_pass = self.builder.open_rows, self.blocks * self.num_steps < self.length
-        steps, valid = self._read(self.position, stop)
-        for i in range(stop - self.position):
-            self.builder.append({name: column[i] for name, column in steps.items()})
-        columns = self.builder.take()
+        steps, valid = self.ahead.take(self.position, stop)
+        notes = self._notes() if is_first_pass and stop == self.length else ()
         self.position = stop % self.length
+        for i in range(len(valid)):
+            self.builder.append({name: column[i] for name, column in steps.items()})
+        del steps  # the builder keeps what it needs
+        columns = self.builder.take()
+        if self.position or not self.is_read_once:  # after `take`, whose copies need memory
+            self.ahead.begin(self.position, min(self.position + self.num_steps, self.length))
         block = Block(
             worker=0,
             incarnation=0,
@@ -74,7 +82,6 @@ class Reader:
             opt_steps=params_header.opt_steps,
         )
         self.blocks += 1
-        notes = self._notes() if is_first_pass and self.position == 0 else ()
         seconds = time.perf_counter() - started
         header = InsertTransition((block,), (), seconds, notes=notes, work_s=seconds, uses=self.use.take())
         return header, columns
@@ -94,7 +101,8 @@ class Reader:
         self.builder.load_state(types.within(state, "builder"))
 
     def close(self) -> None:
-        """Do nothing: a reader has no environments."""
+        """End the thread that reads ahead."""
+        self.ahead.close()
 
     def _read(self, start: int, stop: int) -> tuple[Columns, Array]:
         """Return the steps start..stop-1 of all lanes, `[steps, lanes, ...]`, and which of these steps exist."""

@@ -207,7 +207,12 @@ def make_builder(
     builder, open_steps = replay.make_builder(config.algo.n_step, gamma, scale, rate)
     if config.most_open_steps and not is_recorded:
         open_steps = config.most_open_steps
-        builder = EpisodeBuilder(lambda: replay.make_builder(config.algo.n_step, gamma, scale, rate)[0], open_steps)
+        builder = EpisodeBuilder(
+            lambda: replay.make_builder(config.algo.n_step, gamma, scale, rate)[0],
+            open_steps,
+            config.data_columns,
+            config.algo.n_step,
+        )
     if stackings:
         codec = make_codec(replay.frame_codec)
         return FrameBuilder(builder, stackings, codec, index, incarnation, open_steps)

@@ -1,5 +1,7 @@
 """Reader: lanes, blocks, passes over a dataset, and its state."""
 
+import threading
+
 import numpy as np
 import pytest
 from datasets import record
@@ -85,6 +87,54 @@ def test_a_reader_goes_on_from_its_state_bit_for_bit(make, blocks):
     assert [header.blocks for header in before] == [header.blocks for header in after]
     for one, two in zip(expected, rows, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def watched(reader):
+    """Return the parts of the dataset that are read, with whether a thread has read them."""
+    parts, read, main = [], reader.ahead._read, threading.get_ident()
+
+    def note(start, stop):
+        parts.append((start, stop, threading.get_ident() != main))
+        return read(start, stop)
+
+    reader.ahead._read = note
+    return parts
+
+
+def test_the_next_block_is_read_while_the_trainer_works(make):
+    reader = make("replay.capacity=200")
+    parts, size = watched(reader), reader.num_steps
+    reader.collect(HEADER)
+    reader.ahead._thread.submit(int).result()  # the thread has ended what it began
+    assert parts == [(0, size, False), (size, 2 * size, True)]
+    collect(reader, -(-reader.length // size) - 1)
+    reader.ahead._thread.submit(int).result()
+    assert parts[-1] == (0, size, True)  # the next pass
+    assert all(is_ahead for _, _, is_ahead in parts[1:])
+    reader.close()
+
+
+def test_a_dataset_that_fits_into_the_table_is_read_once(make):
+    reader = make()
+    reader.num_steps = 5
+    parts = watched(reader)
+    collect(reader, num := -(-reader.length // 5))
+    reader.ahead._thread.submit(int).result()  # the thread has ended what it began
+    reader.close()
+    assert num > 2
+    assert [part[:2] for part in parts] == [(5 * i, min(5 * i + 5, reader.length)) for i in range(num)]
+
+
+def test_a_state_between_two_blocks_does_not_contain_what_was_read_ahead(make):
+    reader, other = make("replay.capacity=200"), make("replay.capacity=200")
+    collect(reader, 2)
+    state = reader.state()
+    reader.ahead.take(reader.position, reader.position + reader.num_steps)
+    assert state["counters"].tolist() == [2, 2 * reader.num_steps]
+    collect(other, 4)  # has read ahead another part
+    other.load_state(state)
+    (_, (expected,)), (_, (rows,)) = collect(reader, 1), collect(other, 1)
+    np.testing.assert_array_equal(expected, rows)
 
 
 def test_rewards_are_clipped_and_scaled_as_by_a_worker(make):
