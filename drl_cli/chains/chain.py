@@ -133,12 +133,14 @@ class Chain:
     def bound(self, columns: Columns, counts: Any = ()) -> Callable[[Sequence[Tensor]], Any] | None:
         """Return the program as a function of columns of these sizes, without checks, or None if it is not compiled.
 
-        The function may be called until something changes that the update depends on, other than its columns.
+        The function may be called until something changes that the update depends on, other than its columns. It may
+        write its results into the same tensors in each call.
         """
         variant = find(self._variants, sizes_of(columns), counts)
         if variant is None or (program := variant.program) is None or variant.record.demands:
             return None
-        return lambda tensors: variant.result(program(tensors, counts))
+        call = program.repeated(counts, len(columns))
+        return lambda tensors: variant.result(call(tensors))
 
     def many(self, columns: Columns, counts: Sequence[Any]) -> list[Any]:
         """Make an update for each of the counts, with columns `[U, ...]`; return the results.

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from drl_cli.chains import native
+from drl_cli.chains.program import Program
 from drl_cli.utils import processor
 
 # ruff: noqa: E501  # the lines are AOTInductor's
@@ -139,6 +140,25 @@ def test_updates_use_their_own_rows_and_the_same_storage(library):
     assert torch.equal(whole, 10 * sums)
     assert torch.equal(part, 10 * sums[:, 1:])
     assert torch.equal(gaps, 10 * sums[:, ::2])
+
+
+def test_a_repeated_call_writes_to_the_same_results(library):
+    """The kernel adds its first input to the second one, which is the column here; the results are ten times the sum."""
+    storage, program = torch.ones(3), Program.__new__(Program)
+    program._native, program._addresses = library.drl_updates, [storage.data_ptr()]
+    program._scalars, program._draws = (), ()
+    program._results = [((size,), torch.float32) for size in (3, 2, 2)]
+    call = program.repeated((), num_columns=1)
+    for column, value in ((torch.zeros(3), 10.0), (torch.full((3,), 2.0), 30.0)):
+        assert [x.tolist() for x in call([column])] == [[value] * 3, [value] * 2, [value] * 2]
+
+
+def test_what_goes_wrong_in_a_repeated_call_is_raised():
+    program = Program.__new__(Program)
+    program._native, program._addresses, program._scalars = lambda *args: b"no memory", [], ()
+    program._draws, program._results = (), []
+    with pytest.raises(RuntimeError, match="no memory"):
+        program.repeated((), 0)([])
 
 
 def test_torchs_code_is_compiled_if_the_code_with_pointers_cannot_be(monkeypatch):
