@@ -22,7 +22,7 @@ class Repeated:
 
     The model's tensors have to stay at their places in memory, and `recurrent` must not depend on anything but its
     arguments and these tensors. Keep the object for many searches: each batch size is recorded once. `root` begins a
-    search, in which all calls have the same sizes. Each call of `recurrent` may write its results into the same tensors.
+    search, in which all calls have the same sizes. Calls of `recurrent` may write their results into the same tensors.
     """
 
     def __init__(self, model: Model, repeat: Callable[[Callable[[Any, Any], Outputs]], Replays | Chain]) -> None:
