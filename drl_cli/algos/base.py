@@ -129,6 +129,14 @@ class Policy(ABC):
         """
         raise NotImplementedError
 
+    def reanalyze(self, obs: Obs) -> Columns:
+        """Return new values `[E, ...]` of stored columns, such as the policy that a search finds, for `[E, ...]`.
+
+        Re-analysers (reanalyzer.num) replace these columns of the rows in replay. Only they need this method. It must
+        not explore.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         """Return the best actions `[E, ...]` for observations `[E, ...]`, without exploration."""

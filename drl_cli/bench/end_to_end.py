@@ -32,6 +32,7 @@ class Pace:
     trainer_wait: float
     start_up_s: float
     rounds: tuple[float, ...] = ()
+    reanalyzed_per_s: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -71,6 +72,7 @@ def pace(lines: Sequence[Line], config: Config, start_up_s: float) -> Pace:
         min(1.0, increase("perf/trainer_wait_s") / wall),
         start_up_s,
         tuple(increase("env_steps", *pair) / increase("perf/wall_s", *pair) for pair in pairwise(lines)),
+        increase("perf/reanalyzed_steps") / wall if config.reanalyzer.num else 0.0,
     )
 
 

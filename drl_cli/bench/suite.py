@@ -109,6 +109,10 @@ class Suite:
         asked = f"{self.asked_ratio:.4g} asked for" if self.trainer_rates or not config.is_on_policy else ""
         asked = asked if config.is_on_policy or config.orchestrator.limiter == "ratio" else "both sides run free"
         self.show(Figure("end", "updates per environment step", "", pace.ratio, note=asked))
+        if config.reanalyzer.num:
+            per_step = pace.reanalyzed_per_s / max(1e-9, pace.env_steps_per_s)
+            note = f"{per_step:.3g} per environment step, {config.reanalyzer.ratio:g} asked for"
+            self.show(Figure("end", "re-analysed steps", "steps/s", pace.reanalyzed_per_s, note=note))
         self.show(Figure("end", "workers wait", "%", 100 * pace.worker_wait))
         self.show(Figure("end", "trainer waits", "%", 100 * pace.trainer_wait))
         self.show(Figure("end", "start-up to the first step", "s", pace.start_up_s))

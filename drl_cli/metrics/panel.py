@@ -10,7 +10,7 @@ from rich.text import Text
 
 from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text, step_text
+from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text, reanalyzed_text, step_text
 
 COLORS = dict.fromkeys(("failed", "diverged", "killed"), "red") | dict.fromkeys(("interrupted", "paused"), "yellow")
 COLORS["done"] = "green"
@@ -115,7 +115,8 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     if not is_offline:
         rates = [f"{number(status.env_steps_per_s)} env/s", *rates, f"ratio {ratio_text(status)}"]
     lag = [] if status.policy_lag is None else [f"policy lag {status.policy_lag:.0f} updates"]
-    yield "speed", Items([*rates, *lag])
+    again = [text] if (text := reanalyzed_text(status)) else []
+    yield "speed", Items([*rates, *again, *lag])
     sides = {"workers": {} if is_offline else status.worker_time, "trainer": status.trainer_time}
     for side, shares in sides.items():
         yield side, Items([f"{name} {share:.0%}" for name, share in shares.items()])

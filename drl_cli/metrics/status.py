@@ -28,8 +28,9 @@ class Status:
 
     `scores` are pairs (position, mean return) of evaluations, the oldest first. `train_return` and `train_length` are
     means over the last `train_episodes` training episodes. `ratio` is the number of updates per environment step, and
-    `ratio_asked` is its target or None. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch,
-    update, waiting) are fractions of time in the last reports. `roles` maps each kind of role to its number of
+    `ratio_asked` is its target or None. `reanalyzed` and `reanalyzed_asked` are the same for the steps that
+    re-analysers searched again per transition. `worker_time` (environment, policy, rows, waiting) and `trainer_time`
+    (batch, update, waiting) are fractions of time in the last reports. `roles` maps each kind of role to its number of
     `processes`, the processor `cores` in use and the memory `rss_mb`, summed over all nodes; `nodes` has the same for
     each host. `cpu_percent` is the load of the whole machine.
     """
@@ -63,6 +64,8 @@ class Status:
     opt_steps_per_s: float | None = None
     ratio: float | None = None
     ratio_asked: float | None = None
+    reanalyzed: float | None = None
+    reanalyzed_asked: float | None = None
     policy_lag: float | None = None
     worker_time: Mapping[str, float] = field(default_factory=dict)
     trainer_time: Mapping[str, float] = field(default_factory=dict)

@@ -29,6 +29,13 @@ def ratio_text(status: Status) -> str:
     return f"{number(status.ratio, '.3g')}{asked}"
 
 
+def reanalyzed_text(status: Status) -> str:
+    """Return the steps that were searched again per transition, with the target; empty without re-analysers."""
+    if status.reanalyzed_asked is None:
+        return ""
+    return f"re-analysed {number(status.reanalyzed, '.3g')} of {status.reanalyzed_asked:g}"
+
+
 def left_text(status: Status) -> str:
     """Return the time left. It is an upper limit if the run may end earlier, at a target return."""
     at_most = "at most " if status.goal is not None and status.left_s is not None else ""
@@ -50,7 +57,8 @@ def report_line(status: Status) -> str:
         episodes = "  ".join(f"{name} {value:.3g}" for name, value in [*status.losses.items()][:LINE_LOSSES])
     ratio = "" if status.ratio is None else f"ratio {ratio_text(status)}"
     left = "" if status.state == "ending" or status.left_s is None else left_text(status)
-    columns = (episodes, rates, ratio, _cell("lag {}", status.policy_lag, 4), left)
+    columns = [episodes, rates, ratio, _cell("lag {}", status.policy_lag, 4), left]
+    columns[3:3] = [text for text in (reanalyzed_text(status),) if text]
     return "  ".join([_begin(status, status.position), *columns]).rstrip()
 
 

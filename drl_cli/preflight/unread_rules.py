@@ -168,6 +168,12 @@ RULES: tuple[Rule, ...] = (
         verdict="gains nothing",
     ),
     Rule(
+        ("reanalyzer.ratio", "reanalyzer.batch_size", "reanalyzer.max_restarts"),
+        lambda config: config.reanalyzer.num > 0,
+        "the run has no re-analysers",
+        "leave it out, or say reanalyzer.num=1 mode=async",
+    ),
+    Rule(
         ("replay.her_k",),
         lambda config: config.replay.changes_goals,
         "only hindsight replay changes goals",

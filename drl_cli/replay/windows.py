@@ -1,12 +1,18 @@
 """A table of transitions whose batches contain windows: consecutive steps, gathered from an index."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from drl_cli.replay.base import Sampled
 from drl_cli.replay.samplers import Sampler
 from drl_cli.replay.sequences import mix
 from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
 from drl_cli.types import Array, Columns, Schema, State
+
+TARGET_VERSION = "target_version"
+"""The version of the parameters that found the targets of a row, in the columns that a re-analyser writes."""
 
 
 class WindowTable(ReplayTable):
@@ -27,23 +33,57 @@ class WindowTable(ReplayTable):
         self.length, self.gamma, self.eta = length, gamma, eta
         self.successor = np.arange(store.capacity, dtype=np.int32)
         self.newest: dict[int, int] = {}  # the id of the newest row of each source
+        self.target_version: Array | None = None  # see `track_ages`
+        self.target_age: float | None = None
+
+    def track_ages(self) -> None:
+        """Note the version that found the targets of each row, -1 for random actions or an unknown version.
+
+        `target_age` is then the mean age of the targets in the last draw [versions], without those of random actions.
+        """
+        self.target_version = np.full(self.store.capacity, -1, np.int32)
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.successor.nbytes
+        ages = 0 if self.target_version is None else self.target_version.nbytes
+        return super().nbytes + self.successor.nbytes + ages
 
     def insert(self, columns: Columns, versions: Array) -> None:
+        first = self.store.inserts
         super().insert({name: column for name, column in columns.items() if name != "discount"}, versions)
         self._link(columns["source"])
+        if self.target_version is not None:
+            self.target_version[np.arange(first, self.store.inserts) % self.store.capacity] = versions
+
+    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
+        drawn = super().sample(num_batches, batch_size, version)
+        if self.target_version is not None and drawn.row_ids is not None:
+            found = self.target_version[drawn.row_ids[drawn.row_ids >= 0] % self.store.capacity]
+            known = found[found >= 0]
+            self.target_age = float((version - known).mean()) if len(known) else None
+        return drawn
+
+    def write(self, row_ids: Array, columns: Columns) -> None:
+        """Replace columns, and note the versions in the column `TARGET_VERSION`, if given, as those of the targets."""
+        super().write(row_ids, {name: column for name, column in columns.items() if name != TARGET_VERSION})
+        if self.target_version is not None and TARGET_VERSION in columns:
+            is_there = self.store.holds(row_ids)
+            self.target_version[row_ids[is_there] % self.store.capacity] = columns[TARGET_VERSION][is_there]
+
+    def stats(self) -> Mapping[str, float]:
+        return super().stats() if self.target_age is None else {**super().stats(), "target_age": self.target_age}
 
     def state(self) -> State:
         newest = np.array([*self.newest.items()], np.int64).reshape(-1, 2)
-        return super().state() | {"successor": self.successor.copy(), "newest": newest}
+        ages = {} if self.target_version is None else {TARGET_VERSION: self.target_version.copy()}
+        return super().state() | {"successor": self.successor.copy(), "newest": newest} | ages
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.successor[:] = state["successor"]
         self.newest = dict(state["newest"].tolist())
+        if self.target_version is not None:
+            self.target_version[:] = state[TARGET_VERSION]
 
     def _link(self, source: Array) -> None:
         """Link the new rows, whose sources `[rows]` are given, to the steps before them.

@@ -64,6 +64,7 @@ class Config:
     worker: sections.WorkerConfig
     replay: ReplayConfig
     trainer: sections.TrainerConfig
+    reanalyzer: sections.ReanalyzerConfig
     manage: sections.ManageConfig
     network: NetworkConfig
     optimizer: OptimizerConfig
@@ -277,7 +278,7 @@ class Config:
     @property
     def batches_per_shard(self) -> int:
         """A lower bound (mean - 4 std) on a run's batches from one shard. Each call draws from a random shard."""
-        share = self.num_updates // self.num_shards
+        share = (self.num_updates + self.num_reanalyses) // self.num_shards
         return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
     @property
@@ -306,6 +307,18 @@ class Config:
         most = MOST_UPDATES[self.mode]
         paid = most if self.is_offline else int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
         return self.trainer.updates_per_call or max(1, min(most, paid))
+
+    @property
+    def reanalyzed_per_call(self) -> int:
+        """The maximum number of steps in one call of a re-analyser: all steps of its windows."""
+        steps = self.replay.steps
+        return self.reanalyzer.batch_size * (steps.length if steps else 1)
+
+    @property
+    def num_reanalyses(self) -> int:
+        """A lower bound on the number of batches that re-analysers draw in a whole run, or 0 without re-analysers."""
+        steps = self.reanalyzer.ratio * max(0, self.total_env_steps - self.min_inserts)
+        return int(steps // self.reanalyzed_per_call) if self.reanalyzer.num else 0
 
     @property
     def num_updates(self) -> int:

@@ -55,9 +55,9 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     if stackings:
         table = FrameTable(table, stackings, make_codec(config.replay.frame_codec), config.replay.shares_frames)
     if not config.mixes_data:
-        return TrajectoryManager(table, shard, layout, config.num_shards)
+        return TrajectoryManager(table, shard, layout, config.num_shards, trainers_write=config.writes)
     mixed, moments = mix_data(config, spec, table, layout)
-    manager = TrajectoryManager(mixed, shard, layout, config.num_shards)
+    manager = TrajectoryManager(mixed, shard, layout, config.num_shards, trainers_write=config.writes)
     manager.moments = moments
     return manager
 
@@ -67,8 +67,10 @@ def make_table(config: Config, spec: EnvSpec, shard: int, role: str = "replay") 
     replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, role, shard)
     columns, most = reference_schema(row_schema(config, spec), config.stackings(spec)), config.most_inserts
     table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma, config.algo.n_step)
-    table.returns_ids = config.writes
+    table.returns_ids = config.writes or config.reanalyzer.num > 0
     if isinstance(table, WindowTable):
+        if config.reanalyzer.num:
+            table.track_ages()
         table.has_step_states = config.has_step_states
     if isinstance(table, HindsightTable):
         table.outcome = GoalOutcome(config.env)

@@ -14,6 +14,7 @@ from drl_cli.runtime.messages import (
     InsertTransition,
     LoadParams,
     ProcessUse,
+    ReanalysisReport,
     SampleBatch,
     TrainReport,
     UpdatePriority,
@@ -43,6 +44,8 @@ class ReplayRole(Protocol):
     def insert_all(self, messages: Sequence[InsertTransition], *columns: Columns) -> int: ...
 
     def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]: ...
+
+    def draw(self, message: SampleBatch) -> tuple[BatchTrainingData, Columns]: ...
 
     def update_priorities(self, message: UpdatePriority | None) -> None: ...
 
@@ -75,6 +78,18 @@ class TrainerRole(Protocol):
     def state(self) -> State: ...
 
     def load_state(self, state: State) -> None: ...
+
+
+class ReanalyzerRole(Protocol):
+    """A re-analyser."""
+
+    def reanalyze(
+        self,
+        drawn: BatchTrainingData,
+        columns: Columns,
+        params_header: LoadParams | None = None,
+        params: Array | None = None,
+    ) -> tuple[ReanalysisReport, UpdatePriority]: ...
 
 
 class ServerRole(Protocol):

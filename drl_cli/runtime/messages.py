@@ -11,8 +11,10 @@
 | 7 | Orchestrator -> WorkerProxy | LoadParams |
 | 8 | WorkerProxy -> Worker | LoadParams |
 
+A re-analyser takes the place of a trainer in routes 3 to 5: it draws windows, and writes new columns.
+
 Without proxies, the orchestrator calls the workers itself: one call replaces routes 1 and 2, and another call replaces
-routes 7 and 8. TrainReport and EvalReport are answers to calls of the orchestrator.
+routes 7 and 8. TrainReport, ReanalysisReport and EvalReport are answers to calls of the orchestrator.
 """
 
 from collections import Counter
@@ -189,6 +191,17 @@ class TrainReport:
     batch_s: float = 0.0
     uses: tuple[ProcessUse, ...] = ()
     notes: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReanalysisReport:
+    """Result of one call of a re-analyser: it searched `steps` steps with the parameters `version` in `seconds`."""
+
+    version: int
+    opt_steps: int
+    steps: int
+    seconds: float
+    uses: tuple[ProcessUse, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
    '------8---------'-------7-------' '---------6----------|-------------------' |
                                     |                      '--------5------------'
                                     '--> parameter server, manage
+
+Re-analysers, if any, take the place of a trainer in routes 3 to 5, with parameters from the parameter server.
 """
 
 import logging
@@ -18,6 +20,7 @@ from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.manage_link import ManageLink
+from drl_cli.runtime.edges.reanalyzer_pool import ReanalyzerPool
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
@@ -32,6 +35,7 @@ from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runt
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.reader import Reader
+from drl_cli.runtime.roles.reanalyzer import Reanalyzer
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.runtime.weights import weights_for
@@ -108,7 +112,8 @@ def build(
 
     restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
     manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s, evaluates=config.has_env)
-    edges = Edges(pool, replay, trainers, server, manage, share=worker_place.put)
+    reanalyzers = make_reanalyzers(config, spec, learning_place, incarnation)
+    edges = Edges(pool, replay, trainers, server, manage, reanalyzers, share=worker_place.put)
     return Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)
 
 
@@ -121,6 +126,20 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
     args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
         [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
+    )
+
+
+def make_reanalyzers(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> ReanalyzerPool:
+    """Create the pool of re-analysers, which is empty unless `reanalyzer.num` is set."""
+
+    def spawn(index: int, incarnation: int) -> Handle[Reanalyzer]:
+        args, modules = (config, spec, index, incarnation), config.outside_modules
+        return runtime.spawn(f"reanalyzer {index}", Reanalyzer, *args, modules=modules)
+
+    options = config.reanalyzer
+    stall_s = config.orchestrator.stall_s
+    return ReanalyzerPool(
+        "reanalyzer", range(options.num), spawn, options.max_restarts, timeout_s=stall_s, incarnation=incarnation
     )
 
 

@@ -128,6 +128,8 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     graph.progress.load_state(checkpoint.state["progress"], checkpoint.has_replay)
     if checkpoint.has_replay:
         graph.limiter.load_state(checkpoint.state["limiter"])
+        if "reanalysis" in checkpoint.state:
+            graph.reanalysis.load_state(checkpoint.state["reanalysis"])
         choices = checkpoint.state["shards"].items()
         graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
     elif isinstance(graph.limiter, ReadLimiter):

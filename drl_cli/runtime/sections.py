@@ -87,6 +87,16 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True)
+class ReanalyzerConfig:
+    """The processes that search stored steps again, and how many steps they search."""
+
+    num: Natural
+    ratio: Positive
+    batch_size: Count
+    max_restarts: Natural
+
+
+@dataclass(frozen=True)
 class ManageConfig:
     """The process that evaluates policies and writes records."""
 

@@ -35,7 +35,10 @@ INSTEAD = {
 }
 """For each setting of Hydra that has no effect: what the user can write instead."""
 PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
-MAIN_KEY = {"stop": "return", "worker": "num", "replay": "capacity", "network": "hidden", "checkpoint": "period"}
+MAIN_KEY = {
+    **{"stop": "return", "worker": "num", "reanalyzer": "num", "replay": "capacity", "network": "hidden"},
+    "checkpoint": "period",
+}
 """For each group: the key that the user probably means by setting the group to a number, as in `stop=200`."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard", "env", "record", "data")
+ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard", "env", "record", "data", "reanalyze")
 
 
 def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.SeedSequence:

@@ -168,6 +168,14 @@ def test_a_line_before_the_first_episode_has_ended_says_so():
     assert report_line(dataclasses.replace(STATUS, state="ending")) == line[: line.index("  left")]
 
 
+def test_re_analysed_steps_stand_beside_the_replay_ratio():
+    status = dataclasses.replace(STATUS, reanalyzed=0.9876, reanalyzed_asked=1.0)
+    assert "ratio 0.483 of 0.5  re-analysed 0.988 of 1  lag   12" in report_line(status)
+    assert "re-analysed 0.988 of 1" in row(status, "speed")
+    assert "re-analysed - of 1" in report_line(dataclasses.replace(status, reanalyzed=None))
+    assert "re-analysed" not in report_line(STATUS) + row(STATUS, "speed")
+
+
 def test_a_line_about_waiting():
     warm = dataclasses.replace(STATUS, awaits="warm-up", done=640, needed=1000)
     assert "waiting for warm-up 640/1,000     812 env/s" in report_line(warm)

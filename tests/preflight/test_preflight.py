@@ -68,6 +68,23 @@ REFUSED = [
         USAGE,
         ("algo.simulations=0: training needs a search", "0, which plays the prior"),
     ),
+    (
+        ("env=CartPole-v1", "algo=gumbel_muzero", "mode=single", "reanalyzer.num=1"),
+        USAGE,
+        ("mode=single has no re-analysers; say mode=async", "algo.reanalyze=0.5"),
+    ),
+    (("env=CartPole-v1", "algo=muzero", "mode=sync", "reanalyzer.num=1"), USAGE, ("mode=sync has no re-analysers",)),
+    (("env=CartPole-v1", "algo=dqn", "mode=async", "reanalyzer.num=1"), USAGE, ("DQN stores no results of a search",)),
+    (
+        ("env=CartPole-v1", "algo=muzero", "mode=async", "reanalyzer.num=1", "algo.reanalyze=0.5"),
+        USAGE,
+        ("the trainer does not search again; say algo.reanalyze=0",),
+    ),
+    (
+        ("env=CartPole-v1", "algo=muzero", "mode=async", "reanalyzer.num=1", "reanalyzer.batch_size=100_000"),
+        USAGE,
+        ("a call searches 1100000 steps, more than replay.capacity=1000000",),
+    ),
     (("env=CartPole-v1", "algo=gumbel_muzero", "network=gru"), USAGE, ("network.memory=gru", "network.memory=none")),
     (("algo=muzero",), USAGE, ("MUZERO needs a discrete action space", "For this: algo=sampled_muzero, or one of")),
     (

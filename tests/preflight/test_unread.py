@@ -15,6 +15,7 @@ TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mo
 OFFLINE = (*TD3, "mode=offline", "data.source=recorded.npz")
 NO_ENV = ("env=none", *OFFLINE[1:])
 MRQ, A2C = (PENDULUM, "algo=mrq"), (CUE, "algo=a2c", "mode=single")
+SEARCH = (CUE, "algo=gumbel_muzero")
 RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 
 UNREAD = [
@@ -48,6 +49,7 @@ UNREAD = [
     ((*DQN, "mode=sync"), "orchestrator.gather_window_s=1"),
     ((*DQN, "mode=single"), "worker.num=4"),
     (TD3, "replay.her_k=8"),
+    *((SEARCH, f"reanalyzer.{typed}") for typed in ("ratio=2", "batch_size=8", "max_restarts=3")),
     (TD3, "replay.seq_len=4"),
     (TD3, "replay.burn_in=2"),
     (TD3, "replay.overlap=2"),

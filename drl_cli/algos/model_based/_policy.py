@@ -13,7 +13,7 @@ from drl_cli.losses.policy import permitted
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.optim.gradients import Nets
-from drl_cli.types import Array, Column, EnvSpec, PreviousStep, Schema
+from drl_cli.types import Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -73,8 +73,16 @@ class SearchPolicy(TorchPolicy):
         return stored(found)
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
-        action, found = self.search(obs, True)
+        return self.searched(obs, True)
+
+    def searched(self, obs: Any, explores: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the actions and the extra columns of a search."""
+        action, found = self.search(obs, explores)
         return torch.from_numpy(action), self.stored(found)
+
+    def reanalyze(self, obs: Obs) -> Columns:
+        columns = self._columns(obs, None, lambda tensors, last: self.searched(tensors, False))
+        return {name: column for name, column in columns.items() if name != "action"}
 
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
         rows = num_rows(obs)

@@ -6,7 +6,7 @@ import numpy as np
 
 from drl_cli.runtime.interfaces import ReplayRole
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
-from drl_cli.runtime.place.ask import as_value, ask, ask_many
+from drl_cli.runtime.place.ask import as_value, ask, ask_many, ask_parts
 from drl_cli.runtime.place.handles import Handle, Ref
 from drl_cli.types import Columns, State
 from drl_cli.utils.seeding import rng_state, set_rng_state
@@ -45,6 +45,11 @@ class ReplayShards:
         """Draw batches. Return the chosen shard's number, and a header and columns (references) for each trainer."""
         shard = self._choose(sorted(self.filled))
         return shard, ask_many(self.shards[shard], 2 * message.num_trainers, ReplayRole.sample, message)
+
+    def draw(self, message: SampleBatch) -> tuple[int, tuple[Ref[BatchTrainingData], Ref[Columns]]]:
+        """Draw rows for a re-analyser. Return the chosen shard's number, and a header and observations (references)."""
+        shard = self._choose(sorted(self.filled))
+        return shard, ask_parts(self.shards[shard], 2, ReplayRole.draw, message)
 
     def update_priorities(self, shard: int, message: Ref[UpdatePriority | None]) -> Ref[None]:
         return ask(self.shards[shard], ReplayRole.update_priorities, as_value(message))

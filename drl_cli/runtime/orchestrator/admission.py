@@ -7,6 +7,7 @@ from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.learning import Learning
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 
 
 @dataclass(eq=False)
@@ -18,6 +19,7 @@ class Admission:
     progress: Progress
     collector: Collector
     learning: Learning
+    reanalysis: Reanalysis
 
     def updates(self) -> int:
         """Return the number of updates that one more train call may make now, or 0 if no call is allowed."""
@@ -34,6 +36,8 @@ class Admission:
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
             return False
         if self.learning.params is None and issued >= self.config.steps_without_params:
+            return False
+        if not self.reanalysis.may_collect(rows):
             return False
         if self.limiter.may_collect(rows):
             return True

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drl_cli.runtime.edges.manage_link import ManageLink
+from drl_cli.runtime.edges.reanalyzer_pool import ReanalyzerPool
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.edges.worker_pool import WorkerPool
@@ -21,4 +22,5 @@ class Edges:
     trainers: TrainerGroup
     server: Handle[ServerRole]
     manage: ManageLink
+    reanalyzers: ReanalyzerPool
     share: Callable[[Ref[Array] | Array], Ref[Array]]

@@ -53,6 +53,7 @@ class Learning:
         )
         self.push_s = PUSH_S if config.mode == "async" else 0.0
         self.pushed_at = -math.inf  # time of the last push to the parameter server
+        self.pushed = self.params_header  # header of the parameter server's newest version
         self.is_pushed = True  # whether the parameter server has the newest version
         self.writes = config.replay.has_priorities or config.writes  # whether trainers send new values of rows
         self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
@@ -173,6 +174,6 @@ class Learning:
         self.on_published(self.params_header, self.params)
 
     def _push(self, params: Ref[Array]) -> None:
-        self.is_pushed, self.pushed_at = True, now()
+        self.is_pushed, self.pushed_at, self.pushed = True, now(), self.params_header
         ref = ask(self.server, ServerRole.push, self.params_header, as_value(params))
         self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.learning import Learning
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver
 from drl_cli.runtime.place.ask import ask
@@ -59,9 +61,11 @@ class Orchestrator:
         self.pool, self.replay, self.trainers, self.manage = edges.pool, edges.replay, edges.trainers, edges.manage
         self.calls = Calls(config.orchestrator.stall_s)
         self.collector = Collector(config, edges, limiter, progress, self.calls)
-        self.reports = Reports(config, edges, progress, console, self.calls)
+        self.reanalysis = Reanalysis(config, edges, limiter, progress, self.calls)
+        self.reports = Reports(config, edges, progress, console, self.calls, self.reanalysis)
         self.learning = Learning(config, edges, limiter, progress, self.calls, self.reports.published)
-        self.admission = Admission(config, limiter, progress, self.collector, self.learning)
+        self.admission = Admission(config, limiter, progress, self.collector, self.learning, self.reanalysis)
+        self.patient: ChainMap[Any, Any] = ChainMap(self.pool.busy, self.reanalysis.pool.busy)  # see `Calls.react`
         self.saver = Saver(config, edges, self.calls, folder / "checkpoints")
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
@@ -101,7 +105,8 @@ class Orchestrator:
     def state(self) -> dict[str, Any]:
         """Return the orchestrator's part of a checkpoint, as JSON data. No train call may be in flight."""
         # Each incarnation of a proxy reserves max_restarts + 1 incarnations for each of its workers.
-        last = max(self.pool.incarnation - 1, *(member.incarnation for member in self.pool.members))
+        lives = (member.incarnation for member in self.reanalysis.pool.members)
+        last = max(self.pool.incarnation - 1, *(member.incarnation for member in self.pool.members), *lives)
         per_proxy = self.config.incarnations_per_proxy if self.config.num_proxies else 1
         return {
             "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
@@ -110,6 +115,7 @@ class Orchestrator:
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
             "incarnation": (last + 1) * per_proxy - 1,
             "workers": self.config.worker_layout,
+            **self.reanalysis.state(),
             **self.reports.state(),
         }
 
@@ -247,6 +253,7 @@ class Orchestrator:
             saving = False
         while not saving and (updates := self.admission.updates()):
             self.learning.train(updates)
+        self.reanalysis.go_on(self.learning.pushed, self.progress.env_steps)
         held = {done.member for done in self.collector.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
         # If the limiter allows only a few calls and the order were by index, the last workers would stay idle.
@@ -287,17 +294,19 @@ class Orchestrator:
 
     def _wait(self, skips_quiet: bool = False) -> None:
         """Handle all answers that are ready. If none is ready, wait for an answer or until something is due."""
-        due = min(self.reports.next, self.collector.window_ends, self.pool.next_deadline(), self.deadline or math.inf)
+        due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf)
+        due = min(due, self.pool.next_deadline(), self.reanalysis.pool.next_deadline())
         if problem := self.health():
             raise RoleLost(problem)
         self.manage.poll()
         if self.manage.is_starting:
             due = min(due, now() + START_POLL_S)
         try:
-            self.calls.react(self.manage.in_flight(), due - now(), self.pool.busy, skips_quiet)
+            self.calls.react(self.manage.in_flight(), due - now(), self.patient, skips_quiet)
         except (PeerLost, ObjectLost) as error:
             raise self.learning.blame(error) from error
-        self.pool.kill_overdue(now())
+        for pool in (self.pool, self.reanalysis.pool):
+            pool.kill_overdue(now())
         if self.deadline is not None and now() > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
 

@@ -16,7 +16,7 @@ import psutil
 from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.metrics.status import MAX_SCORES
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, TrainReport
+from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, ReanalysisReport, TrainReport
 from drl_cli.runtime.orchestrator.rates import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
@@ -26,11 +26,19 @@ log = logging.getLogger(__name__)
 
 LATEST = 100
 """The displayed training return is the mean of this many episodes. Often, no episode ends in a report period."""
-SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
+SAVED = (
+    "worker_restarts",
+    "env_restarts",
+    "reanalyzer_restarts",
+    "reanalyzed_steps",
+    "skipped_updates",
+    "warm_env_steps",
+    "peak_rss_mb",
+)
 """Attributes that a checkpoint stores in addition to `counts()`."""
 SUMMARY = (
     *("env_steps", "opt_steps", "inserts", "samples", "loads", "start_up_s"),
-    *("worker_restarts", "env_restarts", "peak_rss_mb"),
+    *("worker_restarts", "env_restarts", "reanalyzer_restarts", "reanalyzed_steps", "peak_rss_mb"),
 )
 """Attributes that are copied to summary.json."""
 REPORTS = ("time_to_return", "best", "last")
@@ -51,6 +59,7 @@ class Progress:
         self.trace = MessageCounts(self._write_message if trace_file else None)
         self.trace_file = trace_file.open("a", buffering=1) if trace_file else None
         self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
+        self.reanalyzed_steps = self.reanalyzer_restarts = 0
         self.num_episodes = self.worker_restarts = self.env_restarts = self.skipped_updates = 0
         self.warm_env_steps: float | None = None
         self.wall_before_s = 0.0
@@ -156,6 +165,12 @@ class Progress:
         self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
         self._means.add({"perf/update_ms": 1000 * report.seconds / report.num_updates}, report.num_updates)
 
+    def reanalyzed(self, report: ReanalysisReport) -> None:
+        self.reanalyzed_steps += report.steps
+        self.usage.tell(report.uses)
+        if report.steps:
+            self._means.add({"perf/reanalyze_ms": 1000 * report.seconds / report.steps}, report.steps)
+
     def _warn_of_skipped(self) -> None:
         if self.skipped_updates > self._skipped_warned:
             self._skipped_warned = self.skipped_updates
@@ -198,7 +213,7 @@ class Progress:
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
         """Continue from `state()`. Without a saved replay, the warm-up is repeated."""
         for name in (*self.counts(), *SAVED):
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name, 0))  # 0: a checkpoint of an older version
         self.wall_before_s = state["wall_s"]
         self.scores.extend((position, mean) for position, mean in state.get("scores", ()))
         for name in REPORTS:

@@ -11,6 +11,7 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rates import RecentRates
+from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.orchestrator.running import RunningCollects
 from drl_cli.runtime.orchestrator.status_fields import constant_fields, status_fields
 from drl_cli.runtime.place.handles import Ref
@@ -30,7 +31,16 @@ class Reports:
     every repeat of the run at the same step.
     """
 
-    def __init__(self, config: Config, edges: Edges, progress: Progress, console: Console, calls: Calls) -> None:
+    def __init__(
+        self,
+        config: Config,
+        edges: Edges,
+        progress: Progress,
+        console: Console,
+        calls: Calls,
+        reanalysis: Reanalysis,
+    ) -> None:
+        self.reanalysis = reanalysis
         self.config, self.pool, self.manage = config, edges.pool, edges.manage
         self.progress, self.console, self.calls = progress, console, calls
         self.rates = RecentRates(progress.members)
@@ -57,6 +67,7 @@ class Reports:
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         in_flight = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
+        scalars |= self.reanalysis.scalars()
         self.manage.report(scalars, self.progress.position)
         self.manage.used(self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)

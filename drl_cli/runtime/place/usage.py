@@ -10,7 +10,7 @@ import psutil
 
 from drl_cli.runtime.messages import ProcessUse
 
-ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|parameter server|manage)(?: \d+)?)(?:\.|$)")
+ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|reanalyzer|parameter server|manage)(?: \d+)?)(?:\.|$)")
 """The title that Ray gives to the process of a role. During a call, the name of the method follows."""
 LOOKS = 11
 """Number of samples over which the processor use is averaged: ten intervals between reports."""

@@ -143,6 +143,9 @@ class NormalizedPolicy(Policy):
         reward = rows["reward"] / np.float32(self.statistics.reward) if self.layout.reward else rows["reward"]
         return self.policy.priorities({**rows, **normal, "reward": reward})
 
+    def reanalyze(self, obs: Obs) -> Columns:
+        return self.policy.reanalyze(self._normalized(obs))
+
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         return self.policy.greedy(self._normalized(obs), last)
 

@@ -14,7 +14,7 @@ class ParameterServer:
     In mode=async, the copy may be 0.1 s older than the newest version (`PUSH_S` in orchestrator/learning.py).
 
     Workers normally receive parameters with `collect`. The server is only read for a restarted worker or proxy, for a
-    restarted manage, and for the last save after an error.
+    restarted manage, for re-analysers, and for the last save after an error.
     """
 
     def __init__(self) -> None:

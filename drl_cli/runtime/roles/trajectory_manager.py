@@ -23,7 +23,7 @@ class TrajectoryManager:
     """Inserts blocks of rows and returns batches in equal parts, one part for each trainer.
 
     With a `layout`, the manager also computes the moments of all inserted rows, for the trainer's normalisation. The
-    stored rows are not normalised.
+    stored rows are not normalised. Unless `trainers_write`, trainers get ids only with priorities.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class TrajectoryManager:
         layout: Layout | None = None,
         num_shards: int = 1,
         chunk_bytes: int = CHUNK_BYTES,
+        trainers_write: bool = True,
     ) -> None:
+        self.trainers_write = trainers_write
         self.table, self.shard, self.layout, self.num_shards = table, shard, layout, num_shards
         self.saver = ReplaySaver(table, shard, chunk_bytes)
         self.moments = None if layout is None else RunningMoments.empty(layout.size)
@@ -67,6 +69,7 @@ class TrajectoryManager:
         if self.moments is not None:
             stats["normalizer_count"] = self.moments.count
         seconds = time.perf_counter() - started
+        row_ids = drawn.row_ids if self.trainers_write or "weight" in drawn.columns else None
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
             part = slice(trainer * size, (trainer + 1) * size)
@@ -75,7 +78,7 @@ class TrajectoryManager:
                 num_batches=drawn.num_batches,
                 batch_size=size,
                 inserts=self.table.inserts,
-                row_ids=None if drawn.row_ids is None else drawn.row_ids[:, part],
+                row_ids=None if row_ids is None else row_ids[:, part],
                 needs_priorities="weight" in drawn.columns,
                 waiting=drawn.waiting,
                 repeats=drawn.repeats,
@@ -92,6 +95,23 @@ class TrajectoryManager:
                 columns = batch_part(columns, part)
             parts += [header, columns]
         return tuple(parts)
+
+    def draw(self, message: SampleBatch) -> tuple[BatchTrainingData, Columns]:
+        """Return a header with the ids of rows, and their observations `[U, B, ...]`, for a re-analyser."""
+        started = time.perf_counter()
+        drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
+        header = BatchTrainingData(
+            trainer=0,
+            num_batches=drawn.num_batches,
+            batch_size=message.batch_size,
+            inserts=self.table.inserts,
+            row_ids=drawn.row_ids,
+            version=message.version,
+            env_steps=message.env_steps,
+            shard=self.shard,
+            seconds=time.perf_counter() - started,
+        )
+        return header, {name: column for name, column in drawn.columns.items() if name.partition(".")[0] == "obs"}
 
     def update_priorities(self, message: UpdatePriority | None) -> None:
         """Set new priorities and columns of rows. The message is None if all updates were skipped."""

@@ -5,7 +5,7 @@ import pytest
 from headers import make_block
 
 from drl_cli.errors import NodeGone, RoleLost
-from drl_cli.runtime.edges import worker_pool
+from drl_cli.runtime.edges import pool, worker_pool
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams, Told
@@ -53,7 +53,8 @@ class Worker:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(worker_pool, "now", lambda: clock.now)
+    for module in (pool, worker_pool):
+        monkeypatch.setattr(module, "now", lambda: clock.now)
     monkeypatch.setattr(worker_pool, "wait", clock.wait)
     return clock
 
@@ -113,8 +114,8 @@ def test_a_hanging_worker_is_killed_while_the_others_are_gathered(clock):
     assert (first.header, first.restarts, second.header is None) == (None, 1, False)
     assert clock.now == 100.0 + 5.0 + 60.0 + START_S
     member, other = pool.members
-    assert (member.incarnation, member.version, member.collects, member.hung) == (1, -1, 0, False)
-    assert (other.version, other.collects, other.incarnation) == (0, 1, 0)
+    assert (member.incarnation, member.version, member.calls, member.hung) == (1, -1, 0, False)
+    assert (other.version, other.calls, other.incarnation) == (0, 1, 0)
     assert (member.is_back, other.is_back) == (True, False)
 
 

@@ -16,6 +16,10 @@ ONE_ROW = ("worker.envs=1", "worker.block_rows=1")
 PPO = ("algo=ppo", "algo.minibatch_size=8")
 
 
+FREE = SimpleNamespace(may_collect=lambda rows: True)
+"""The re-analysis of a run without re-analysers."""
+
+
 def make(*overrides, landed=1000, samples=0, free=False, band=1e9, env_steps=0, inserts=None, **changes):
     """The admission of a run of 512 steps, in its middle; `changes` are attributes of its collector or learning."""
     config = make_config(*TINY, "mode=async", *overrides)
@@ -24,7 +28,7 @@ def make(*overrides, landed=1000, samples=0, free=False, band=1e9, env_steps=0, 
     for name, value in changes.items():
         setattr(collector if hasattr(collector, name) else learning, name, value)
     limiter = RateLimiter(0.25, 64, band, free, inserts or landed, landed, samples)
-    return Admission(config, limiter, SimpleNamespace(env_steps=env_steps), collector, learning)
+    return Admission(config, limiter, SimpleNamespace(env_steps=env_steps), collector, learning, FREE)
 
 
 @pytest.mark.parametrize(("issued", "env_steps", "is_random"), [(96, 96, True), (127, 0, True), (128, 0, False)])
@@ -117,7 +121,7 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
     )
     collector = SimpleNamespace(issued=0, uncertain=0, arrived=[], pool=SimpleNamespace(busy=[]))
     learning = SimpleNamespace(training=0, publishing=False, params=object(), call_updates=batches)
-    admission = Admission(config, limiter, SimpleNamespace(env_steps=0), collector, learning)
+    admission = Admission(config, limiter, SimpleNamespace(env_steps=0), collector, learning, FREE)
     busy, calls = collector.pool.busy, []
     while not admission.is_over():
         while updates := admission.updates():

@@ -52,7 +52,7 @@ def make(*workers, mode="async", **orchestrator):
     options = [f"orchestrator.{name}={value}" for name, value in orchestrator.items()]
     config = make_config(*TINY, f"worker.num={len(workers)}", f"worker.block_rows={ROWS}", f"mode={mode}", *options)
     pool = WorkerPool("worker", range(len(workers)), lambda index, life: Worker(workers[index][life:]), 9)
-    edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
+    edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, reanalyzers=None, share=None)
     made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), Calls(60.0))
     assert made.rows == ROWS
     return made

@@ -54,7 +54,7 @@ class Made:
         self.trainers.roles = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
         self.trainers.trainers = [f"handle {i}" for i in range(num)]
         self.server, self.limiter = Noted(call=LocalRef(())), Noted()
-        edges = Edges(None, self.replay, self.trainers, self.server, None, share=lambda ref: ("shared", ref))
+        edges = Edges(None, self.replay, self.trainers, self.server, None, None, share=lambda ref: ("shared", ref))
         self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
         self.progress.env_steps = 77
         self.told = []

@@ -38,7 +38,9 @@ def test_a_wait_ends_when_something_is_due(still):
     still.clock.now, still.deadline = 100.25, 100.375
     still._wait()
     assert [timeout_s for _, timeout_s, _ in still.waits] == [60.0, 30.0, 0.5, 0.125]
-    assert all(others == ["an evaluation"] and patient is still.pool.busy for others, _, patient in still.waits)
+    assert all(others == ["an evaluation"] for others, _, _ in still.waits)
+    assert all(patient.maps[0] is still.pool.busy for _, _, patient in still.waits)
+    assert all(patient.maps[1] is still.reanalysis.pool.busy for _, _, patient in still.waits)
     assert still.overdue == [100.0, 100.0, 100.0, 100.25]
 
 

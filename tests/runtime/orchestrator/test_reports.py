@@ -49,9 +49,10 @@ def make(sink, monkeypatch):
         config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
         pool, calls = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
         calls["parameter server"] = 1
-        edges = Edges(pool, replay=None, trainers=None, server=None, manage=sink, share=None)
+        edges = Edges(pool, replay=None, trainers=None, server=None, manage=sink, reanalyzers=None, share=None)
         console = Console("quiet", io.StringIO(), time.time())
-        made = Reports(config, edges, Progress(config, time.time()), console, SimpleNamespace(in_flight=calls))
+        calls, reanalysis = SimpleNamespace(in_flight=calls), SimpleNamespace(scalars=dict)
+        made = Reports(config, edges, Progress(config, time.time()), console, calls, reanalysis)
         made.clock = clock
         return made
 

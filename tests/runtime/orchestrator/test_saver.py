@@ -51,7 +51,7 @@ class Made:
             SimpleNamespace(members=self.members),
             SimpleNamespace(shards=self.shards),
             SimpleNamespace(state=lambda: answer),
-            *(None, self.manage, None),
+            *(None, self.manage, None, None),
         )
         self.saver = Saver(config, edges, self.calls, root)
 

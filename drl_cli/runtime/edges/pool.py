@@ -1,0 +1,217 @@
+"""Pool: processes of one role that answer one call at a time, and are replaced if they die or hang."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from drl_cli.errors import NodeGone, RoleLost
+from drl_cli.runtime.edges.calls import START_S
+from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get
+from drl_cli.utils.clock import Waiting, now
+
+log = logging.getLogger(__name__)
+
+Role = TypeVar("Role")
+Header = TypeVar("Header")
+
+
+@dataclass
+class Member(Generic[Role, Header]):
+    """A process of a role, or a proxy with several workers, and its state."""
+
+    index: int
+    handle: Handle[Role]
+    incarnation: int
+    waiting: Waiting
+    share: int = 1  # number of workers: 1, or those of the proxy
+    version: int = -1  # version of the member's parameters, or -1 without parameters
+    header: Ref[Header] | None = None  # reference to the header of the last call
+    loaded: bool = False  # whether the last call included parameters
+    issued: float = 0.0  # time of the last call [s]
+    calls: int = 0  # number of calls to this incarnation
+    ended: bool = False  # whether an episode ended in the last block
+    causes: list[str] = field(default_factory=list)  # why the member died or hung, each time
+    lost_at: float | None = None  # time of the last death [s], or None once the member has answered
+    hung: bool = False  # whether the pool killed the member because it hung
+
+    @property
+    def is_back(self) -> bool:
+        return self.version < 0 and bool(self.causes)
+
+
+class Keys(NamedTuple):
+    """The keys that messages name: the limits on the restarts and on the time of a call, and what a member returns."""
+
+    max_restarts: str
+    timeout: str
+    result: str
+
+
+class Pool(Generic[Role, Header]):
+    """Manages members with these indices.
+
+    `spawn(index, incarnation)` starts a member. A member is busy from `issue` until `answer`. A member that died is
+    restarted up to `max_restarts` times. If the member's node is lost, all members with the same `node_of(index)` are
+    removed. A member counts as hung if a call takes `timeout_s` longer than the slowest call so far. `restart_seconds`
+    has the time from each death to the next answer of the member. `incarnation` is above all incarnations of removed
+    members.
+    """
+
+    unit = "worker"
+    keys: Keys
+
+    def __init__(
+        self,
+        name: str,
+        indices: Iterable[int],
+        spawn: Callable[[int, int], Handle[Role]],
+        max_restarts: int,
+        *,
+        timeout_s: float = 60.0,
+        incarnation: int = 0,
+        node_of: Callable[[int], str | None] = lambda index: None,
+    ) -> None:
+        self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
+        self.timeout_s, self.incarnation, self.node_of = timeout_s, incarnation, node_of
+        self.waiting: list[Waiting] = []  # includes removed members
+        self.members: list[Member[Role, Header]] = []
+        for index in indices:
+            self.join(index)
+        self.busy: dict[Ref[Any], Member[Role, Header]] = {}
+        self.restarts = 0
+        self.restart_seconds: list[float] = []
+        self.slowest = 0.0
+        self.notes: list[str] = []
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes; a proxy counts as its workers."""
+        return sum(member.share for member in self.members)
+
+    def join(self, index: int, share: int = 1) -> None:
+        """Start a member with `share` workers. `index` must be free."""
+        member: Member[Role, Header] = Member(
+            index, self.spawn(index, self.incarnation), self.incarnation, Waiting(), share
+        )
+        self.waiting.append(member.waiting)
+        self.members.append(member)
+
+    def idle(self) -> list[Member[Role, Header]]:
+        busy = {member.index for member in self.busy.values()}
+        return [member for member in self.members if member.index not in busy]
+
+    def issue(self, member: Member[Role, Header]) -> None:
+        """Note the time of a call to a member. Call this before the call, because a local role answers at once."""
+        member.issued = now()
+        member.waiting.stop(member.issued)
+
+    def expect(self, member: Member[Role, Header], header: Ref[Header], ref: Ref[Any]) -> None:
+        """Note that a member is busy until `ref`, a part of its answer, is ready. The answer begins with `header`."""
+        member.header = header
+        member.calls += 1
+        self.busy[ref] = member
+
+    def answer(self, ref: Ref[Any]) -> tuple[Member[Role, Header], Header | None, int]:
+        """Return the member whose call has ended, the header of its answer, and how many times it was restarted now.
+
+        The header is None if the member did not answer. A member that died is restarted.
+        """
+        member = self.busy.pop(ref)
+        if member in self.members:  # not removed with its node
+            member.waiting.start(now())
+        assert member.header is not None
+        try:
+            header = get(member.header)
+        except ActorUnavailable as error:
+            log.info("%s %d is out of reach: %s", self.name, member.index, error)
+            member.version = -1
+            return member, None, 0
+        except ActorDied as error:
+            return member, None, self._replace(member, error) if member in self.members else 0
+        if member.lost_at is not None:
+            self.restart_seconds.append(now() - member.lost_at)
+            self._note(f"{self._history(member)} in {self.restart_seconds[-1]:.1f} s")
+            member.lost_at = None
+        return member, header, 0
+
+    def next_deadline(self) -> float:
+        """Return the time [s] at which the first busy member will count as hung, or infinity if no member is busy."""
+        return min((self._deadline(member) for member in self.busy.values()), default=float("inf"))
+
+    def kill_overdue(self, moment: float) -> None:
+        """Kill the members that hang, so that `finish` restarts them. Call this only when no answer is ready."""
+        for member in self.busy.values():
+            if moment >= self._deadline(member):
+                member.hung = True
+                self._lose(
+                    member,
+                    f"hung: no {self.keys.result} for {moment - member.issued:.3g} s ({self.keys.timeout})",
+                    now(),
+                )
+                member.handle.kill()
+
+    def take_notes(self) -> list[str]:
+        """Return the new warnings about lost members. A proxy sends these warnings to the orchestrator."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def wait_seconds(self, moment: float) -> float:
+        return sum(waiting.seconds(moment) for waiting in self.waiting)
+
+    def end(self, moment: float) -> None:
+        """End the measured waiting time of all members. Blocks may still arrive later."""
+        for waiting in self.waiting:
+            waiting.end(moment)
+
+    def _deadline(self, member: Member[Role, Header]) -> float:
+        if member.hung:
+            return float("inf")
+        return member.issued + self.slowest + self.timeout_s + (START_S if member.calls == 1 else 0.0)
+
+    def _replace(self, member: Member[Role, Header], error: Exception) -> int:
+        """Restart a member and return 1. If the member's node is gone, remove the members there and return 0."""
+        moment = now()
+        try:
+            handle = self.spawn(member.index, member.incarnation + 1)
+        except NodeGone as gone:
+            self._remove(member, gone)
+            return 0
+        if not member.hung:
+            self._lose(member, f"died ({error})", moment)
+        self.restarts += 1
+        if len(member.causes) > self.max_restarts:
+            raise RoleLost(
+                f"{self.name} {member.index} {member.causes[-1]}; {self.max_restarts} restarts are used up "
+                f"({self.keys.max_restarts}); the first time it {member.causes[0]}"
+            ) from error
+        member.incarnation += 1
+        member.version, member.calls, member.hung = -1, 0, False
+        member.handle = handle
+        return 1
+
+    def _lose(self, member: Member[Role, Header], cause: str, moment: float) -> None:
+        if member.lost_at is not None:
+            self._note(f"{self._history(member)}, and lost again before its first {self.keys.result}")
+        member.lost_at = moment
+        member.causes.append(cause)
+        log.info("%s %d %s", self.name, member.index, cause)
+
+    def _note(self, text: str) -> None:
+        log.warning(text)
+        self.notes.append(text)
+
+    def _history(self, member: Member[Role, Header]) -> str:
+        count = f"{len(member.causes)}/{self.max_restarts}"
+        return f"{self.name} {member.index} {member.causes[-1]}, restarted {count}"
+
+    def _remove(self, member: Member[Role, Header], gone: NodeGone) -> None:
+        total, node = self.num_workers, self.node_of(member.index)
+        for other in list(self.members):
+            if other is member or (node is not None and self.node_of(other.index) == node):
+                self.members.remove(other)
+                other.waiting.stop(now())
+                self.incarnation = max(self.incarnation, other.incarnation + 1)
+        if not self.members:
+            raise RoleLost(f"{gone}, and with it the last {self.unit}") from gone
+        log.warning("%s: going on with %d of %d %ss", gone, self.num_workers, total, self.unit)
