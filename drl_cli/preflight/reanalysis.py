@@ -25,6 +25,6 @@ def reanalysis_problems(config: Config) -> Iterator[str]:
         yield f"{typed}: re-analysers draw windows, and replay={replay.option} has none; say replay=windows"
     elif most > replay.num_transitions:
         yield (
-            f"reanalyzer.batch_size={config.reanalyzer.batch_size}: a call searches {most} steps, more than "
+            f"reanalyzer.windows={config.reanalyzer.windows}: a call searches {most} steps, more than "
             f"replay.capacity={replay.num_transitions}"
         )

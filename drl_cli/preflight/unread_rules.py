@@ -168,7 +168,7 @@ RULES: tuple[Rule, ...] = (
         verdict="gains nothing",
     ),
     Rule(
-        ("reanalyzer.ratio", "reanalyzer.batch_size", "reanalyzer.max_restarts"),
+        ("reanalyzer.ratio", "reanalyzer.windows", "reanalyzer.max_restarts"),
         lambda config: config.reanalyzer.num > 0,
         "the run has no re-analysers",
         "leave it out, or say reanalyzer.num=1 mode=async",

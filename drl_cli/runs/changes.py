@@ -28,7 +28,7 @@ FREE = (
     *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.products", "trainer.compile"),
     *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
     "orchestrator.sample_load_ratio",
-    *("reanalyzer.num", "reanalyzer.batch_size", "reanalyzer.max_restarts"),
+    *("reanalyzer.num", "reanalyzer.windows", "reanalyzer.max_restarts"),
 )
 """Keys and groups that may change freely: they set where and how fast a run works, when it ends, and its output."""
 

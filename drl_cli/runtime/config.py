@@ -312,7 +312,7 @@ class Config:
     def reanalyzed_per_call(self) -> int:
         """The maximum number of steps in one call of a re-analyser: all steps of its windows."""
         steps = self.replay.steps
-        return self.reanalyzer.batch_size * (steps.length if steps else 1)
+        return self.reanalyzer.windows * (steps.length if steps else 1)
 
     @property
     def num_reanalyses(self) -> int:

@@ -92,7 +92,7 @@ class ReanalyzerConfig:
 
     num: Natural
     ratio: Positive
-    batch_size: Count
+    windows: Count
     max_restarts: Natural
 
 

@@ -81,7 +81,7 @@ REFUSED = [
         ("the trainer does not search again; say algo.reanalyze=0",),
     ),
     (
-        ("env=CartPole-v1", "algo=muzero", "mode=async", "reanalyzer.num=1", "reanalyzer.batch_size=100_000"),
+        ("env=CartPole-v1", "algo=muzero", "mode=async", "reanalyzer.num=1", "reanalyzer.windows=100_000"),
         USAGE,
         ("a call searches 1100000 steps, more than replay.capacity=1000000",),
     ),

@@ -78,7 +78,11 @@ def test_the_last_part_of_a_key_finds_the_key():
     assert {section.title for section in sections(["ray", "checkpoint"])} == {"ray", "checkpoint"}
     with pytest.raises(UsageError, match=r"no group or key 'LR'. Did you mean algo.lr\?"):
         sections(["LR"])
-    assert {key.name for section in sections(["num"]) for key in section.keys} == {"worker.num", "trainer.num"}
+    assert {key.name for section in sections(["num"]) for key in section.keys} == {
+        "worker.num",
+        "trainer.num",
+        "reanalyzer.num",
+    }
 
 
 @pytest.mark.parametrize(

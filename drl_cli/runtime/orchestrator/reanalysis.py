@@ -86,7 +86,7 @@ class Reanalysis:
         self.start, self.done = state["start"], state["done"]
 
     def _dispatch(self, member: Member, pushed: LoadParams, env_steps: int) -> None:
-        message = SampleBatch(1, self.config.reanalyzer.batch_size, pushed.version, env_steps=env_steps)
+        message = SampleBatch(1, self.config.reanalyzer.windows, pushed.version, env_steps=env_steps)
         shard, drawn = self.replay.draw(message)
         newest = None
         if member.version < pushed.version:

@@ -14,7 +14,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 
-SEARCHES = ("env=CartPole-v1", "algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "reanalyzer.batch_size=2")
+SEARCHES = ("env=CartPole-v1", "algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "reanalyzer.windows=2")
 UNTRAINED, TRAINED, NEWER = LoadParams(0, 0, 0), LoadParams(1, 16, 64), LoadParams(2, 32, 128)
 MOST = 2 * 16
 

@@ -16,7 +16,7 @@ from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.reanalyzer import Reanalyzer
 from drl_cli.runtime.roles.worker import Worker
 
-SEARCHES = ("algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "algo.simulations=4", "reanalyzer.batch_size=4")
+SEARCHES = ("algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "algo.simulations=4", "reanalyzer.windows=4")
 SMALL = (*TINY, "env=CartPole-v1", *SEARCHES, "replay.capacity=64")
 PENDULUM = ("env=Pendulum-v1", "algo=sampled_muzero", "algo.candidates=5", "env.normalize_obs=true")
 HEADER = LoadParams(3, 48, 64)
