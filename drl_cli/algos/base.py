@@ -142,7 +142,7 @@ class Policy(ABC):
         """Return the best actions `[E, ...]` for observations `[E, ...]`, without exploration."""
 
     def exported_head(self) -> Head | None:
-        """Return the loaded network for drl-export; None: this class has no description of its network.
+        """Return a description of the loaded network for drl-export, or None if this class has no description.
 
         A class that overrides how the policy acts also overrides this method.
         """

@@ -32,7 +32,10 @@ class Path:
         return all(compute(counts) == outcome for compute, outcome in self._conditions)
 
     def share(self) -> float:
-        """Return the share of the first count's values that the path allows, if the other counts are large."""
+        """Return for which share of the values 0 to SAMPLES - 1 of the first count the path allows an update.
+
+        All other counts are 10^9, beyond every warm-up and schedule.
+        """
         return sum(self.allows((n, *[10**9] * 8)) for n in range(SAMPLES)) / SAMPLES
 
 

@@ -39,7 +39,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Cut:
-    """An update as segments. `results` are the numbers of the values that the update returns."""
+    """An update, divided into segments. The update returns the values with the numbers `results`."""
 
     segments: Sequence[Segment]
     results: Sequence[int]

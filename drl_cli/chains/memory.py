@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 class Geometry(NamedTuple):
-    """Where the elements of a tensor lie in its storage, in elements."""
+    """The shape of a tensor and the place of its elements in its storage. Strides and offset count elements."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]

@@ -63,9 +63,9 @@ class Replays:
         return variant.result(outputs)
 
     def bound(self, columns: Columns, counts: Any = ()) -> Callable[[Sequence[Tensor]], Any] | None:
-        """Return the replay as a function of columns of these sizes, without checks, or None if it is not recorded.
+        """Return a function that replays the update on columns of these sizes, or None if no replay is possible.
 
-        The function may be called until something changes that the update depends on, other than its columns.
+        The function checks nothing. It is valid until something other than the columns changes.
         """
         variant = None if recording() else find(self._variants, sizes_of(columns), counts)
         if variant is None or (replay := variant.replay) is None or variant.log.scalars:

@@ -64,7 +64,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         self._batch.append((tensor, self._declare(tensor)))
 
     def scalar(self, compute: Callable[[Any], float]) -> Tensor:
-        """Return `compute(counts)` as a tensor without dimensions, which is an input of the graph."""
+        """Return `compute(counts)` as a float32 tensor without dimensions. The tensor becomes an input of the graph."""
         with _disable_current_modes():
             tensor = torch.tensor(compute(self._counts), dtype=torch.float32)
         self._scalars.append((compute, tensor, self._declare(tensor)))

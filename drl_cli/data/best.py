@@ -10,7 +10,7 @@ from drl_cli.types import Array, Columns
 
 
 class BestEpisodes(Dataset):
-    """A share of the episodes of a dataset, at least one, in the order of the dataset."""
+    """The `share` of a dataset's episodes with the largest returns, at least one, in the order of the dataset."""
 
     def __init__(self, dataset: Dataset, share: float) -> None:
         self.dataset, self.spec = dataset, dataset.spec

@@ -32,8 +32,8 @@ class FlatRecording(Recording):
     """Arrays `observations`, `actions`, `rewards`, `terminations`, `truncations`, and maybe `next_observations`.
 
     Observations and actions with parts are arrays `observations.<path>`. Without `next_observations`, the next
-    observation is that of the next step. The last step of an episode that was cut has none and is left out; the step
-    before it is truncated.
+    observation of a step is the observation of the following step. The last step of a truncated episode then has no
+    next observation. This step is left out, and the step before it is marked as truncated.
     """
 
     def __init__(self, name: str, arrays: Mapping[str, Slices]) -> None:

@@ -34,9 +34,9 @@ def open_dataset(
     """Return a dataset. Raise DatasetError if it is missing, damaged or empty, or does not fit the environment.
 
     With `env`, the environment's spaces are used, and the dataset must fit them. Without, the dataset's own spaces are
-    used, or spaces that fit the values. Unless it `is_checked`, all steps are read once, which finds values that are
-    not finite or not in their space. With `download`, Minari downloads a missing dataset `minari:ID`. `reference` has
-    the returns of a random policy and of an expert, and replaces those of the dataset.
+    used, or spaces that fit the values. Unless `is_checked` is true, all steps are read once, to find values that are
+    not finite or outside their space. With `download`, Minari downloads a missing dataset `minari:ID`. `reference` has
+    the returns of a random policy and of an expert, and replaces the returns that the dataset gives.
     """
     try:
         recording = open_recording(source, download)

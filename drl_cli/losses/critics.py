@@ -51,7 +51,8 @@ def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = No
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
     """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7).
 
-    `log_ratio` `[B]` is log pi(a|s) - log pi_old(a|s), with a gradient; `advantage` `[B]` has none.
+    `log_ratio` `[B]` is log pi(a|s) - log pi_old(a|s), with a gradient; `advantage` `[B]` has none. The loss of each
+    row is multiplied by `weight` `[B]`, which is not negative.
     """
     ratio = log_ratio.exp()
     scaled = advantage if weight is None else weight * advantage

@@ -47,7 +47,7 @@ class Distribution(ABC):
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy, or if it has no formula, an estimate from one action of each state."""
+        """Return the entropy `[B]`, in nats. Without a formula, return an estimate from one `action` per row."""
         return self.entropy()
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:

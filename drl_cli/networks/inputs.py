@@ -31,13 +31,13 @@ class Inputs:
         self.size = sum(width(column) for column in self.parts.values())
 
     def array(self, obs: Obs) -> Array:
-        """Return the inputs as an array, which may be a view of `obs`."""
+        """Return the inputs `[n, size]` as an array, which may be a view of `obs`."""
         if isinstance(obs, np.ndarray):
             return _array(obs, self.parts[""])
         return np.concatenate([_array(obs[path], column) for path, column in self.parts.items()], 1)
 
     def tensor(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return the inputs as a tensor, which may be a view of `obs`."""
+        """Return the inputs `[n, size]` as a tensor, which may be a view of `obs`."""
         if isinstance(obs, torch.Tensor):
             return _tensor(obs, self.parts[""])
         return torch.cat([_tensor(obs[path], column) for path, column in self.parts.items()], 1)

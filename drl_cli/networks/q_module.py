@@ -29,9 +29,10 @@ class QNetwork(MLP):
     def forward(  # type: ignore[override]
         self, x: Tensor, masks: Sequence[Tensor] = (), sigma: Tensor | None = None, noise: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs for the weights mean + sigma * noise; `sigma` and `noise` are `[size]`.
+        """Return the outputs for inputs `x` `[B, inputs]`.
 
-        The outputs of hidden layers are multiplied by the dropout masks `masks`.
+        With `sigma` and `noise`, both `[size]`, the parameters are mean + sigma * noise. The outputs of hidden layers
+        are multiplied by the dropout masks `masks`.
         """
         flat = self.flat if sigma is None or noise is None else torch.addcmul(self.flat, sigma, noise)
         out = self.evaluate(flat, x, masks)

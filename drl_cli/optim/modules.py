@@ -77,7 +77,7 @@ def prepare(module: nn.Module, context: Context) -> None:
 
 
 def share(module: nn.Module, other: nn.Module) -> None:
-    """Let `other`, a copy of `module`, use the same memory as `module` for parameters and buffers."""
+    """Make `other`, a copy of `module`, use the parameters and buffers of `module`, without copies of them."""
     for own, theirs in zip(module.modules(), other.modules(), strict=True):
         for name, parameter in theirs.named_parameters(recurse=False):
             parameter.data = own.get_parameter(name).data

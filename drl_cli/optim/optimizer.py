@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NotFinite(Exception):
-    """Raised with trainer.on_nonfinite=skip if a loss or gradient is NaN or infinite, so that the update is skipped."""
+    """A loss or gradient is NaN or infinite, and trainer.on_nonfinite=skip: the trainer skips this update."""
 
 
 class Optimizer:

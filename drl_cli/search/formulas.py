@@ -140,7 +140,11 @@ def improved_policy(rule: Gumbel, raw_value: Array, prior: Array, visits: Array,
 
 
 def interior_scores(rule: Gumbel, raw_value: Array, prior: Array, visits: Array, q: Array) -> Array:
-    """Return improved policy - N(a) / (1 + sum_b N(b)), `[n, A]` (equation 14); -inf for a prior of 0."""
+    """Return the scores `[n, A]` by which n inner nodes choose an action (equation 14): the largest is visited next.
+
+    The score of action a is pi'(a) - N(a) / (1 + sum_b N(b)), where pi' is the improved policy and N counts visits.
+    Actions with a prior of 0 have -inf.
+    """
     share = visits * (1.0 / (1.0 + visits.sum(-1, keepdims=True)))
     return np.where(prior > 0.0, improved_policy(rule, raw_value, prior, visits, q) - share, -np.inf)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
+from continuous import make_batch
 from references import flattened, sequential
 from torch.distributions import Normal
 from torch.distributions.transforms import TanhTransform
@@ -24,20 +25,6 @@ CONFIG = algo_config("sac", Config, lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_al
 
 def make(activation="tanh", seed=0, spec=SPEC, config=CONFIG):
     return Algorithm(config, NetworkConfig((16, 12), activation, "uniform"), spec, seed, CPU)
-
-
-def make_batch(seed, rows=32):
-    rng = torch.Generator().manual_seed(seed)
-    terminated = torch.rand(rows, generator=rng) < 0.2
-    return {
-        "obs": torch.randn(rows, 5, generator=rng),
-        "action": torch.rand(rows, 3, generator=rng) * 2 - 1,
-        "reward": torch.randn(rows, generator=rng),
-        "next_obs": torch.randn(rows, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.99),
-        "terminated": terminated,
-        "truncated": torch.zeros(rows, dtype=torch.bool),
-    }
 
 
 class Reference:
@@ -118,7 +105,7 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
     reference = Reference(algorithm, activation)
     params, start = algorithm.params, algorithm.params["actor"].flat.clone()
     for i in range(6):
-        batch = make_batch(i)
+        batch = make_batch(i, is_weighted=False)
         if is_weighted:
             batch["weight"] = torch.rand(32, generator=torch.Generator().manual_seed(i))
         update = algorithm.learn(batch, Counts(i))

@@ -110,7 +110,10 @@ class ModelLearner(Algorithm):
         return policy, value, torch.stack(rewards, 1)
 
     def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
-        """Return the actions `[B, K, A]` of the unrolled steps, random ones after the end of an episode."""
+        """Return the encoded actions `[B, K, A]` of K unrolled steps. Actions after the end of an episode are random.
+
+        `is_past_end`, bool `[B, >= K]`, marks steps after the end; `random` `[B, K]` is uniform in [0, 1).
+        """
         steps = random.shape[1]
         drawn = (random * self.action.size).long()
         return encoded(torch.where(is_past_end[:, :steps], drawn, rows["action"][:, :steps]), self.action)

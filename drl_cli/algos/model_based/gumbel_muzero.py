@@ -55,7 +55,7 @@ class Algorithm(ModelLearner):
 
 
 def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and a tensor or dict of tensors
-    """Search from observations `[N, ...]` with Gumbel noise `[N, A]`."""
+    """Return what a search from observations `[N, ...]` found. `noise` `[N, A]` is Gumbel noise."""
     from drl_cli.search.run import gumbel  # imports torch
 
     rule = Gumbel(config.considered_actions, value_scale=config.value_scale)

@@ -45,7 +45,11 @@ class Algorithm(ddpg.Algorithm):
         super().setup(config, spec)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the critic's cross-entropy (algorithm 1) minus the mean return of the actor's actions (eq. 4)."""
+        """Return the sum of both losses, and metrics.
+
+        The critic's loss is the cross-entropy (algorithm 1). The actor's loss is minus the mean return that the critic
+        expects of the actor's actions (eq. 4).
+        """
         view, valid, support = self.see(nets, rows), rows.get("valid_weight"), self.support
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs

@@ -42,7 +42,7 @@ ACTOR: Literal["relu"] = "relu"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of MR.Q. All noise is in units of half the action range; for discrete actions, half of it is used."""
+    """Options of MR.Q. Noise is in units of half the action range. Discrete actions get half of the noise."""
 
     encoder_lr: Positive
     value_horizon: Count

@@ -118,7 +118,7 @@ class ActorCritic(OnPolicy):
         """
 
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:
-        """Return the loss of each row's value `[M]`. The column `target` is the same in all epochs."""
+        """Return half the squared error `[M]` of the values `[M]`. The column `target` is the same in all epochs."""
         error: Tensor = value - rows["target"]
         return 0.5 * error.square()
 

@@ -37,7 +37,7 @@ class Config(qr_dqn.Config):
 
 
 class Policy(dqn.Policy):
-    """Chooses the action with the largest mean of its quantiles; `risk` changes the fractions of these quantiles."""
+    """Chooses the action with the largest mean of its quantiles. `risk` changes the fractions that are averaged."""
 
     config: Config
 
@@ -68,7 +68,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(qr_dqn.Algorithm):
-    """Learns the quantiles of IQN in a trainer."""
+    """Trains the network that predicts the quantile of the return at any fraction."""
 
     sigma_name = "{}_sigma"
 

@@ -40,7 +40,7 @@ class Module(Reward, nn.Module):
         self.seen.keep()
 
     def bonus(self, batch: Batch) -> Tensor:
-        """Return half the squared error of the forward model (equation 6)."""
+        """Return the bonus of each row: half the squared error of the forward model (equation 6)."""
         return self.forward_loss(batch, *self.features(batch))
 
     def loss(self, batch: Batch) -> Tensor:
