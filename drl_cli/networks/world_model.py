@@ -53,6 +53,22 @@ class Prediction(nn.Module):
         return out[:, : self.policy], out[:, self.policy :]
 
 
+class Head(nn.Module):
+    """A projection or a predictor of the consistency loss: `[..., Z]` -> `[..., Z]`, with one hidden layer.
+
+    EfficientZero has batch normalisation here; this network has the layer norm of `network`, which needs no other rows.
+    """
+
+    def __init__(self, network: NetworkConfig) -> None:
+        super().__init__()
+        width = network.hidden[-1]
+        self.mlp = MLP(width, width, dataclasses.replace(network, hidden=(width,)))
+
+    def forward(self, latent: Tensor) -> Tensor:
+        projected: Tensor = self.mlp(latent)
+        return projected
+
+
 def scaled(latent: Tensor) -> Tensor:
     """Return latent states `[B, Z]`, each on a scale from 0 (its least value) to 1 (appendix G)."""
     low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)

@@ -94,14 +94,24 @@ def rows_of(batch):
     return [{name: column[i] for name, column in batch.items()} for i in range(len(batch["valid"]))]
 
 
-def test_an_update_equals_a_reference_from_the_paper(known_actions):
-    algorithm, batch = make(gumbel_muzero, spec=SPEC, **OPTIONS), windows()
+def cosine(x, y):
+    return (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
+
+
+@pytest.mark.parametrize("consistency", [0.0, 0.7])
+def test_an_update_equals_a_reference_from_the_paper(known_actions, consistency):
+    """The consistency loss is equation 2 of EfficientZero: the observation's side gets no gradient."""
+    algorithm, batch = make(gumbel_muzero, spec=SPEC, **OPTIONS, consistency=consistency), windows()
     params = algorithm.params
     with torch.no_grad():
         params["prediction"].flat.mul_(20.0)  # so that predictions differ from 0
     h = sequential(params["representation"].flat, (5, *NETWORK.hidden, WIDTH), "tanh")
     g = sequential(params["dynamics"].flat, (WIDTH + ACTIONS, WIDTH, WIDTH + BINS), "tanh")
     f = sequential(params["prediction"].flat, (WIDTH, WIDTH, ACTIONS + BINS), "tanh")
+    networks = {"representation": h, "dynamics": g, "prediction": f}
+    if consistency:
+        heads = ("projection", "predictor")
+        networks |= {name: sequential(params[name].flat, (WIDTH, WIDTH, WIDTH), "tanh") for name in heads}
     loss, errors = 0.0, []
     for i, row in enumerate(rows_of(batch)):
         values, rewards = reference_targets(row)
@@ -118,6 +128,10 @@ def test_an_update_equals_a_reference_from_the_paper(known_actions):
                 mean = (value.softmax(-1) * torch.arange(-SIZE, SIZE + 1)).sum()
                 root = inverse(float(mean.detach()))
                 errors.append(0.0 if target is None else abs(root - target))
+            if consistency and 0 < k < int(row["valid"].sum()):
+                seen = networks["projection"](latent(h(row["obs"][k].double()))).detach()
+                found = networks["predictor"](networks["projection"](z))
+                loss = loss - row["weight"].double() / ROWS / K * consistency * cosine(found, seen)
             if k == K:
                 break
             past_end = k >= int(row["valid"].sum())
@@ -131,11 +145,30 @@ def test_an_update_equals_a_reference_from_the_paper(known_actions):
     loss.backward()
     update = algorithm.learn(batch, Counts(1))
     assert float(update.metrics["model_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
-    for name, network in {"representation": h, "dynamics": g, "prediction": f}.items():
+    assert params.slices.keys() == networks.keys()
+    for name, network in networks.items():
         torch.testing.assert_close(params[name].grad.double(), gradient(network), rtol=1e-3, atol=1e-6, msg=name)
     torch.testing.assert_close(
         update.priorities, torch.tensor(errors)[:, None].expand(-1, LENGTH), rtol=1e-4, atol=1e-5
     )
+
+
+def test_the_heads_of_the_consistency_loss_do_not_travel_to_workers():
+    with_heads, without = (make(gumbel_muzero, spec=SPEC, **OPTIONS, consistency=c) for c in (2.0, 0.0))
+    assert with_heads.policy_params().shape == without.policy_params().shape
+    assert {"projection", "predictor"} & with_heads.params.targets.keys() == set()
+    assert "consistency_loss" not in without.learn(windows(), Counts(1)).metrics
+    assert -1.0 <= float(with_heads.learn(windows(), Counts(1)).metrics["consistency_loss"]) < 1.0
+
+
+def test_a_resumed_run_with_the_consistency_loss_is_bit_equal():
+    algorithm, other = (make(gumbel_muzero, seed=s, spec=SPEC, **OPTIONS, consistency=2.0) for s in (0, 1))
+    algorithm.learn(windows(), Counts(1))
+    other.load_state({name: tensor.clone() for name, tensor in algorithm.state().items()})
+    for each in (algorithm, other):
+        each.learn(windows(), Counts(2))
+    for name, tensor in algorithm.state().items():
+        assert torch.equal(other.state()[name], tensor), name
 
 
 def test_fresh_values_are_those_of_the_target_networks(known_actions):

@@ -9,7 +9,7 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
-from drl_cli.algos.model_based._model import SearchModel, Support, build_networks, encoded
+from drl_cli.algos.model_based._model import SearchModel, Support, build_heads, build_networks, encoded
 from drl_cli.algos.model_based._targets import unroll_targets
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
@@ -29,6 +29,7 @@ class ModelConfig(AlgoConfig):
     unroll_steps: Count
     support: Count
     value_weight: NonNegative
+    consistency: NonNegative
     fresh_values: bool
     reanalyze: Fraction
     target_period: Count
@@ -47,9 +48,11 @@ class ModelLearner(Algorithm):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         self.config, self.context, self.action = config, context, spec.action
-        self.params = Params(context, **build_networks(network, spec, self.policy_size(spec), config.support))
-        self.policy_parts = tuple(self.params.slices)
-        self.optimizer = Optimizer(self.params, dict.fromkeys(self.policy_parts, config.lr), context)
+        networks = build_networks(network, spec, self.policy_size(spec), config.support)
+        heads = build_heads(network) if config.consistency else {}
+        self.params = Params(context, **networks, **heads)
+        self.policy_parts = tuple(networks)
+        self.optimizer = Optimizer(self.params, dict.fromkeys((*networks, *heads), config.lr), context)
         self.support = Support(config.support, context.device)
         self.random = self.params.generator("noise", seed + 1)
         self.gradients = Gradients(self.params, self.loss, context)
@@ -79,7 +82,7 @@ class ModelLearner(Algorithm):
         """
         config = self.config
         targets = unroll_targets(rows, config.n_step, config.unroll_steps)
-        policy, value, reward = self.unroll(nets, rows, self.actions(rows, targets.is_past_end, random))
+        policy, value, reward, latent = self.unroll(nets, rows, self.actions(rows, targets.is_past_end, random))
         steps = reward.shape[1]
         value_loss = masked(self.support.loss(value, targets.value), targets.has_value)
         policy_loss = masked(self.policy_loss(policy, targets.policy, rows), targets.has_policy)
@@ -87,27 +90,49 @@ class ModelLearner(Algorithm):
         value_loss = value_loss[:, 0] + value_loss[:, 1:].sum(1) / steps
         policy_loss = policy_loss[:, 0] + policy_loss[:, 1:].sum(1) / steps
         each = reward_loss + config.value_weight * value_loss + policy_loss
+        consistency = {}
+        if config.consistency:
+            consistency_loss = self.consistency_loss(nets, rows, latent)
+            each = each + config.consistency * consistency_loss
+            consistency = {"consistency_loss": consistency_loss.mean()}
         loss = (each * rows["weight"] if "weight" in rows else each).mean()
         with torch.no_grad():
             root_value = self.support.mean(value[:, 0])
             td_error = masked((root_value - targets.value[:, 0]).abs(), targets.has_value[:, 0])
         metrics = {"reward_loss": reward_loss.mean(), "value_loss": value_loss.mean()}
-        metrics |= {"policy_loss": policy_loss.mean(), "value_mean": root_value.mean()}
+        metrics |= {"policy_loss": policy_loss.mean(), "value_mean": root_value.mean(), **consistency}
         return loss, {"model_loss": loss, **metrics, "td_error": td_error}
 
-    def unroll(self, nets: Nets, rows: Batch, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return policies `[B, K + 1, P]`, and the logits of values `[B, K + 1, S]` and rewards `[B, K, S]`.
+    def consistency_loss(self, nets: Nets, rows: Batch, latent: Tensor) -> Tensor:
+        """Return EfficientZero's loss `[B]` (Ye et al. 2021, arXiv 2111.00210, equation 2): the mean over K steps.
+
+        As in SimSiam, it is the negative cosine similarity of the unrolled latent states `[B, K, Z]`, through
+        projection and predictor, with the projections of the observations at these steps, which get no gradient. Steps
+        after the end of a window have none.
+        """
+        steps = min(latent.shape[1], rows["valid"].shape[1] - 1)
+        seen = map_parts(lambda x: x[:, 1 : steps + 1], rows["obs"])
+        target = nets.frozen.projection(nets.frozen.representation(seen))
+        found = nets.predictor(nets.projection(latent[:, :steps]))
+        similarity = torch.cosine_similarity(found, target, -1)
+        return -masked(similarity, rows["valid"][:, 1 : steps + 1]).sum(1) / latent.shape[1]
+
+    def unroll(self, nets: Nets, rows: Batch, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return policies `[B, K + 1, P]`, logits of values `[B, K + 1, S]` and rewards `[B, K, S]`, and latent states.
+
+        The latent states `[B, K, Z]` are those after the actions.
 
         The first observation of each window is encoded, and the actions `[B, K, A]` lead on from there.
         """
         latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
-        predictions, rewards = [nets.prediction(latent)], []
+        predictions, rewards, latents = [nets.prediction(latent)], [], []
         for action in actions.unbind(1):
             latent, reward = nets.dynamics(halved(latent), action)
             predictions.append(nets.prediction(latent))
             rewards.append(reward)
+            latents.append(latent)
         policy, value = (torch.stack(each, 1) for each in zip(*predictions, strict=True))
-        return policy, value, torch.stack(rewards, 1)
+        return policy, value, torch.stack(rewards, 1), torch.stack(latents, 1)
 
     def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
         """Return the encoded actions `[B, K, A]` of K unrolled steps. Actions after the end of an episode are random.

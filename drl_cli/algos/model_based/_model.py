@@ -48,6 +48,13 @@ def build_networks(network: NetworkConfig, spec: EnvSpec, policy: int, support: 
     }
 
 
+def build_heads(network: NetworkConfig) -> Mapping[str, nn.Module]:
+    """Return the projection and the predictor of the consistency loss, which no policy needs."""
+    from drl_cli.networks.world_model import Head  # imports torch
+
+    return {"projection": Head(network), "predictor": Head(network)}
+
+
 def encoded(action: Tensor, spec: ActionSpec) -> Tensor:
     """Return actions as the dynamics take them, float32 `[..., A]`: discrete actions as one-hot vectors."""
     return action if spec.kind == "box" else one_hot(action, spec.size)
