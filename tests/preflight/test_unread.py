@@ -49,7 +49,7 @@ UNREAD = [
     ((*DQN, "mode=sync"), "orchestrator.gather_window_s=1"),
     ((*DQN, "mode=single"), "worker.num=4"),
     (TD3, "replay.her_k=8"),
-    *((SEARCH, f"reanalyzer.{typed}") for typed in ("ratio=2", "batch_size=8", "max_restarts=3")),
+    *((SEARCH, f"reanalyzer.{typed}") for typed in ("ratio=2", "windows=8", "max_restarts=3")),
     (TD3, "replay.seq_len=4"),
     (TD3, "replay.burn_in=2"),
     (TD3, "replay.overlap=2"),

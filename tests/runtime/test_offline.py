@@ -91,7 +91,8 @@ def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, op
         graph._housekeeping = lambda: (housekeeping(), graph.progress.position >= 16 and graph.interrupt())
 
     broken = run_graph(*OFFLINE, data, *RESUMED, *options, started=interrupt)
-    assert (broken.stop_reason, broken.progress.position) == ("signal", 20)
+    assert broken.stop_reason == "signal"
+    assert 16 <= broken.progress.position <= 20  # fewer updates are paid for by a smaller block
     resumed = run_graph(*OFFLINE, data, *RESUMED, *options, run=broken.folder)
     assert (resumed.progress.position, resumed.progress.env_steps) == (48, 0)
     assert weights(resumed) == weights(whole)
