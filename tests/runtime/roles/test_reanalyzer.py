@@ -80,6 +80,9 @@ def test_rows_that_were_overwritten_during_the_search_are_skipped():
     assert (drawn.row_ids < 32).any()
     assert 0 < len(changed) <= len(kept)
     assert set(changed + 32) <= set(kept.tolist())
+    versions = made.manager.table.target_version  # of the rows with the ids 64 to 95, then 32 to 63
+    assert (versions[:32] == 2).all()
+    assert set(versions[32:]) == {2, 3}
 
 
 def test_a_later_call_keeps_the_parameters():
