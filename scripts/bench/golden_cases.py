@@ -22,7 +22,7 @@ from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
 TABLE = Path(__file__).with_name("learn.yaml")
 FIXED = ("mode=single", "seed=1", "device=cpu", "trainer.threads=1", "trainer.products=torch")
-NEUTRAL = ("mode=", "worker.num=", "manage.", "logger.", "checkpoint.")
+NEUTRAL = ("mode=", "worker.num=", "reanalyzer.", "manage.", "logger.", "checkpoint.")
 """Words that do not change what an update does."""
 MOST_PERIOD = 10
 KINDS = {"box": "Pendulum-v1", "discrete": "CartPole-v1"}

@@ -126,6 +126,15 @@ def test_workers_wait_for_late_re_analysers_unless_the_limiter_is_free(free):
     assert made.reanalysis.may_collect(32)
 
 
+def test_a_call_in_flight_counts_with_all_steps_of_its_windows():
+    made = Made(steps=7)
+    made.land(64)
+    made.reanalysis.go_on(TRAINED, 0)
+    assert (made.reanalysis.behind, made.reanalysis.done) == (-MOST, 0)
+    made.calls.react((), 0.0, ())
+    assert (made.reanalysis.behind, made.reanalysis.done) == (-7, 7)
+
+
 def test_only_newer_parameters_are_fetched_from_the_server():
     made = Made()
     for pushed in (TRAINED, TRAINED, NEWER):

@@ -80,6 +80,19 @@ def test_rows_that_were_overwritten_during_the_search_are_skipped():
     assert (drawn.row_ids < 32).any()
     assert 0 < len(changed) <= len(kept)
     assert set(changed + 32) <= set(kept.tolist())
+    versions = made.manager.table.target_version  # of the rows with the ids 64 to 95, then 32 to 63
+    assert (versions[:32] == 2).all()
+    assert set(versions[32:]) == {2, 3}
+
+
+def test_observations_are_normalised_by_the_statistics_of_the_version():
+    made, found = Made(*PENDULUM), []
+    policy, obs = make_policy(made.config, made.spec, 9), made.manager.contents()["obs"]
+    for mean in (0.0, 1.0):
+        made.new[-6:] = (mean, mean, mean, 1.0, 1.0, 1.0)
+        policy.load(made.new)
+        found.append(policy.reanalyze(obs + np.float32(mean))["root_value"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-3)
 
 
 def test_a_later_call_keeps_the_parameters():
