@@ -58,9 +58,13 @@ POINTS = (1, 2, 5, 10, 20, 50)
 UPDATES, BATCHES = 50, 5
 """BATCHES different batches are served in turn."""
 SHARES = {20: 1e-2, 50: 5e-2}
-"""Tolerated differences after many batches. SAC on images differs by 3% after 50 batches if sums round differently."""
+"""Tolerated differences of an algorithm's own case after many batches. Others: 1e-3."""
+CHAOTIC = frozenset({("env=Pong algo=ppo tuned=ppo-images", "grad_norm")})
+"""Values that are not compared: with AVX2 and with AVX-512 on one processor, they differ by 7%, on another by 200%."""
 NOISE = 1e-7
 """Differences of this size are errors of rounding, such as those of a KL divergence of 0."""
+MOST_FROM_IMAGES = 25
+"""Updates after which cases with images are not compared: after 50, Ape-X's Q values differ by a quarter on a Zen 5."""
 Values = dict[str, list[float | None]]
 """The values of a case at the first of POINTS, by metric."""
 Case = dict[str, Any]  # identity and values
@@ -164,21 +168,38 @@ class Difference(NamedTuple):
         return f"{self.metric} after batch {self.batch}: golden {self.golden}, now {self.now}"
 
 
-def differences(golden: Values, now: Values) -> list[Difference]:
+def differences(golden: Values, now: Values, case: str = "") -> list[Difference]:
     """Return the first difference of each metric, the earliest first. Metrics without golden values are not compared.
 
     Values differ if they are further apart than a share of their size, for which a value counts at least as much as a
-    tenth of the metric's largest value. After batches 20 and 50, both are more, because differences of rounding grow.
+    tenth of the metric's largest value. After many updates, both are more, because differences of rounding grow.
     """
-    found = list[Difference]()
+    found, last = list[Difference](), POINTS[max((len(row) for row in golden.values()), default=1) - 1]
     for name, row in golden.items():
+        if (case, name) in CHAOTIC:
+            continue
         largest = max((abs(value) for value in row if value is not None), default=0.0)
         for number, old, new in zip_longest(POINTS[: len(row)], row, now.get(name, [])):
             batch = number or POINTS[-1]
-            if not agree(old, new, SHARES.get(batch, 1e-3), largest * (1.0 if batch in SHARES else 0.1)):
+            if "-images" in case and UPDATES * batch / last > MOST_FROM_IMAGES:
+                continue
+            share = tolerated(batch, last, "=" in case)
+            if not agree(old, new, share, largest * (1.0 if share > 1e-3 else 0.1)):
                 found.append(Difference(batch, name, old, new))
                 break
     return sorted(found)
+
+
+def tolerated(batch: int, last: int, is_command: bool) -> float:
+    """Return the share by which values may differ after a batch, on another processor.
+
+    The networks of a command's case are larger than those of an algorithm's own case, and a batch may have many
+    updates: 50 updates are made in `last` batches.
+    """
+    if not is_command:
+        return SHARES.get(batch, 1e-3)
+    updates = UPDATES * batch / last
+    return 1e-3 if updates < 10 else 1e-2 if updates < 20 else 1e-1
 
 
 def agree(old: float | None, new: float | None, share: float, least: float) -> bool:
@@ -234,7 +255,7 @@ def main() -> None:
             continue
         new, lines = make(case), ["no golden values yet"]
         if case in golden:
-            found = differences(golden[case]["values"], new["values"])
+            found = differences(golden[case]["values"], new["values"], case)
             lines = [*map(str, found), first_batch(found)] if found else []
         for line in lines:
             print(f"{case}: {line}", flush=True)

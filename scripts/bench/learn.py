@@ -91,7 +91,7 @@ def check_golden(row: Row) -> None:
     case, known = command(row), golden.read()
     found: Sequence[object] = ["no golden values yet"]
     if case in known:
-        found = golden.differences(known[case]["values"], golden.make(case)["values"])
+        found = golden.differences(known[case]["values"], golden.make(case)["values"], case)
     if found:
         raise SystemExit(f'{case}: {found[0]}\nFirst call: python scripts/bench/golden.py --write "{case}"')
 

@@ -25,7 +25,7 @@ def quick_configs(monkeypatch):
 
 def check(case, *words):
     """Fail with the case, and with the metrics, golden values and present values that differ."""
-    found = golden.differences(KNOWN[case]["values"], golden.make(case, words)["values"])
+    found = golden.differences(KNOWN[case]["values"], golden.make(case, words)["values"], case)
     if found:
         lines = "\n".join(f"{case}: {line}" for line in [*found, golden.first_batch(found)])
         pytest.fail(f"{lines}\nIf this is wanted: python scripts/bench/golden.py --write", pytrace=False)
@@ -98,6 +98,26 @@ def test_a_comment_changes_nothing_and_an_epsilon_does(tmp_path, old, new, lines
 
 
 LOSS = {"loss": [1.0, None, 0.5], "kl": [0.0, 1e-3, 2e-3]}
+
+
+@pytest.mark.parametrize(
+    ("batch", "last", "is_command", "share"),
+    [
+        *((1, 50, True, 1e-3), (10, 50, True, 1e-2), (20, 50, True, 0.1), (50, 50, True, 0.1), (1, 2, True, 0.1)),
+        *((10, 50, False, 1e-3), (1, 2, False, 1e-3), (20, 50, False, 1e-2)),
+    ],
+)
+def test_more_updates_and_larger_networks_may_differ_more(batch, last, is_command, share):
+    assert golden.tolerated(batch, last, is_command) == share
+
+
+def test_cases_with_images_are_compared_up_to_25_updates():
+    row = [1.0] * 6
+    for place, expected in ((3, [10]), (5, [])):
+        now = {"loss": [*row[:place], 2.0, *row[place + 1 :]]}
+        found = golden.differences({"loss": row}, now, "env=Pong algo=dqn tuned=dqn-images")
+        assert [one.batch for one in found] == expected
+    assert golden.differences({"loss": row}, {"loss": [*row[:5], 2.0]}, "env=Pendulum-v1 algo=sac")
 
 
 @pytest.mark.parametrize(
