@@ -212,8 +212,9 @@ class Progress:
 
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
         """Continue from `state()`. Without a saved replay, the warm-up is repeated."""
+        state = {"reanalyzer_restarts": 0, "reanalyzed_steps": 0, **state}  # checkpoints of older versions lack them
         for name in (*self.counts(), *SAVED):
-            setattr(self, name, state.get(name, 0))  # 0: a checkpoint of an older version
+            setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
         self.scores.extend((position, mean) for position, mean in state.get("scores", ()))
         for name in REPORTS:

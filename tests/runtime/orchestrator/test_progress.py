@@ -277,3 +277,15 @@ def test_a_checkpoint_without_its_training_time_has_the_rates_of_the_rest(clock)
     rest.collected(header(80))
     clock.now = 110.0
     assert rest.summary(0.0, 0)["env_steps_per_s"] == 8.0
+
+
+def test_a_checkpoint_lacks_only_what_older_versions_did_not_count(clock):
+    state = json.loads(json.dumps(make().state()))
+    for name in ("reanalyzer_restarts", "reanalyzed_steps"):
+        del state[name]
+    progress = make()
+    progress.load_state(state, has_replay=True)
+    assert (progress.reanalyzer_restarts, progress.reanalyzed_steps) == (0, 0)
+    del state["opt_steps"]
+    with pytest.raises(KeyError, match="opt_steps"):
+        make().load_state(state, has_replay=True)
