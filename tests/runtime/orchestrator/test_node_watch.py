@@ -91,9 +91,10 @@ def test_nodes_are_looked_at_once_in_a_period(monkeypatch):
     assert len(watched.births) == 1
 
 
-@pytest.mark.parametrize(("bound", "shares"), [(2, [2]), (4, [2, 2]), (5, [2, 3]), (64, [2, 4])])
+@pytest.mark.parametrize(("bound", "shares"), [(1, [1]), (2, [2]), (4, [2, 2]), (5, [2, 3]), (64, [2, 4])])
 def test_the_bound_limits_all_workers(monkeypatch, bound, shares):
     watched = Watched(monkeypatch, f"worker.max_num={bound}")
+    assert watched.config.num_workers == shares[0]
     watched.look(HERE, BIG)
     assert [member.share for member in watched.pool.members] == shares
     if len(shares) > 1:
@@ -109,12 +110,14 @@ def test_a_block_of_a_node_fits_into_the_table(monkeypatch):
 
 
 def test_a_run_that_keeps_its_number_of_workers_ignores_nodes(monkeypatch):
-    watched = Watched(monkeypatch)
+    watched = Watched(monkeypatch, nodes=(HERE, Node("third", "10.0.0.3", 1.0)))
     watched.watch.config = dataclasses.replace(
         watched.config, worker=dataclasses.replace(watched.config.worker, max_num=None)
     )
+    watched.leave(1)  # so an index is free
     watched.look(HERE, BIG)
-    assert len(watched.births) == 1
+    assert len(watched.births) == 2
+    assert watched.adapted == [[2, 1]]
 
 
 def test_the_band_follows_the_workers():
