@@ -76,15 +76,24 @@ struct Inputs {
     void clear() {}
 };
 
-static char* copy(char* to, const char* from, const Tensor& x, int64_t dim, size_t bytes) {
-    if (dim == x.ndim) return static_cast<char*>(std::memcpy(to, from, bytes)) + bytes;
-    for (int64_t i = 0; i < x.sizes[dim]; ++i) to = copy(to, from + i * x.strides[dim] * bytes, x, dim + 1, bytes);
+// Copy the dimensions from `dim` on. From `dense` on, the elements adjoin and have `bytes` together, each of them `size`.
+static char* copy(
+    char* to, const char* from, const Tensor& x, int64_t dim, int64_t dense, int64_t size, int64_t bytes) {
+    if (dim == dense) return static_cast<char*>(std::memcpy(to, from, bytes)) + bytes;
+    for (int64_t i = 0; i < x.sizes[dim]; ++i)
+        to = copy(to, from + i * x.strides[dim] * size, x, dim + 1, dense, size, bytes);
     return to;
 }
 
 struct Output {
     char* data;
-    void operator=(const Tensor& x) const { copy(data, x.data, x, 0, aoti_torch_dtype_element_size(x.type)); }
+    void operator=(const Tensor& x) const {
+        const int64_t size = aoti_torch_dtype_element_size(x.type);
+        int64_t dense = x.ndim, bytes = size;
+        while (dense > 0 && (x.sizes[dense - 1] == 1 || x.strides[dense - 1] * size == bytes))
+            bytes *= x.sizes[--dense];
+        copy(data, x.data, x, 0, dense, size, bytes);
+    }
 };
 
 struct Outputs {

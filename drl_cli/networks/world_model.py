@@ -1,4 +1,4 @@
-"""The networks of MuZero: representation, dynamics and prediction (Schrittwieser et al. 2020, appendix F and G)."""
+"""The networks of MuZero (Schrittwieser et al. 2020, appendix F and G), and two that EfficientZero adds."""
 
 import dataclasses
 from typing import Any
@@ -25,7 +25,8 @@ class Representation(nn.Module):
 class Dynamics(nn.Module):
     """g: latent states `[B, Z]` and actions `[B, A]` -> next latent states `[B, Z]` and logits of the reward `[B, K]`.
 
-    Discrete actions are one-hot vectors. The network learns the change of the latent state.
+    Discrete actions are one-hot vectors. The network learns the change of the latent state. With a value prefix, which
+    replaces rewards, K is 0.
     """
 
     def __init__(self, network: NetworkConfig, actions: int, bins: int) -> None:
@@ -51,6 +52,24 @@ class Prediction(nn.Module):
     def forward(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         out = self.mlp(latent)
         return out[:, : self.policy], out[:, self.policy :]
+
+
+class ValuePrefix(nn.Module):
+    """The next latent state `[B, Z]` and a recurrent state `[B, 2 Z]` -> logits `[B, K]` and the next recurrent state.
+
+    The logits are those of the sum of the rewards since the recurrent state was 0 (Ye et al. 2021, arXiv 2111.00210,
+    section 4.2). The network is an LSTM with Z units and an MLP with one hidden layer.
+    """
+
+    def __init__(self, network: NetworkConfig, bins: int) -> None:
+        super().__init__()
+        width = network.hidden[-1]
+        self.cell = nn.LSTMCell(width, width)
+        self.mlp = MLP(width, bins, dataclasses.replace(network, hidden=(width,)), last=0.01)
+
+    def forward(self, latent: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, cell = self.cell(latent, state.chunk(2, -1))
+        return self.mlp(hidden), torch.cat([hidden, cell], -1)
 
 
 class Head(nn.Module):

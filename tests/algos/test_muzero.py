@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from continuous import NETWORK, gradient, make
-from references import sequential
+from references import lstm_step, sequential, value_prefix_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.model_based import gumbel_muzero
@@ -98,24 +98,30 @@ def cosine(x, y):
     return (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
 
 
-@pytest.mark.parametrize("consistency", [0.0, 0.7])
-def test_an_update_equals_a_reference_from_the_paper(known_actions, consistency):
-    """The consistency loss is equation 2 of EfficientZero: the observation's side gets no gradient."""
-    algorithm, batch = make(gumbel_muzero, spec=SPEC, **OPTIONS, consistency=consistency), windows()
+@pytest.mark.parametrize(("consistency", "prefix"), [(0.0, False), (0.7, False), (0.0, True)])
+def test_an_update_equals_a_reference_from_the_paper(known_actions, consistency, prefix):
+    """EfficientZero: the observation's side of the consistency loss gets no gradient; a value prefix is a sum."""
+    batch = windows()
+    algorithm = make(gumbel_muzero, spec=SPEC, **OPTIONS, consistency=consistency, value_prefix=prefix)
     params = algorithm.params
     with torch.no_grad():
         params["prediction"].flat.mul_(20.0)  # so that predictions differ from 0
+        if prefix:
+            params["value_prefix"].flat.mul_(3.0)
     h = sequential(params["representation"].flat, (5, *NETWORK.hidden, WIDTH), "tanh")
-    g = sequential(params["dynamics"].flat, (WIDTH + ACTIONS, WIDTH, WIDTH + BINS), "tanh")
+    g = sequential(params["dynamics"].flat, (WIDTH + ACTIONS, WIDTH, WIDTH + (0 if prefix else BINS)), "tanh")
     f = sequential(params["prediction"].flat, (WIDTH, WIDTH, ACTIONS + BINS), "tanh")
     networks = {"representation": h, "dynamics": g, "prediction": f}
     if consistency:
         heads = ("projection", "predictor")
         networks |= {name: sequential(params[name].flat, (WIDTH, WIDTH, WIDTH), "tanh") for name in heads}
+    if prefix:
+        lstm, networks["value_prefix"] = value_prefix_of(params["value_prefix"].flat, WIDTH, BINS)
     loss, errors = 0.0, []
     for i, row in enumerate(rows_of(batch)):
         values, rewards = reference_targets(row)
         z = latent(h(row["obs"][0].double()))
+        memory, rewarded = torch.zeros(2, WIDTH, dtype=torch.float64), 0.0
         for k in range(K + 1):
             policy, value = f(z).split((ACTIONS, BINS))
             share = row["weight"].double() / ROWS * (1.0 if k == 0 else 1 / K)
@@ -138,16 +144,23 @@ def test_an_update_equals_a_reference_from_the_paper(known_actions, consistency)
             action = int(UNIFORM[i, k] * ACTIONS) if past_end else int(row["action"][k])
             entering = z * 1.0
             entering.register_hook(lambda gradient: gradient / 2)
-            change, reward = g(torch.cat([entering, torch.eye(ACTIONS).double()[action]])).split((WIDTH, BINS))
-            z = latent(entering + change)
+            out = g(torch.cat([entering, torch.eye(ACTIONS).double()[action]]))
+            z, reward = latent(entering + out[:WIDTH]), out[WIDTH:]
+            if prefix:
+                memory = lstm_step(lstm, z, memory)
+                reward = networks["value_prefix"](memory[0])
             if rewards[k] is not None:
-                loss = loss + row["weight"].double() / ROWS / K * cross_entropy(reward, two_hot(rewards[k]))
+                rewarded = rewards[k] + (rewarded if prefix else 0.0)
+                loss = loss + row["weight"].double() / ROWS / K * cross_entropy(reward, two_hot(rewarded))
     loss.backward()
     update = algorithm.learn(batch, Counts(1))
     assert float(update.metrics["model_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
     assert params.slices.keys() == networks.keys()
     for name, network in networks.items():
-        torch.testing.assert_close(params[name].grad.double(), gradient(network), rtol=1e-3, atol=1e-6, msg=name)
+        expected = gradient(network)
+        if name == "value_prefix":
+            expected = torch.cat([*(weight.grad.flatten() for weight in lstm), expected])
+        torch.testing.assert_close(params[name].grad.double(), expected, rtol=1e-3, atol=1e-6, msg=name)
     torch.testing.assert_close(
         update.priorities, torch.tensor(errors)[:, None].expand(-1, LENGTH), rtol=1e-4, atol=1e-5
     )

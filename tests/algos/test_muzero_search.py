@@ -19,12 +19,12 @@ FEW = {"simulations": 6, "support": 4, "unroll_steps": 3, "n_step": 2}
 LENGTH, ROWS = 6, 7
 
 
-def made(module, **options):
-    return make(module, spec=MODULES[module], **FEW, **options)
+def made(module, seed=0, **options):
+    return make(module, seed, spec=MODULES[module], **FEW | options)
 
 
 def acting(module, algorithm=None, seed=0, **options):
-    return policy_of(module, algorithm or made(module), seed, MODULES[module], **FEW, **options)
+    return policy_of(module, algorithm or made(module), seed, MODULES[module], **FEW | options)
 
 
 def observations(rows=5):

@@ -67,6 +67,7 @@ extern "C" int any(int which, Tensor* out, Tensor* bias, Tensor* a, Tensor* b) {
            : which == 2 ? drl::aoti_torch_cpu_bmm_out(*out, *a, *b)
                         : drl::aoti_torch_cpu_baddbmm_out(*out, *bias, *a, *b, 2.0, 0.5);
 }
+extern "C" void write_output(char* to, Tensor* x) { drl::Output{to} = *x; }
 """
 PASSED_ON = native.passed_on(["aoti_torch_cpu_bmm_out", "aoti_torch_cpu_baddbmm_out"])
 EXAMPLES = [torch.zeros(3), torch.zeros(3)]
@@ -140,6 +141,31 @@ def test_updates_use_their_own_rows_and_the_same_storage(library):
     assert torch.equal(whole, 10 * sums)
     assert torch.equal(part, 10 * sums[:, 1:])
     assert torch.equal(gaps, 10 * sums[:, ::2])
+
+
+VALUES = torch.arange(60.0).view(3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        VALUES,
+        VALUES.double(),
+        VALUES[1:, 1:3],
+        VALUES[:, :, 1:3],
+        VALUES[:, ::2],
+        VALUES.permute(2, 0, 1),
+        VALUES[:, :1, 2:3],
+        VALUES[0, 0].expand(2, 3, 5),
+        VALUES[:, :0],
+        VALUES[2, 3, 4],
+    ],
+)
+def test_results_are_written_without_gaps(library, x):
+    out = torch.full((x.numel() + 1,), -1.0, dtype=x.dtype)
+    library.write_output(ctypes.c_void_p(out.data_ptr()), Pointer.of(x))
+    assert torch.equal(out[:-1], x.flatten())
+    assert out[-1] == -1.0
 
 
 def test_a_repeated_call_writes_to_the_same_results(library):

@@ -1,5 +1,6 @@
 """Independent float64 networks of torch.nn, filled from an algorithm's flat parameters."""
 
+import math
 from itertools import pairwise
 
 import torch
@@ -16,6 +17,23 @@ def sequential(flat, sizes, activation):
         layer.weight.data, layer.bias.data = weight.view(inputs, outputs).t().clone(), bias.clone()
         layers += [layer, ACTIVATIONS[activation]()]
     return torch.nn.Sequential(*layers[:-1])
+
+
+def value_prefix_of(flat, width, bins):
+    """Return the parts of a value prefix from flat parameters: weights and biases of the LSTM, and the MLP."""
+    shapes = [(4 * width, width), (4 * width, width), (4 * width,), (4 * width,)]
+    *pieces, rest = flat.double().split([*(math.prod(shape) for shape in shapes), (width + 1) * (width + bins)])
+    weights = [piece.view(shape).clone().requires_grad_() for piece, shape in zip(pieces, shapes, strict=True)]
+    return weights, sequential(rest, (width, width, bins), "tanh")
+
+
+def lstm_step(weights, x, state):
+    """Return the next hidden and cell vectors `[2, Z]` of an LSTM (Hochreiter & Schmidhuber 1997) for one row."""
+    hidden, cell = state
+    of_x, of_hidden, bias_x, bias_hidden = weights
+    enter, forget, change, show = (of_x @ x + bias_x + of_hidden @ hidden + bias_hidden).chunk(4)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * change.tanh()
+    return torch.stack([show.sigmoid() * cell.tanh(), cell])
 
 
 def flattened(*networks):

@@ -9,7 +9,15 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
-from drl_cli.algos.model_based._model import SearchModel, Support, build_heads, build_networks, encoded
+from drl_cli.algos.model_based._model import (
+    SearchModel,
+    Support,
+    build_heads,
+    build_networks,
+    encoded,
+    make_model,
+    no_memory,
+)
 from drl_cli.algos.model_based._targets import unroll_targets
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
@@ -30,6 +38,7 @@ class ModelConfig(AlgoConfig):
     support: Count
     value_weight: NonNegative
     consistency: NonNegative
+    value_prefix: bool
     fresh_values: bool
     reanalyze: Fraction
     target_period: Count
@@ -48,7 +57,7 @@ class ModelLearner(Algorithm):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         self.config, self.context, self.action = config, context, spec.action
-        networks = build_networks(network, spec, self.policy_size(spec), config.support)
+        networks = build_networks(config, network, spec, self.policy_size(spec))
         heads = build_heads(network) if config.consistency else {}
         self.params = Params(context, **networks, **heads)
         self.policy_parts = tuple(networks)
@@ -60,7 +69,7 @@ class ModelLearner(Algorithm):
         self.has_targets = config.reanalyze > 0.0 or config.fresh_values
         if self.has_targets:
             targets = {name: self.params.target(name) for name in self.policy_parts}
-            self.target_model = SearchModel(Nets(targets), self.support, config.gamma, spec.action)
+            self.target_model = make_model(Nets(targets), config, self.support, spec.action)
 
     def policy_size(self, spec: EnvSpec) -> int:
         """Return the number of parameters of the policy."""
@@ -78,7 +87,8 @@ class ModelLearner(Algorithm):
         """Return MuZero's loss (equation 1): the sum over K unrolled steps of the losses of reward, value and policy.
 
         `random` `[B, K]` chooses the actions after the end of an episode. The losses of each step but the first count
-        1/K, and the gradient that enters the dynamics is halved in each step (appendix G).
+        1/K, and the gradient that enters the dynamics is halved in each step (appendix G). With `value_prefix`, the
+        target after k actions is the sum of the first k rewards in place of the last of them.
         """
         config = self.config
         targets = unroll_targets(rows, config.n_step, config.unroll_steps)
@@ -86,7 +96,8 @@ class ModelLearner(Algorithm):
         steps = reward.shape[1]
         value_loss = masked(self.support.loss(value, targets.value), targets.has_value)
         policy_loss = masked(self.policy_loss(policy, targets.policy, rows), targets.has_policy)
-        reward_loss = masked(self.support.loss(reward, targets.reward), targets.has_reward).mean(1)
+        reward_target = targets.reward.cumsum(1) if config.value_prefix else targets.reward
+        reward_loss = masked(self.support.loss(reward, reward_target), targets.has_reward).mean(1)
         value_loss = value_loss[:, 0] + value_loss[:, 1:].sum(1) / steps
         policy_loss = policy_loss[:, 0] + policy_loss[:, 1:].sum(1) / steps
         each = reward_loss + config.value_weight * value_loss + policy_loss
@@ -120,14 +131,18 @@ class ModelLearner(Algorithm):
     def unroll(self, nets: Nets, rows: Batch, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return policies `[B, K + 1, P]`, logits of values `[B, K + 1, S]` and rewards `[B, K, S]`, and latent states.
 
-        The latent states `[B, K, Z]` are those after the actions.
+        With `value_prefix`, the logits of rewards are those of sums of rewards. The latent states `[B, K, Z]` are those
+        after the actions.
 
         The first observation of each window is encoded, and the actions `[B, K, A]` lead on from there.
         """
         latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
         predictions, rewards, latents = [nets.prediction(latent)], [], []
+        memory = no_memory(latent) if self.config.value_prefix else None
         for action in actions.unbind(1):
             latent, reward = nets.dynamics(halved(latent), action)
+            if memory is not None:
+                reward, memory = nets.value_prefix(latent, memory)
             predictions.append(nets.prediction(latent))
             rewards.append(reward)
             latents.append(latent)

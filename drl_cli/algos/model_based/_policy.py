@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from drl_cli.algos.model_based._model import SearchModel, Support, build_networks
+from drl_cli.algos.model_based._model import Support, build_networks, make_model
 from drl_cli.algos.policy import TorchPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.policy import permitted
@@ -42,7 +42,7 @@ class SearchPolicy(TorchPolicy):
 
     @staticmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
-        return build_networks(network, spec, spec.action.size, config.support)
+        return build_networks(config, network, spec, spec.action.size)
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
@@ -58,7 +58,7 @@ class SearchPolicy(TorchPolicy):
 
         with torch.random.fork_rng(devices=[]):  # so that a policy made later does not move the trainer's generator
             super().__init__(config, network, spec, seed)
-        model = SearchModel(Nets(self.modules), Support(config.support), config.gamma, spec.action)
+        model = make_model(Nets(self.modules), config, Support(config.support), spec.action)
         self.model = Repeated(model, lambda call: Replays(call, model))
 
     @abstractmethod

@@ -59,7 +59,7 @@ class Policy(SearchPolicy):
 
     @staticmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
-        return build_networks(network, spec, 2 * spec.action.size, config.support)
+        return build_networks(config, network, spec, 2 * spec.action.size)
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
