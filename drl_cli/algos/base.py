@@ -53,7 +53,7 @@ class AlgoConfig:
     n_step: Count = 1
 
     def window_problems(self, seq_len: int) -> Iterator[str]:
-        """Yield a line for each option that does not fit windows of `seq_len` steps. Every run checks it."""
+        """Yield an error line for each option that does not fit windows of `seq_len` steps. Every run checks this."""
         yield from ()
 
 
@@ -130,10 +130,10 @@ class Policy(ABC):
         raise NotImplementedError
 
     def reanalyze(self, obs: Obs) -> Columns:
-        """Return new values `[E, ...]` of stored columns, such as the policy that a search finds, for `[E, ...]`.
+        """Return new values `[E, ...]` of stored columns for observations `[E, ...]`, without exploration.
 
-        Re-analysers (reanalyzer.num) replace these columns of the rows in replay. Only they need this method. It must
-        not explore.
+        An example is the policy that a tree search finds. Re-analysers (reanalyzer.num) write the new values into
+        replay. Only re-analysers call this method.
         """
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ class Algorithm(ABC):
 
     policy_parts: tuple[str, ...]
     is_one_step = True
-    """Whether `update` makes one gradient step, so that it can be compiled as a whole."""
+    """Whether `update` makes exactly one gradient step. Only then can drl-cli compile the whole update."""
     params: Params
     optimizer: Optimizer
 
@@ -188,7 +188,9 @@ class Algorithm(ABC):
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         """Set the scheduled learning rates and call `update`; if `update` raises NotFinite, undo the update."""
-        if recording():  # the trainer has set the rates, and a chain undoes an update that is not finite
+        if (
+            recording()
+        ):  # the trainer has set the learning rates, and drl_cli.chains undoes an update that is not finite
             return self.update(batch, counts)
         self.optimizer.schedule(self.optimizer.context.clock.of(counts))
         if not self.optimizer.context.skips:
@@ -203,7 +205,7 @@ class Algorithm(ABC):
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
-        """Return a flat float32 copy of the parameters that the policy needs."""
+        """Return a flat float32 copy `[size]` of the parameters that the policy needs."""
         return self.params.vector(self.policy_parts)
 
     def load_policy(self, params: Array) -> None:

@@ -1,4 +1,4 @@
-"""AlgoContext: what an algorithm gets from its run besides its options. `drl.Context` is this class."""
+"""AlgoContext: everything besides its options that a run gives to an algorithm. `drl.Context` is this class."""
 
 from dataclasses import dataclass, field
 
@@ -8,10 +8,10 @@ from drl_cli.optim.context import Context
 
 @dataclass(frozen=True)
 class AlgoContext(Context):
-    """A Context with the options of the replay and of the reward module that an algorithm needs.
+    """A Context, plus the replay's `burn_in` and the options of the reward module.
 
-    The first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps. `reward`
-    names a reward module, and has its options.
+    The first `burn_in` steps of every sequence only compute the recurrent state; no loss is computed for these steps.
+    `reward` has the name and the options of the reward module.
     """
 
     burn_in: int = 0

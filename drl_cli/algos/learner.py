@@ -1,4 +1,4 @@
-"""Learner: the base of the built-in algorithms. Their networks share one encoder, and they learn from losses."""
+"""Learner: the base class of most built-in algorithms. All networks of an algorithm share one encoder."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """Options of the built-in algorithms. All default values are in the algorithm's yaml."""
+    """Options of the built-in algorithms. The default values are in the yaml file of each algorithm."""
 
     lr: Positive
 
 
 class Learner(Algorithm):
-    """The base of algorithms that learn from losses, see `drl_cli.optim.gradients.Gradients`.
+    """The base of algorithms that learn from loss functions, see `drl_cli.optim.gradients.Gradients`.
 
-    `setup` makes the networks and calls `build`. A loss function gets `rows` from the method `rows`, and calls `see`
-    for the features of the observations:
+    `setup` makes the networks and calls `build`. A loss function gets the columns that the method `rows` returns. It
+    calls `see` for the features of the observations:
 
         def loss(self, nets, rows, noise):
             view = self.see(nets, rows)
@@ -48,17 +48,17 @@ class Learner(Algorithm):
 
     optimizer_class = Optimizer
     has_own_weights = True
-    """Whether `self.init` draws the initial weights. If not, torch's default generator does.
+    """Whether the generator `self.init` draws the initial weights. If False, torch's default generator draws them.
 
-    Algorithms differ here so that a seed still gives the same run as in earlier versions.
+    Older algorithms keep False, so that a seed gives the same run as in earlier versions.
     """
 
     averages_in_loss = False
-    """Whether a loss averages values over several trainers, which does not fit into a compiled graph."""
+    """Whether a loss function averages values over all trainers. torch.compile cannot compile such a function."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         if network.memory != "none" or (self.averages_in_loss and context.group.size > 1):
-            # torch.compile takes no LSTM, no GRU and no average over trainers
+            # torch.compile cannot compile an LSTM, a GRU or an average over trainers.
             context = replace(context, compiles=False)
         self.config, self.network, self.context, self.seed = config, network, context, seed
         self.init = torch.Generator().manual_seed(seed)
@@ -75,16 +75,19 @@ class Learner(Algorithm):
             return super().learn(n_step_sequences(batch, self.config.n_step), counts)
 
     def mlp(self, outputs: int, ensemble: int = 1, last: float = 1.0) -> MLP:
-        """Return new MLPs whose inputs are the encoder's features."""
+        """Return an ensemble of new MLPs from the encoder's features `[B, F]` to `[B, outputs]` each.
+
+        The initial weights of the last layer are multiplied by `last`.
+        """
         from drl_cli.networks.mlp_module import MLP  # imports torch
 
         generator = self.init if self.has_own_weights else None
         return MLP(self.encoder.size, outputs, self.network, ensemble, last, generator=generator)
 
     def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = False) -> Critics:
-        """Return new critics: MLPs whose inputs are the encoder's features and an action of this size.
+        """Return an ensemble of new critics: MLPs from features `[B, F]` and actions `[B, actions]` to `[B, outputs]`.
 
-        With `norms`, the critics have layer norm, whatever the options of the networks say.
+        With `norms`, the critics have layer norm even if `network.layer_norm` is False.
         """
         from drl_cli.networks.mlp_module import Critics  # imports torch
 
@@ -114,53 +117,58 @@ class Learner(Algorithm):
         self.optimizer = self.optimizer_class(self.params, lrs, self.context)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns that a loss needs: those of `steps`, but for the observations the batch itself, for `see`.
+        """Return the columns that a loss function needs: the columns that `steps` returns, without the observations.
 
-        `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None.
+        The column `batch` is the whole batch, from which `see` computes the features of the observations. `mask_now`
+        and `mask_next` are the legal-action masks of obs and next_obs, or None.
         """
         rows = steps(batch, self.context)
         masks = {"mask_now": action_mask(rows.pop("obs")), "mask_next": action_mask(rows.pop("next_obs"))}
         return {**rows, **masks, "batch": batch}
 
     def see(self, nets: Nets, rows: Batch) -> View:
-        """Return the features of a loss function's rows."""
+        """Return the features of the observations in `rows`."""
         return self.encoder.on(nets)(rows["batch"], self.context.burn_in)
 
     def see_target(self, nets: Nets, rows: Batch, view: View) -> View:
-        """Return the features of the target encoder, or `view` if there is none."""
+        """Return the features that the target encoder computes, or `view` if the encoder has no target network."""
         if not self.has_target_encoder:
             return view
         return self.encoder.on(nets.target)(rows["batch"], self.context.burn_in, learns=False)
 
     def finish(self, loss: Tensor, found: Mapping[str, Tensor], batch: Batch) -> Update:
-        """Make a step of all parts and move the target networks by `tau`. The priorities are `td_error` of `found`."""
+        """Make a gradient step of all parts, and move the target networks by `config.tau`.
+
+        `found` has the metrics and the column `td_error` `[N]`, which becomes the priorities.
+        """
         self.optimizer.step(loss)
         self.params.follow(self.config.tau)
         metrics = dict(found)
         return Update(metrics, by_step(metrics.pop("td_error"), batch))
 
     def masks(self, mlp: MLP, rows: int, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return new dropout masks for a pass of `mlp` over this many rows; an empty tuple without dropout."""
+        """Return new dropout masks for one forward pass of `mlp` with `rows` rows; return () without dropout."""
         if not self.network.dropout:
             return ()
         return mlp.masks(self.context.rand(rows, mlp.dropout_size, generator), self.network.dropout)
 
     def critic_masks(self, critic: MLP, rows: int, generator: torch.Generator) -> dict[str, Sequence[Tensor]]:
-        """Return new dropout masks for critics and their target networks: `masks` and `target_masks`."""
+        """Return new dropout masks of the critics, `masks`, and of their target networks, `target_masks`."""
         return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
 
 
 def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
+    """Return the rows `[N, ...]` to learn from: the batch's rows, or all steps of sequences after the burn-in.
 
-    For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
+    For sequences, the column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
     valid step. The mean of `valid_weight` over the rows of all trainers is 1. The column `weight` is
     `valid_weight`, multiplied by the importance weight if the batch has one.
     """
     if "valid" not in batch:
-        return unjoined(batch)  # algorithms read features in place of stacks
+        return unjoined(batch)  # joins no image stacks, because a loss function reads only their features
     rows = flat_steps(batch, context.burn_in)
-    context.group.mean_(mean := rows["valid_weight"].mean())
+    mean = rows["valid_weight"].mean()
+    context.group.mean_(mean)
     return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
 
 
@@ -170,10 +178,10 @@ def by_step(values: Tensor, batch: Batch) -> Tensor:
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
-    """Replace the rewards, discounts and next observations of sequences `[B, L, ...]` by n-step values.
+    """Replace the 1-step rewards, discounts and next observations of sequences `[B, L, ...]` by n-step values.
 
-    The new column `last`, int64 `[B, L]`, is the index of the last of the n steps. A batch without sequences, or with
-    `n_step` = 1, is returned unchanged.
+    The new column `last`, int64 `[B, L]`, has the index of the last of the n steps. Return the batch unchanged if it
+    has no sequences or if `n_step` is 1.
     """
     if n_step == 1 or "valid" not in batch:
         return batch

@@ -44,14 +44,14 @@ class AlgoModule(Protocol):
 
     `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
     modes, by default all; an on-policy algorithm can't run offline. `TABLES` lists the supported replay tables, by
-    default uniform and prioritized; an algorithm of sequences also supports windows.
+    default uniform and prioritized; an algorithm that lists sequences also supports windows.
     `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
     False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
     `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
-    that `Update.columns` replaces, by default none. If `STEP_STATES` is True, or WRITES lists `state`, the column
-    `state` of windows is `[B, L, S]`, the recurrent state before each step, and otherwise `[B, S]`.
-    `DATA` lists the columns that rows have from later steps of the episode, `next_action` or `mc_return`, by default
-    none. With them, rows of workers reach replay when their episode ends.
+    that `Update.columns` replaces, by default none. If `STEP_STATES` is True, or if WRITES lists `state`, windows have
+    the recurrent state before each step, `state` `[B, L, S]`; otherwise only before the first step, `[B, S]`.
+    `DATA` lists columns that depend on later steps of the episode, `next_action` or `mc_return`, by default none. A
+    worker then sends the rows of an episode to replay only when the episode ends.
     """
 
     __doc__: str | None
@@ -85,7 +85,7 @@ def _paths() -> dict[str, str]:
 
 @cache
 def _modules(*rooms: tuple[str, ...]) -> dict[str, str]:
-    """Return the import paths of the modules of packages, by name. A room is a package's name and its folders."""
+    """Return the import paths of the modules in these packages, by name. A room is (package, folder, ...)."""
     found = [(package, m) for package, *folders in rooms for m in pkgutil.iter_modules(folders)]
     return {m.name: f"{package}.{m.name}" for package, m in found if not (m.ispkg or m.name.startswith("_"))}
 

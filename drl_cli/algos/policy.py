@@ -38,7 +38,7 @@ def random_actions(action: ActionSpec, obs: Obs, rng: np.random.Generator) -> Ar
 
 
 class RandomActions(Policy):
-    """The base class of the policies below. Draws uniformly random legal actions."""
+    """The base class of the policies below. It draws uniformly random legal actions."""
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.action = spec.action
@@ -50,7 +50,7 @@ class RandomActions(Policy):
 
 
 class NetworkPolicy(RandomActions):
-    """A policy with an encoder and one MLP, the head, in numpy. `shapes` are the shapes of the head's parameters.
+    """A policy with an encoder and one MLP, the head, in numpy. `shapes` has the shapes of the head's parameters.
 
     The greedy discrete action is the action with the largest output. The greedy box action consists of the head's first
     outputs, one for each dimension, or of the tanh of these outputs if `is_squashed`.
@@ -93,11 +93,12 @@ class NetworkPolicy(RandomActions):
         from drl_cli.networks.modules import Flat  # imports torch
 
         learner, network, size = self.encoder.learner, self.network, self.action.size
+        torso = None if learner is None else learner.torso
         *params, weight, bias = self.params
         return Head(
-            torso=Flat(self.encoder.inputs) if learner is None or learner.torso is None else learner.torso,
+            torso=Flat(self.encoder.inputs) if torso is None else torso,
             memory=learner.memory if learner else None,
-            layers=[*params, weight[:, :size], bias[:size]],  # without the standard deviations of SAC
+            layers=[*params, weight[:, :size], bias[:size]],  # without the outputs for SAC's standard deviations
             activation=network.activation,
             layer_norm=network.layer_norm,
             is_squashed=self.action.kind == "box" and self.is_squashed,
@@ -123,16 +124,17 @@ class TorchPolicy(RandomActions):
     - `choose`, for a deterministic policy, and `explored` to explore
     - `distribution`, for a stochastic policy, which may have extra columns
 
-    With both, `greedy` calls `choose`. A policy may have a memory. If `extra_columns` declares `is_random` (bool), the
-    base class adds it: it is True in the rows of the warm-up, whose extra columns come from untrained networks.
+    If the subclass defines both, `greedy` calls `choose`. A policy may have a memory. If `extra_columns` declares
+    `is_random` (bool), the base class adds this column. It is True for the random actions of the warm-up, whose extra
+    columns come from untrained networks.
 
     `build` must return the modules under the same names and in the same order as `Algorithm.policy_parts`.
     """
 
     memory_size = 0
-    """Length of one environment's recurrent state, `self.memory` `[E, memory_size]`. It is 0 without a memory."""
+    """Length of the recurrent state of one environment; `self.memory` is `[E, memory_size]`. 0 without a memory."""
     searches = True
-    """Whether `greedy` acts by `choose`. If False, it acts by `prior`."""
+    """Whether `greedy` calls `choose`. If False, `greedy` calls `prior`, which makes no tree search."""
     exploration: Mapping[str, Any] = MappingProxyType({})  # Any: a float, or an array
     """The exploration values, as `explore` gets them. Empty until the first parameters arrive."""
 
@@ -160,9 +162,9 @@ class TorchPolicy(RandomActions):
         return mode
 
     def prior(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the best actions `[E, ...]` by the networks alone, which drl-export can export.
+        """Return the best actions `[E, ...]` that the networks give without a tree search. drl-export exports these.
 
-        A policy whose `choose` searches overrides this method. `greedy` calls it in place of `choose` if `searches` is
+        A policy whose `choose` makes a tree search overrides this method. `greedy` calls `prior` if `searches` is
         False.
         """
         return self.choose(obs)
@@ -193,9 +195,9 @@ class TorchPolicy(RandomActions):
         return action, {**columns, "log_prob": log_prob}
 
     def warm_up(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> dict[str, Tensor]:
-        """Return the extra columns of random actions; the default calls `sample`, as if these actions were its own.
+        """Return the extra columns of random actions. The default returns the columns of the policy's own actions.
 
-        Override this method if `sample` is slow, or if its columns mislead as long as the networks are not trained.
+        Override this method if `sample` is slow, or if its columns are wrong before the networks are trained.
         """
         return self.sample(obs, last)[1]
 
@@ -227,11 +229,12 @@ class TorchPolicy(RandomActions):
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         with torch.no_grad(), one_thread():
             tensors, previous, _ = self._tensors(obs, last)
-            if self.memory_size and type(self).choose is TorchPolicy.choose:
+            if self.memory_size and type(self).choose is TorchPolicy.choose:  # `choose` would not pass `previous` on
                 mode: Array = self.distribution(tensors, previous)[0].mode.numpy()
                 return mode
-            action: Array = (self.choose if self.searches else self.prior)(tensors).numpy()
-        return action
+            action = self.choose(tensors) if self.searches else self.prior(tensors)
+        best: Array = action.numpy()
+        return best
 
     @property
     def is_stochastic(self) -> bool:
@@ -247,7 +250,7 @@ class TorchPolicy(RandomActions):
         self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
 
     def _columns(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
-        """Return the actions and extra columns of `sample`, with those columns that the base class adds."""
+        """Return the actions and extra columns of `sample`, plus the columns that the base class adds."""
         with torch.no_grad(), one_thread():
             tensors, previous, before = self._tensors(obs, last)
             action, columns = sample(tensors, previous)
@@ -261,7 +264,10 @@ class TorchPolicy(RandomActions):
         return torch.zeros(0), self.warm_up(obs, last)
 
     def _tensors(self, obs: Obs, last: PreviousStep | None) -> tuple[Any, PreviousStep | None, dict[str, Tensor]]:
-        """Return observations and the previous step as tensors, and the column `state`; prepare `self.memory`."""
+        """Return observations and the previous step as tensors, and the column `state` of a policy with a memory.
+
+        Set the states in `self.memory` to 0 where an episode begins.
+        """
         tensors = map_parts(torch.from_numpy, obs)
         previous = None if last is None else PreviousStep(*(torch.from_numpy(np.asarray(part)) for part in last))  # type: ignore[arg-type]
         if not self.memory_size:
@@ -277,7 +283,7 @@ class TorchPolicy(RandomActions):
         """Return the log-probability `[E]` of the actions that `draw` returns."""
         rows, choices = num_rows(obs), self.action.choices
         if self.action.kind == "box":
-            return np.full(rows, -self.action.size * np.log(2.0), np.float32)
+            return np.full(rows, -self.action.size * np.log(2.0), np.float32)  # the density on [-1, 1] is 1/2
         mask = action_mask(obs)
         legal = np.ones((rows, sum(choices)), np.bool_) if mask is None else mask
         counts = np.add.reduceat(legal, np.cumsum([0, *choices[:-1]]), 1, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""RewardConfig: the options of the reward module. Checking a command reads this file, so it imports no torch."""
+"""RewardConfig: the options of the reward module. This file must not import torch, so that commands start fast."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ REWARDS = ("none", "rnd", "icm")
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Options of the reward module, explained in conf/reward. A value of None leaves the choice to the module."""
+    """Options of the reward module, explained in conf/reward. None stands for the module's default value."""
 
     name: Annotated[str, NameOrClass(REWARDS)] = "none"
     coef: NonNegative | None = None
@@ -24,21 +24,22 @@ class RewardConfig:
 
     @property
     def outside(self) -> str | None:
-        """The import path of a module of the user, or None."""
+        """The import path of the user's reward module, or None if the name is built-in."""
         return self.name if ":" in self.name else None
 
     @property
     def options(self) -> list[str]:
-        """The names of the options that are set, sorted."""
+        """The names of all options that are not None, sorted."""
         return sorted(key for key, value in vars(self).items() if key != "name" and value is not None)
 
     def problems(self) -> Iterator[str]:
-        """Yield a line for each option that the chosen module does not have, and for options that it needs."""
+        """Yield an error line for each option that the module does not have, and for required options that are None."""
         unused = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
         for key in sorted(unused.get(self.name, {"hidden", "features", "forward_share"})):
             if getattr(self, key) is not None:
                 others = " or reward=".join(name for name in REWARDS if key not in unused[name])
                 yield f"reward.{key}: reward={self.name} has no such option; say reward={others}, or leave it out"
-        needed = {"rnd", "icm"} & {self.name} and {"hidden", "features", "forward_share"} - unused[self.name]
+        is_built_in = self.name in ("rnd", "icm")
+        needed = {"hidden", "features", "forward_share"} - unused[self.name] if is_built_in else set[str]()
         if missing := [f"reward.{key}" for key in sorted(needed) if getattr(self, key) is None]:
             yield f"reward.name={self.name} sets no value for {', '.join(missing)}; say reward={self.name}"

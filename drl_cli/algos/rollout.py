@@ -24,10 +24,10 @@ PIECE = 512
 class Rollouts:
     """The rows `[N, ...]` of an on-policy batch in time order, and the same rows as pieces `[n, T, ...]`.
 
-    A piece has consecutive steps of one episode. It ends with the episode, with the worker's block or with the batch,
-    or after `max_length` steps. `rows` has the batch's columns, and its `cut` is also True in the batch's last row. The
-    algorithm may add columns `[N, ...]` to `rows`. `index` `[n, T]` has the rows of each piece. `mask`, bool `[n, T]`,
-    is False for padding, which repeats the piece's last row.
+    A piece has consecutive steps of one episode. A piece ends with the episode, with the worker's block or with the
+    batch, or after `max_length` steps. `rows` has the batch's columns. Its column `cut` is True in the last row of an
+    episode, of a block and of the batch. The algorithm may add columns `[N, ...]` to `rows`. `index` `[n, T]` has the
+    indices of each piece's rows. `mask`, bool `[n, T]`, is False for padding, which repeats the piece's last row.
     """
 
     def __init__(self, batch: Batch, group: ProcessGroup, max_length: int | None = None) -> None:
@@ -43,7 +43,7 @@ class Rollouts:
 
     @property
     def bootstrap_obs(self) -> Any:  # Any: a tensor, or a dict of tensors
-        """The observation after the last step of each piece, `[n, ...]`: the true final one if the episode ended."""
+        """The observation after the last step of each piece, `[n, ...]`, even if the episode ended with this step."""
         next_obs = like(self.rows, {"next_obs": unjoined(self.rows)["next_obs"]})
         return take(next_obs, self.index[:, -1])["next_obs"]
 
@@ -89,9 +89,9 @@ class Rollouts:
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield every row once, in minibatches `[M, ...]` of random rows. `size` counts the rows of all trainers.
 
-        The column `weight` `[M]` scales each row's loss. With several trainers, a trainer has a varying number of rows
-        in each minibatch. The mean of `weight * loss`, averaged over trainers, is the mean over the whole minibatch.
-        All trainers need generators with equal seeds.
+        The column `weight` `[M]` scales each row's loss. All trainers draw the same minibatch, and each trainer gets
+        those of its rows that are in it. The mean of `weight * loss`, averaged over the trainers, is therefore the mean
+        loss over the whole minibatch. All trainers need generators with equal seeds.
         """
         order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
         device = self.index.device
@@ -102,9 +102,10 @@ class Rollouts:
             yield minibatch
 
     def _own(self, part: Tensor) -> tuple[Tensor, float]:
-        """Return this trainer's rows of a minibatch, and their weight; `part` indexes the rows of all trainers.
+        """Return this trainer's rows of a minibatch, and their weight. `part` indexes the rows of all trainers.
 
-        A trainer without rows in the minibatch gets its first row with weight 0, because it has to make the step, too.
+        If the minibatch contains no row of this trainer, return its first row with weight 0, because all trainers make
+        the gradient step together.
         """
         first = self.group.rank * self.num
         own = part[(part >= first) & (part < first + self.num)] - first
@@ -113,10 +114,10 @@ class Rollouts:
 
 
 class EncodedRollouts(Rollouts):
-    """The rollouts of an algorithm with an encoder. `rows` has only the columns that minibatches need.
+    """Rollouts for an algorithm with an encoder. `rows` has only the columns that minibatches need.
 
-    For a recurrent encoder, the rows are cut into pieces of up to `seq_len` steps. A piece starts with the recurrent
-    state that the policy had at the piece's first step.
+    For a recurrent encoder, the rows are cut into pieces of at most `seq_len` steps. The encoder starts each piece with
+    the recurrent state that the policy had at the piece's first step.
     """
 
     def __init__(self, batch: Batch, encoder: Encoder, group: ProcessGroup, seq_len: int = 1) -> None:
@@ -137,24 +138,29 @@ class EncodedRollouts(Rollouts):
         """Return the features of obs and next_obs of all rows, `[N, F]` each, with the encoder's current parameters."""
         if not self.encoder.is_trainable:
             return self.rows["obs"], self.encoder.features(self._next["obs"])
-        if self.encoder.memory is None:
-            pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
-            obs = torch.cat([self.encoder(take(self.rows, piece), learns=False).obs for piece in pieces])
-            ends = [self.encoder(take(self.rows, piece), learns=False) for piece in torch.split(self.ends, PIECE)]
-            next_obs = obs.roll(-1, 0)
-            next_obs[self.ends] = torch.cat([view.next_obs for view in ends])
-            return obs, next_obs
+        if self.encoder.memory is not None:
+            return self._recurrent_features()
+        pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
+        obs = torch.cat([self.encoder(take(self.rows, piece), learns=False).obs for piece in pieces])
+        ends = [self.encoder(take(self.rows, piece), learns=False) for piece in torch.split(self.ends, PIECE)]
+        next_obs = obs.roll(-1, 0)  # the next observation is the observation of the next row, except in `ends`
+        next_obs[self.ends] = torch.cat([view.next_obs for view in ends])
+        return obs, next_obs
+
+    def _recurrent_features(self) -> tuple[Tensor, Tensor]:
+        """Return the same as `features` for an encoder with a memory, which is unrolled over all pieces."""
         view = self.encoder(self._chunks(slice(None)), learns=False)
-        rows = self.index[self.mask]
-        out = view.obs.new_empty(2, self.num, view.obs.shape[-1])
-        out[0, rows], out[1, rows] = view.obs[self.mask.flatten()], view.next_obs[self.mask.flatten()]
-        return out[0], out[1]
+        is_valid, rows = self.mask.flatten(), self.index[self.mask]
+        obs = view.obs.new_empty(self.num, view.obs.shape[-1])
+        next_obs = torch.empty_like(obs)
+        obs[rows], next_obs[rows] = view.obs[is_valid], view.next_obs[is_valid]
+        return obs, next_obs
 
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield every row once, in minibatches of random rows `[M, ...]` or, with a memory, of pieces `[M, T, ...]`.
 
-        With several trainers, rows have a column `weight`, as in `Rollouts.minibatches`. The weights of pieces follow
-        from their column `valid`, see `drl_cli.algos.learner.steps`.
+        With several trainers, rows have a column `weight`, as in `Rollouts.minibatches`. Pieces have a column `valid`,
+        from which `drl_cli.algos.learner.steps` computes their weights.
         """
         ranks = self.group.size
         if self.encoder.memory is not None:
@@ -172,6 +178,7 @@ class EncodedRollouts(Rollouts):
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
+        """Return these pieces with their columns `valid` `[M, T]` and the first recurrent states `state` `[M, S]`."""
         index = self.index[which]
         return {**take(self.rows, index), "valid": self.mask[which], "state": self._state[index[:, 0]]}
 
@@ -184,8 +191,8 @@ def chunks(cut: Array, length: int) -> tuple[Array, Array]:
     """
     begins = np.concatenate([[True], cut[:-1]])
     rows = np.arange(len(cut))
-    age = rows - np.maximum.accumulate(np.where(begins, rows, 0))
-    first = rows[age % length == 0]
+    age = rows - np.maximum.accumulate(np.where(begins, rows, 0))  # number of rows since the last cut
+    first = rows[age % length == 0]  # the first row of each chunk
     size = np.diff(np.append(first, len(cut)))
     step = np.arange(size.max())
     return np.minimum(first[:, None] + step, (first + size - 1)[:, None]), step < size[:, None]

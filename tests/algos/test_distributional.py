@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value import c51, iqn, qr_dqn
-from drl_cli.algos.value._q_learner import STILL
+from drl_cli.algos.value._q_learner import NOT_RANDOM
 from drl_cli.api import Context
 from drl_cli.errors import Refused
 from drl_cli.losses.distributional import project
@@ -230,9 +230,9 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
     with torch.no_grad():
         if module is iqn:
-            expected = algorithm.read(nets(algorithm), obs, STILL._replace(fraction=at[::10])).mean(-1)
+            expected = algorithm.read(nets(algorithm), obs, NOT_RANDOM._replace(fraction=at[::10])).mean(-1)
         else:
-            law = algorithm.distribution(algorithm.read(nets(algorithm), obs, STILL))
+            law = algorithm.distribution(algorithm.read(nets(algorithm), obs, NOT_RANDOM))
             if module is qr_dqn:
                 expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
             else:

@@ -1,1 +1,1 @@
-"""Algorithms for continuous actions with gradients by autograd: one file for each."""
+"""Off-policy actor-critic algorithms, most of them for continuous actions: one file for each algorithm."""

@@ -1,4 +1,4 @@
-"""What algorithms for continuous actions share: policies in numpy, exploration noise, the actor's distribution."""
+"""Policies in numpy, exploration noise and the actor's distribution, for algorithms with continuous actions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,7 +25,7 @@ Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseConfig(LearnerConfig):
-    """Options of exploration noise. Noise is in units of half the action range."""
+    """Options of exploration noise. Actions are in [-1, 1], so a noise of 1 is half of the action range."""
 
     noise: NonNegative
     noise_kind: Literal["gaussian", "ou"]
@@ -33,7 +33,10 @@ class NoiseConfig(LearnerConfig):
 
 
 class DeterministicPolicy(NetworkPolicy):
-    """An actor tanh(f(s)). It explores with Gaussian or Ornstein-Uhlenbeck noise, drawn for each environment."""
+    """The actor tanh(f(s)). It explores with Gaussian or Ornstein-Uhlenbeck noise.
+
+    `drift` `[E, A]` is the state of the Ornstein-Uhlenbeck noise of each environment.
+    """
 
     is_squashed = True
 
@@ -49,8 +52,8 @@ class DeterministicPolicy(NetworkPolicy):
     def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
         """Return noise `[rows, A]`.
 
-        Ornstein-Uhlenbeck noise is correlated in time: x <- x - theta x + sigma N(0, 1). The state x of an environment
-        is 0 where an episode begins (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930).
+        Ornstein-Uhlenbeck noise is correlated in time: x <- x - theta x + sigma N(0, 1). At the start of an episode,
+        the environment's x is 0 (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930).
         """
         config = self.config
         drawn = config.noise * self.rng.standard_normal((rows, self.action.size), np.float32)
@@ -86,7 +89,7 @@ class SquashedPolicy(NetworkPolicy):
 
 
 class BatchNormPolicy(SquashedPolicy):
-    """The tanh-Gaussian actor of algorithms whose critics have batch norm."""
+    """The tanh-Gaussian actor of algorithms whose critics have batch norm: CrossQ and XQC."""
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -102,18 +105,18 @@ class BatchNormPolicy(SquashedPolicy):
 
 
 def check_rows(name: str, context: Context) -> None:
-    """Raise Refused if several trainers share the rows of a batch."""
+    """Raise Refused if there are several trainers, each of which would see only a part of a batch."""
     if (num := context.group.size) > 1:
         raise Refused(f"trainer.num={num}: the batch statistics of {name} need all rows; say trainer.num=1")
 
 
 def squashed(out: Tensor) -> TanhGaussian:
-    """Return the distribution of actions from the actor's outputs `[B, 2 A]`."""
+    """Return the distribution of actions, given the actor's outputs `[B, 2 A]`: means and log standard deviations."""
     mean, log_std = out.chunk(2, -1)
     return TanhGaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))
 
 
 def check_support(atoms: int, v_min: float, v_max: float) -> None:
-    """Raise Refused unless the support has at least two values and v_min is below v_max."""
+    """Raise Refused if the support has fewer than two values or if v_min is not below v_max."""
     if atoms < 2 or v_min >= v_max:
         raise Refused(f"algo.atoms={atoms} has to be at least 2, and algo.v_min={v_min:g} below algo.v_max={v_max:g}")

@@ -1,4 +1,4 @@
-"""The base of SAC (Haarnoja et al. 2018, arXiv 1812.05905) and of its descendants, which have other critics."""
+"""The base of SAC (Haarnoja et al. 2018, arXiv 1812.05905) and of the variants of SAC with other critics."""
 
 import math
 from abc import abstractmethod
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftConfig(LearnerConfig):
-    """Options of SAC that its descendants share."""
+    """Options of SAC and of all its variants."""
 
     alpha_lr: Positive
     initial_alpha: Positive
@@ -32,24 +32,26 @@ class SoftConfig(LearnerConfig):
 class SoftAlgorithm(Learner):
     """Learns actor, critics and temperature. A subclass defines the critics, their loss and the value of an action.
 
-    The critics' loss trains the encoder. The actor gets the same features, and no gradient of its loss reaches them.
+    Only the critics' loss trains the encoder. The actor reads the same features, but its loss sends no gradient to the
+    encoder.
     """
 
     has_own_weights = False
     has_targets = True
+    """Whether the critics have target networks."""
     steps_at_once = False
-    """Whether all gradients are computed before any step. Several trainers then average them once for each update."""
+    """Whether one optimizer step changes critics and actor together. If False, the critics' step comes first."""
     actor_outputs = 2
-    """Number of the actor's outputs for each dimension of a box action."""
+    """Number of the actor's outputs for each discrete action or each dimension of a box action."""
     samples_actions = True
-    """Whether the losses draw actions. If not, only dropout needs random numbers."""
+    """Whether the losses sample actions. If False, only dropout needs random numbers."""
     betas: tuple[float, float] | None = None
-    """Adam's betas for actor and critics; None: those of the optimizer's options."""
+    """Adam's betas for actor and critics. None stands for the betas in the optimizer's options."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
-        # The order in which weights are drawn stays, so that a seed still gives the same run as in earlier versions.
+        # `has_own_weights` decides whether actor or critics draw first, so that a seed gives the same run as before.
         actor = self.mlp(self.actor_outputs * self.size) if self.has_own_weights else None
         self.critic: Any = self.make_critics()
         self.build(
@@ -69,35 +71,36 @@ class SoftAlgorithm(Learner):
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor", "log_alpha")
 
     def rates(self, config: Any) -> dict[str, float]:
-        """Return the learning rates of the parts whose rate is not `config.lr`."""
+        """Return the learning rates of all parts that do not learn with `config.lr`, by part."""
         return {"log_alpha": config.alpha_lr}
 
     @abstractmethod
     def make_critics(self) -> "MLP | Any":  # Any: another module of features and actions
-        """Return the critics."""
+        """Return new critics. They become the part `critic`."""
 
     @abstractmethod
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the critics, the metrics `critic_loss` and `q_mean`, and columns for the actor's loss.
+        """Return the loss of the critics, and a dict with metrics and columns.
 
-        The columns are `td_error` `[B]`, `features` `[B, F]` of `obs`, and what else the actor's loss reads.
+        The metrics are `critic_loss` and `q_mean`. The columns are `td_error` `[B]`, `features` `[B, F]` of `obs`, and
+        all other columns that the actor's loss reads.
         """
 
     @abstractmethod
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the value `[B]` that the actor maximises, by these critics."""
+        """Return the critics' value `[B]` of the actions `[B, A]`, which the actor maximises."""
 
     def draw(self, rows: int) -> Random:
-        """Return the random numbers that a loss of `rows` rows uses."""
+        """Return the random numbers of one loss function for `rows` rows."""
         action = self.context.randn(rows, self.size, self.noise)
         return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        """Return the random numbers of the critics' loss, and those of the actor's loss if this update trains it."""
+        """Return the random numbers of the critics' loss and of the actor's loss ({} if the actor is not trained)."""
         return self.draw(rows), self.draw(rows) if trains_actor else {}
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:
-        """Return actions in the next states, and alpha times their log-probabilities `[B]`."""
+        """Sample actions `[B, A]` in the next states; return them, and alpha times their log-probabilities `[B]`."""
         action, log_prob = squashed(nets.actor(features)).sample_log_prob(random["action"])
         return action, nets.log_alpha.detach().exp() * log_prob
 
@@ -113,12 +116,13 @@ class SoftAlgorithm(Learner):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        num, trains_actor = len(rows["reward"]), counts.opt_steps % self.config.actor_period == 0
-        # All draws come before the first step: a skipped update, compiled or not, has used the same random numbers.
-        random, actor_random = self.draws(num, trains_actor)
+        trains_actor = counts.opt_steps % self.config.actor_period == 0
+        # All random numbers are drawn before the first step, so that a skipped update draws as many as any other.
+        random, actor_random = self.draws(len(rows["reward"]), trains_actor)
         loss, found = self.critic_gradients(rows, random)
-        rows |= (columns := {name: value for name, value in found.items() if value.ndim})
-        metrics = {name: value for name, value in found.items() if not value.ndim}
+        columns = {name: value for name, value in found.items() if value.ndim > 0}
+        metrics = {name: value for name, value in found.items() if value.ndim == 0}
+        rows |= columns
         if trains_actor and self.steps_at_once:
             actor_loss, found = self.actor_gradients(rows, actor_random)
             self.optimizer.step(loss, actor_loss)

@@ -1,7 +1,7 @@
 """CrossQ (Bhatt et al. 2024, "CrossQ: Batch Normalization in Deep Reinforcement Learning", arXiv 1902.05605).
 
-CrossQ is SAC without target networks. The critics have batch renormalisation and evaluate (s, a) and (s', a') in one
-batch, so that both have the same statistics.
+CrossQ is SAC without target networks. The critics have batch renormalisation. They evaluate (s, a) and (s', a') in one
+batch, so that the same statistics normalise both.
 """
 
 from dataclasses import dataclass

@@ -45,10 +45,10 @@ class Algorithm(ddpg.Algorithm):
         super().setup(config, spec)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of both losses, and metrics.
+        """Return the sum of the losses of critic and actor, and a dict with metrics and `td_error` `[B]`.
 
-        The critic's loss is the cross-entropy (algorithm 1). The actor's loss is minus the mean return that the critic
-        expects of the actor's actions (eq. 4).
+        The critic's loss is the cross-entropy with the projected target (algorithm 1). The actor's loss is minus the
+        mean of the critic's distribution for the actor's actions (eq. 4). `td_error` is the KL divergence.
         """
         view, valid, support = self.see(nets, rows), rows.get("valid_weight"), self.support
         with torch.no_grad():

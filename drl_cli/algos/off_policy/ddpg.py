@@ -1,6 +1,6 @@
 """DDPG (Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971).
 
-DDPG is Q-learning for continuous actions: the actor learns the action with the largest value of one critic.
+DDPG is Q-learning for continuous actions. It has one critic, and the actor learns the action with the largest value.
 """
 
 from dataclasses import dataclass

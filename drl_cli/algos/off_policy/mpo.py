@@ -39,7 +39,10 @@ class Policy(SquashedPolicy):
 
 
 class Algorithm(Learner):
-    """Learns actor, critic and the three dual variables in a trainer."""
+    """Learns actor, critic and the three dual variables in a trainer.
+
+    The dual variables are the temperature and the weights of the trust regions of mean and standard deviation.
+    """
 
     has_own_weights = False
 
@@ -48,13 +51,17 @@ class Algorithm(Learner):
         actor, self.critic = self.mlp(2 * self.size), self.critics(1, self.size)
         lrs, targets = {"duals": config.dual_lr}, ("actor", "critic")
         self.build(("actor",), config.lr, lrs, targets, actor=actor, critic=self.critic, duals=3)
-        start = torch.tensor((1.0, 10.0, 100.0))  # temperature, and the weights of both trust regions
-        self.params["duals"].flat.copy_(start + (-(-start).expm1()).log())  # their softplus is `start`
+        start = torch.tensor((1.0, 10.0, 100.0))  # the temperature, and the weights of both trust regions
+        inverse_softplus = start + (-(-start).expm1()).log()
+        self.params["duals"].flat.copy_(inverse_softplus)
         self.noise = self.params.generator("noise", self.seed + 1)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the critic's loss at `obs` and the losses of actor and dual variables at `next_obs`."""
+        """Return the sum of all losses: the critic's at `obs`, those of actor and dual variables at `next_obs`.
+
+        The S actions sampled at `next_obs` serve both the critic's target and the actor's loss.
+        """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
         temperature, mean_weight, std_weight = torch.nn.functional.softplus(nets.duals).unbind()
         with torch.no_grad():
@@ -74,7 +81,8 @@ class Algorithm(Learner):
         likelihood = mean((next_q / temperature).logsumexp(0), valid) - math.log(config.samples)
         temperature_loss = temperature * (config.epsilon + likelihood)
 
-        # M-step: the weighted likelihood of the sampled actions, for the mean and for the deviation (2018b, eq. 11).
+        # M-step: the weighted likelihood of the sampled actions. One Gaussian has only the new mean, and the other has
+        # only the new standard deviation (2018b, eq. 11).
         new = squashed(nets.actor(view.next_obs)).inner
         by_mean, by_std = Gaussian(new.mean, old.log_std), Gaussian(old.mean, new.log_std)
         policy_loss = -mean((weights * (by_mean.log_prob(drawn) + by_std.log_prob(drawn))).sum(0), valid)

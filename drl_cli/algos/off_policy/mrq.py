@@ -1,9 +1,9 @@
 """MR.Q (Fujimoto et al. 2025, "Towards General-Purpose Model-Free Reinforcement Learning", arXiv 2501.16142).
 
-One set of options learns discrete and continuous actions, from vectors and images. Encoders of states and of
-state-action pairs learn to predict rewards, terminations and next embeddings with a linear model. Twin critics and an
-actor learn from the embeddings as in TD3, with multi-step targets, reward scaling and priorities without importance
-weights (LAP, Fujimoto et al. 2020, arXiv 2007.06049).
+The same options work for discrete and continuous actions, and for vectors and images. An encoder of states gives the
+embedding zs, and an encoder of state-action pairs gives zsa. They learn by predicting rewards, terminations and next
+embeddings from zsa with a linear model. Twin critics and an actor learn from the embeddings as in TD3, with multi-step
+targets, reward scaling and priorities without importance weights (LAP, Fujimoto et al. 2020, arXiv 2007.06049).
 """
 
 from dataclasses import dataclass, replace
@@ -32,17 +32,20 @@ from drl_cli.utils.ranges import Count, NonNegative, Positive
 
 ACTIONS = ("box", "discrete")
 TABLES = ("prioritized", "sequences")
-WEIGHTS = False  # the Huber loss with LAP's priorities is a loss with uniform sampling
+WEIGHTS = False  # with LAP's priorities, the Huber loss needs no importance weights
 
-LOWEST = 1.0
-"""The smallest priority: the Huber loss is quadratic below this error (LAP, eq. 7)."""
-ACTOR: Literal["relu"] = "relu"
-"""The activation of the actor. Other networks have `network.activation`."""
+MIN_PRIORITY = 1.0
+"""The smallest priority. It is the error below which the Huber loss is quadratic (LAP, eq. 7)."""
+ACTOR_ACTIVATION: Literal["relu"] = "relu"
+"""The activation of the actor. The other networks have `network.activation`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of MR.Q. Noise is in units of half the action range. Discrete actions get half of the noise."""
+    """Options of MR.Q. Box actions are in [-1, 1], so a noise of 1 is half of the action range.
+
+    Noise on the one-hot vectors of discrete actions is half as large.
+    """
 
     encoder_lr: Positive
     value_horizon: Count
@@ -93,7 +96,8 @@ class Policy(NetworkPolicy):
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         features, columns = self.encoder(obs, last)
         out = norm_numpy(mlp_numpy(self.trunk, features, self.network.activation))
-        return mlp_numpy(self.params, activate_numpy(out, self.network.activation), ACTOR), columns
+        zs = activate_numpy(out, self.network.activation)
+        return mlp_numpy(self.params, zs, ACTOR_ACTIVATION), columns
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, columns = self.forward(obs, last)
@@ -108,7 +112,7 @@ class Policy(NetworkPolicy):
     def exported_head(self) -> Head:
         return replace(
             super().exported_head(),
-            activation=ACTOR,
+            activation=ACTOR_ACTIVATION,
             trunk=self.trunk,
             trunk_activation=self.network.activation,
             norms_trunk=True,
@@ -136,17 +140,17 @@ class Algorithm(Learner):
             pair=PairEncoder(network, size),
             model=MLP(width, 1 + width + config.bins, replace(network, hidden=())),
             value=self.value,
-            actor=MLP(width, size, replace(network, activation=ACTOR)),
+            actor=MLP(width, size, replace(network, activation=ACTOR_ACTIVATION)),
         )
         symlog = torch.linspace(-10.0, 10.0, config.bins, device=self.context.device)
-        self.bins = symlog.sign() * symlog.abs().expm1()
+        self.bins = symlog.sign() * symlog.abs().expm1()  # rewards, at equal distances of sign(r) log(1 + |r|)
         self.noise = self.params.generator("noise", self.seed + 1)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of the encoders, the critics and the actor.
+        """Return the sum of the losses of encoders, critics and actor, and a dict with metrics and `td_error` `[B]`.
 
-        Columns are windows `[B, L, ...]`. Critics and actor see the embeddings without a gradient to the encoders.
+        The columns of `rows` are windows `[B, L, ...]`. The losses of critics and actor do not train the encoders.
         """
         view = self.see(nets, rows)
         zs = nets.state(view.learned)
@@ -154,7 +158,8 @@ class Algorithm(Learner):
             next_obs = self.see_target(nets, rows, view).next_obs
             next_zs = nets.target.state(next_obs).view(*rows["valid"].shape, -1)  # [B, L, Z]
         encoder_loss, zsa = self.encoder_loss(nets, rows, zs, next_zs)
-        (q, scale), zs = nets.value(zsa.detach(), random["masks"]), zs.detach()
+        zs, zsa = zs.detach(), zsa.detach()
+        q, scale = nets.value(zsa, random["masks"])
         with torch.no_grad():
             target = self.target(nets, rows, next_zs, random) / scale
         critic_loss = torch.nn.functional.smooth_l1_loss(q, target.expand_as(q))
@@ -167,30 +172,34 @@ class Algorithm(Learner):
         return encoder_loss + critic_loss + actor_loss, metrics
 
     def encoder_loss(self, nets: Nets, rows: Batch, zs: Tensor, next_zs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of predicted embeddings, rewards and terminations (eq. 14 to 18), and the first zsa `[B, Z]`.
+        """Return the encoders' loss (eq. 14 to 18), and the embedding zsa `[B, Z]` of the first state and action.
 
-        The model predicts each step's embedding from the predicted embedding of the step before.
+        The model unrolls over the L steps of a window: it predicts each next embedding from the predicted one before.
+        The loss compares predicted embeddings, rewards and terminations with `next_zs` `[B, L, Z]` and the columns.
         """
-        config, valid, pairs, outs = self.config, rows["valid"], [], []
+        config, valid = self.config, rows["valid"]
+        pairs, outputs = [], []
         for step in range(valid.shape[1]):
-            pairs.append(nets.pair(zs, rows["action"][:, step]))
-            outs.append(nets.model(pairs[-1]))
-            zs = outs[-1][:, 1 : 1 + self.width]
-        end, predicted, logits = torch.split(torch.stack(outs, 1), [1, self.width, config.bins], -1)
+            zsa = nets.pair(zs, rows["action"][:, step])
+            output = nets.model(zsa)  # [B, 1 + Z + bins]
+            zs = output[:, 1 : 1 + self.width]
+            pairs.append(zsa)
+            outputs.append(output)
+        end, predicted, logits = torch.split(torch.stack(outputs, 1), [1, self.width, config.bins], -1)
         loss = config.dynamics_weight * (predicted - next_zs).square().mean(-1)
         loss = loss + config.reward_weight * two_hot_loss(logits, rows["reward"], self.bins)
         loss = loss + config.termination_weight * (end.squeeze(-1) - rows["terminated"].float()).square()
         return torch.where(valid, loss, 0.0).sum(1).mean(), pairs[0]
 
     def target(self, nets: Nets, rows: Batch, next_zs: Tensor, random: Random) -> Tensor:
-        """Return the critics' targets `[B]` before the division by the reward scale (eq. 20)."""
+        """Return the critics' targets `[B]` in units of the reward (eq. 20); the caller divides by the reward scale."""
         config, valid = self.config, rows["valid"]
         reward = torch.where(valid, rows["reward"], 0.0)
         windows = n_step_windows(reward, rows["discount"], valid, config.value_horizon)
         total, discount, last = (column[:, 0] for column in windows)
-        each = torch.arange(len(last), device=last.device)
-        zs = next_zs[each, last]
-        mask = None if rows["mask_next"] is None else rows["mask_next"][each, last]
+        index = torch.arange(len(last), device=last.device)
+        zs = next_zs[index, last]
+        mask = None if rows["mask_next"] is None else rows["mask_next"][index, last]
         clip, factor = (config.noise_clip, 1.0) if self.is_box else (0.5 * config.noise_clip, 0.5)
         smoothing = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
         action = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + smoothing
@@ -200,19 +209,23 @@ class Algorithm(Learner):
         return target
 
     def relaxed(self, out: Tensor, mask: Tensor | None, random: Random, gumbel: str) -> Tensor:
-        """Return the actor's actions `[B, A]`: tanh, or a Gumbel-softmax sample for discrete actions."""
+        """Return differentiable actions `[B, A]` from the actor's outputs `[B, A]`.
+
+        Box actions are the tanh. Discrete actions are Gumbel-softmax samples with the noise `random[gumbel]`.
+        """
         if self.is_box:
             return out.tanh()
         return gumbel_softmax(permitted(out, mask), random[gumbel], self.config.gumbel_temperature)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of windows `[B, L, ...]`.
+        """Return the columns of windows `[B, L, ...]`. A batch of transitions has windows of one step.
 
-        For `see`, the column `batch` has the first observation of each window and all next observations.
+        The column `batch`, which `see` reads, has the first `obs` of each window `[B, ...]` and all `next_obs`
+        `[B L, ...]`.
         """
         names = ("obs", "action", "reward", "discount", "next_obs", "terminated")
         rows = {name: batch[name] for name in names}
-        if "valid" not in batch:  # a transition is a window of one step
+        if "valid" not in batch:
             rows = map_parts(lambda column: column.unsqueeze(1), rows)
         obs = map_parts(lambda column: column[:, 0], rows.pop("obs"))
         next_obs = rows.pop("next_obs")
@@ -237,12 +250,14 @@ class Algorithm(Learner):
         loss, found = self.gradients(rows, random)
         self.optimizer.step(loss)
         metrics = {**found, "reward_scale": self.value.scale[0].clone()}
-        priority = metrics.pop("td_error").clamp(min=LOWEST)
-        return Update(metrics, priority.unsqueeze(1).expand(batch["valid"].shape) if "valid" in batch else priority)
+        priority = metrics.pop("td_error").clamp(min=MIN_PRIORITY)
+        if "valid" in batch:
+            priority = priority.unsqueeze(1).expand(batch["valid"].shape)
+        return Update(metrics, priority)
 
 
 def state_hidden(network: NetworkConfig, spec: EnvSpec) -> tuple[int, ...]:
-    """Return the hidden layers of the state encoder: none after the convolutions of an image."""
+    """Return the widths of the state encoder's hidden layers; () after a torso, such as the CNN of an image."""
     return network.hidden if torso_name(network, spec) is None else ()
 
 

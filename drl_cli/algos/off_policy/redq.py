@@ -45,7 +45,7 @@ class Algorithm(SoftAlgorithm):
         return self.critics(1, self.size, ensemble=self.config.critics)
 
     def draw(self, rows: int) -> Random:
-        """Return noise for actions, a random order of the critics, `subset`, and dropout masks."""
+        """Return noise for actions, dropout masks, and `subset`, a random order of the critics `[N]`."""
         action = self.context.randn(rows, self.size, self.noise)
         order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
         return {"action": action, "subset": order, **self.critic_masks(self.critic, rows, self.noise)}
@@ -56,7 +56,10 @@ class Algorithm(SoftAlgorithm):
         return q if self.config.critics > 1 else q.unsqueeze(0)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of all critics (REDQ, algorithm 1; DroQ, algorithm 2)."""
+        """Return the squared Bellman error of all critics (REDQ, algorithm 1; DroQ, algorithm 2).
+
+        The target uses the first `config.subset` critics in the random order `random["subset"]`.
+        """
         view = self.see(nets, rows)
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)

@@ -39,9 +39,9 @@ class Algorithm(SoftAlgorithm):
         return self.critics(1, self.size, ensemble=2)
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        noise = self.context.randn(rows, 2 * self.size, self.noise).chunk(2, -1)
-        masks = [self.critic_masks(self.critic, rows, self.noise) for _ in noise]
-        return {"action": noise[1], **masks[1]}, {"action": noise[0], **masks[0]}
+        actor_noise, critic_noise = self.context.randn(rows, 2 * self.size, self.noise).chunk(2, -1)
+        actor_masks, critic_masks = (self.critic_masks(self.critic, rows, self.noise) for _ in range(2))
+        return {"action": critic_noise, **critic_masks}, {"action": actor_noise, **actor_masks}
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared soft Bellman error of both critics (eq. 5 and 6)."""

@@ -57,7 +57,10 @@ class Algorithm(SoftAlgorithm):
         return self.critic_masks(self.critic, rows, self.noise)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics, with the exact soft value of the next state (eq. 10)."""
+        """Return the squared Bellman error of both critics, with the exact soft value of the next state (eq. 10).
+
+        The extra column `least` `[B, A]` is the smaller value of the two critics for each action.
+        """
         view = self.see(nets, rows)
         with torch.no_grad():
             policy = Categorical(nets.actor(view.next_obs), rows["mask_next"])
@@ -71,7 +74,7 @@ class Algorithm(SoftAlgorithm):
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs, "least": values.amin(0)}
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the expected loss of the actor (eq. 12) and the loss of the temperature (eq. 11)."""
+        """Return the sum of the actor's loss, an exact expectation (eq. 12), and the temperature's loss (eq. 11)."""
         features, weight, alpha = rows["features"], rows.get("valid_weight"), nets.log_alpha.detach().exp()
         policy = Categorical(nets.actor(features), rows["mask_now"])
         cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least"])).sum(-1)
@@ -85,6 +88,8 @@ class Algorithm(SoftAlgorithm):
         raise NotImplementedError("the actor's loss is an expectation over all actions")
 
     def entropy_target(self, mask: Tensor | None) -> Tensor | float:
-        """Return the target entropy: one number or, with legal-action masks `[N, A]`, a number for each state."""
+        """Return the target entropy in nats: one number, or one per row `[N]` with legal-action masks `[N, A]`."""
         share: float = self.config.target_entropy
-        return share * (math.log(self.size) if mask is None else mask.sum(-1).clamp(min=1).log())
+        if mask is None:
+            return share * math.log(self.size)
+        return share * mask.sum(-1).clamp(min=1).log()

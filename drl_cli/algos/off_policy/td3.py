@@ -1,7 +1,7 @@
 """TD3 (Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv 1802.09477).
 
-TD3 has a deterministic actor and twin critics. Three changes of DDPG reduce the overestimation of values: the minimum
-of both target critics, noise on the target's action, and an actor that is updated less often than the critics.
+TD3 has a deterministic actor and twin critics. Three changes to DDPG reduce the overestimation of values. The target is
+the minimum of both target critics, its action gets noise, and the actor is updated less often than the critics.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,10 @@ class Algorithm(Learner):
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor")
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics (algorithm 1), |TD error|, and features for the actor."""
+        """Return the squared Bellman error of both critics (algorithm 1), and a dict with metrics and columns.
+
+        The columns are the priorities `td_error` `[B]`, and `features` `[B, F]` of `obs` for the actor's loss.
+        """
         config, view = self.config, self.see(nets, rows)
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
@@ -61,11 +64,14 @@ class Algorithm(Learner):
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return the value `[B]` of the next state, given the target's action `[B, A]` and its smaller Q `[B]`."""
+        """Return the value `[B]` of the next state, given the target's action `[B, A]` and its Q value `[B]`.
+
+        `next_q` is the smaller value of the two target critics. Subclasses may change this value.
+        """
         return next_q
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return minus the first critic's value of the actor's actions."""
+        """Return the actor's loss: minus the first critic's mean value of the actor's actions (algorithm 1)."""
         features = rows["features"]
         q = nets.frozen.critic(features, nets.actor(features).tanh(), random["masks"], first=1).squeeze(-1)
         loss = -mean(q, rows.get("valid_weight"))

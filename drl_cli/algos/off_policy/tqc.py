@@ -1,7 +1,7 @@
 """TQC: Truncated Quantile Critics (Kuznetsov et al. 2020, arXiv 2005.04269).
 
-TQC is SAC whose critics predict quantiles of the return. The target is a mixture of the quantiles of all critics
-without the largest quantiles, which controls the overestimation of values.
+TQC is SAC whose critics predict quantiles of the return. The target is the mixture of the quantiles of all critics. The
+largest quantiles are dropped from the mixture, which controls the overestimation of values.
 """
 
 from dataclasses import dataclass
@@ -54,8 +54,9 @@ class Algorithm(SoftAlgorithm):
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the quantile regression loss of all critics against the truncated mixture (eq. 8 to 11)."""
-        config, reward, discount = self.config, rows["reward"].unsqueeze(-1), rows["discount"].unsqueeze(-1)
-        kept, view = config.critics * (config.quantiles - config.dropped), self.see(nets, rows)
+        config, view = self.config, self.see(nets, rows)
+        reward, discount = rows["reward"].unsqueeze(-1), rows["discount"].unsqueeze(-1)
+        kept = config.critics * (config.quantiles - config.dropped)  # number of quantiles in the truncated mixture
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
@@ -63,12 +64,12 @@ class Algorithm(SoftAlgorithm):
             least = every.transpose(0, 1).flatten(1).sort(-1).values[:, :kept]  # [B, N (K - dropped)]
             target = reward + discount * (least - cost.unsqueeze(-1))
         quantiles = self.quantiles(nets.critic, view.learned, rows["action"], random["masks"])
-        weight, td_error = rows.get("weight"), (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
-        losses = [quantile_critic(one, target, self.fraction, 1.0, weight) for one in quantiles]
+        td_error = (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
+        losses = [quantile_critic(one, target, self.fraction, 1.0, rows.get("weight")) for one in quantiles]
         loss = torch.stack(losses).mean() / config.quantiles
         metrics = {"critic_loss": loss, "q_mean": mean(quantiles.mean(-1), rows.get("valid_weight"))}
         return loss, metrics | {"td_error": td_error, "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the mean of all quantiles of all critics, which are not truncated here (eq. 12)."""
+        """Return the mean `[B]` of all quantiles of all critics, without truncation (eq. 12)."""
         return self.quantiles(critic, features, action, random["masks"]).mean((0, 2))

@@ -41,7 +41,7 @@ class Policy(BatchNormPolicy):
 
 
 class UnitOptimizer(Optimizer):
-    """Scales the incoming weights of every unit of the critics to norm 1 after each step of the critics."""
+    """Scales the incoming weights of every unit of the critics to norm 1 after each step that changes the critics."""
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         super().step(*losses, parts=parts)
@@ -70,15 +70,20 @@ class Algorithm(SoftAlgorithm):
         return categorical.CategoricalCritics(self.network, inputs, 2, self.config.momentum, self.config.atoms)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross-entropy of both critics and the target, from forward passes of the joined batch."""
-        num, support, discount, view = len(rows["reward"]), self.support, rows["discount"], self.see(nets, rows)
+        """Return the cross-entropy of both critics with the target, summed over the critics.
+
+        Both forward passes evaluate the joined batch of (s, a) and (s', a'). The target has the distribution of the
+        critic with the smaller mean.
+        """
+        view, num = self.see(nets, rows), len(rows["reward"])
+        support, discount = self.support, rows["discount"]
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
-            action, seen = torch.cat([rows["action"], next_action]), self.see_target(nets, rows, view)
-            next_logits = nets.target.critic(torch.cat([seen.obs, seen.next_obs]), action, True)[:, num:]
-            next_probs = next_logits.softmax(-1)  # [2, B, K]
+            action, target_view = torch.cat([rows["action"], next_action]), self.see_target(nets, rows, view)
+            target_features = torch.cat([target_view.obs, target_view.next_obs])
+            next_probs = nets.target.critic(target_features, action, True)[:, num:].softmax(-1)  # [2, B, K]
             lower = (next_probs @ support).argmin(0)
-            next_probs = next_probs[lower, torch.arange(num, device=lower.device)]
+            next_probs = next_probs[lower, torch.arange(num, device=lower.device)]  # [B, K]
             target = project(next_probs, rows["reward"] - discount * cost, discount, support)
         logits = nets.critic(torch.cat([view.learned, view.next_obs]), action, True)[:, :num]
         loss = torch.stack([categorical_critic(one, target, rows.get("weight")) for one in logits]).sum()
@@ -87,6 +92,6 @@ class Algorithm(SoftAlgorithm):
         return loss, metrics | {"features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the smaller mean return of the two critics, `[B]`. Batch norm uses its running statistics."""
+        """Return the smaller of the two critics' mean returns, `[B]`. Batch norm uses its running statistics."""
         value: Tensor = (critic(features, action).softmax(-1) @ self.support).amin(0)
         return value

@@ -18,7 +18,7 @@ def log_std_size(action: ActionSpec) -> int:
 
 
 def check_squash(config: Any, spec: EnvSpec) -> None:
-    """Raise Refused if actions without bounds should be squashed."""
+    """Raise Refused if `squash` is True but the actions have no bounds."""
     if config.squash and (spec.action.kind != "box" or spec.action.is_free):
         raise Refused(f"algo.squash=true needs actions with bounds; {spec.id} has {spec.action.text}; say false")
 
@@ -37,7 +37,8 @@ def distribution(action: ActionSpec, squash: bool, out: Any, log_std: Any, mask:
 class Policy(NetworkPolicy):
     """The actor: a Gaussian for box actions, a softmax for each discrete choice.
 
-    The environment clips box actions to [-1, 1]. With `squash`, a box action is the tanh of the Gaussian's sample.
+    Without `squash`, the environment clips box actions to [-1, 1]. With `squash`, a box action is the tanh of a sample
+    of the Gaussian.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -61,7 +62,7 @@ class Policy(NetworkPolicy):
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
         chosen = distribution(self.action, self.is_squashed, out, self.log_std, action_mask(obs))
-        if self.is_squashed:  # the log-probability of the action, which may be rounded to 1, as the trainer computes it
+        if self.is_squashed:  # from the action as in the trainer, because tanh may have rounded the action to 1
             action = chosen.sample(self.rng)
             return {"action": action, "log_prob": chosen.log_prob(action), **memory}
         action, log_prob = chosen.sample_log_prob(self.rng)
@@ -71,7 +72,8 @@ class Policy(NetworkPolicy):
         columns = super().random(obs, last)
         action, size = columns["action"], self.action.size
         if self.action.kind == "box":
-            return {**columns, "log_prob": np.full(len(action), -size * np.log(2.0), np.float32)}
+            log_prob = np.full(len(action), -size * np.log(2.0), np.float32)  # the density on [-1, 1] is 1/2
+            return {**columns, "log_prob": log_prob}
         equal = np.zeros((len(action), size), np.float32)
         chosen = distribution(self.action, self.is_squashed, equal, self.log_std, action_mask(obs))
         return {**columns, "log_prob": chosen.log_prob(action)}

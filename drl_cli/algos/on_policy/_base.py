@@ -1,4 +1,4 @@
-"""OnPolicy: the base of algorithms that learn from rollouts, in several epochs of minibatches."""
+"""OnPolicy: the base class of algorithms that learn from rollouts, in several epochs of minibatches."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Metrics = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(LearnerConfig):
-    """Options that every algorithm on rollouts has."""
+    """Options of all algorithms that learn from rollouts."""
 
     n_step: Literal[1]
     epochs: Count
@@ -32,49 +32,49 @@ class OnPolicyConfig(LearnerConfig):
 class OnPolicy(Learner):
     """Makes the epochs and minibatches of an update. A subclass defines `prepare` and `loss`.
 
-    The loss gets the columns of a minibatch: `action`, `log_prob`, perhaps `action_mask`, those that `prepare` and
-    `before_epoch` add, and perhaps `weight`, which scales each row's loss.
+    `loss` gets the columns of a minibatch: `action`, `log_prob`, and the columns that `prepare` and `before_epoch` add.
+    Discrete actions with a legal-action mask also have `action_mask`. If there is a column `weight`, it scales the loss
+    of each row.
     """
 
     is_one_step = False
     config: Any  # a Config derived from OnPolicyConfig
     fixed: tuple[str, ...] = ()
-    """Parts that no minibatch changes."""
+    """Parts that the gradient steps of minibatches do not change."""
     dropout_part = "critic"
     """The part whose hidden layers have dropout."""
-
     shuffle_stream = 1
-    """Added to the run's seed for the order of the rows."""
+    """The generator that shuffles the rows has the run's seed plus this number."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         super().__init__(config, network, spec, seed, context)
         self.shuffle = self.params.generator("shuffle", seed + self.shuffle_stream, on_cpu=True)
         if network.dropout:
-            self.drops = self.params.generator("dropout", seed + 2)
+            self.dropout_generator = self.params.generator("dropout", seed + 2)
         learned = [name for name in self.params.slices if name not in self.fixed]
         self.gradients = Gradients(self.params, self.loss, self.context, *learned)
         self.step_of = self.context.chained(self.step, self)
 
     @abstractmethod
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add the columns to `rollout.rows` that all epochs need, such as value targets; return metrics."""
+        """Add columns that all epochs need, such as value targets, to `rollout.rows`; return metrics."""
 
     @abstractmethod
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
         """Return the loss of a minibatch, and metrics; `masks` are the dropout masks of `dropout_part`."""
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Add the columns to `rollout.rows` that differ between epochs, such as random numbers."""
+        """Add columns that differ between epochs, such as random numbers, to `rollout.rows`."""
         if self.network.dropout:
             size: int = self.params.modules[self.dropout_part].dropout_size  # type: ignore[assignment]
-            rollout.rows["dropout"] = self.context.rand(rollout.num, size, self.drops)
+            rollout.rows["dropout"] = self.context.rand(rollout.num, size, self.dropout_generator)
 
     def is_enough(self, epoch: Sequence[Metrics]) -> bool:
-        """Return whether to make no further epoch with this rollout, given the metrics of the epoch's steps."""
+        """Return whether to stop after this epoch, given the metrics of its gradient steps."""
         return False
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Do something after the last epoch, given the metrics of its steps; return metrics."""
+        """Finish the update after its last epoch, given the metrics of that epoch's steps; return more metrics."""
         return {}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
@@ -82,16 +82,19 @@ class OnPolicy(Learner):
         rollout = EncodedRollouts(batch, self.encoder, group, config.seq_len)
         metrics = self.prepare(batch, rollout)
         size = config.minibatch_size or rollout.num * group.size
-        done: list[Metrics] = []
-        last: list[Metrics] = []  # the steps of the last epoch that was not skipped as a whole
+        done: list[Metrics] = []  # the metrics of all steps that were not skipped
+        last: list[Metrics] = []  # the metrics of the last epoch in which at least one step was not skipped
         skipped = 0
         for _ in range(config.epochs):
             self.before_epoch(rollout)
-            made = [self.step_of(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
-            epoch = [step for step in made if step]
-            done, last, skipped = done + epoch, epoch or last, skipped + len(made) - len(epoch)
-            if epoch and self.is_enough(epoch):
-                break
+            results = [self.step_of(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
+            epoch = [result for result in results if result]
+            done += epoch
+            skipped += len(results) - len(epoch)
+            if epoch:
+                last = epoch
+                if self.is_enough(epoch):
+                    break
         if not done:
             return Update({}, steps=0, skipped=skipped)
         metrics = {name: mean_of(done, name) for name in done[0]} | metrics | self.after_epochs(batch, last)
@@ -108,20 +111,20 @@ class OnPolicy(Learner):
         return dict(metrics)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of a minibatch for `loss`. For the observations, `loss` calls the method `features`."""
+        """Return the columns of a minibatch for `loss`, which calls the method `features` for the observations."""
         if not self.encoder.is_trainable:
-            return dict(batch)  # `obs` has features
+            return dict(batch)  # the column `obs` already has the features, see EncodedRollouts
         rows = steps(batch, self.context)
         del rows["obs"], rows["next_obs"]
         return {**rows, "batch": batch}
 
     def features(self, nets: Nets, rows: Batch) -> Tensor:
-        """Return the features `[M, F]` of a minibatch's observations, through which a loss trains the encoder."""
+        """Return the features `[M, F]` of a minibatch's observations. The gradient of a loss reaches the encoder."""
         features: Tensor = self.see(nets, rows).learned if self.encoder.is_trainable else rows["obs"]
         return features
 
     def masks_of(self, rows: Batch) -> Sequence[Tensor]:
-        """Return the dropout masks of `dropout_part` for these rows; an empty tuple without dropout."""
+        """Return the dropout masks of the part `dropout_part` for these rows; return () without dropout."""
         if not self.network.dropout:
             return ()
         masks: Sequence[Tensor] = self.params.modules[self.dropout_part].masks(rows["dropout"], self.network.dropout)  # type: ignore[operator]

@@ -1,13 +1,13 @@
 """IMPALA (Espeholt et al. 2018, arXiv 1802.01561), and APPO (IMPACT, Luo et al. 2019, arXiv 1912.00167).
 
-The rollouts are of older policies, because workers act while the trainer learns. V-trace corrects the advantages and
-the critic's targets for the difference between the policy that acted and the trainer's policy.
+Workers act while the trainer learns, so older policies made the rollouts. V-trace corrects the advantages and the
+critic's targets for the difference between the policy that acted and the trainer's policy.
 
-Everything else is PPO's code. The ratio of PPO's clipped surrogate is relative to the trainer's policy at the start of
-the update, not to the policy that acted. With one epoch and the whole rollout as one minibatch (`algo=impala`), the
-ratio is 1, and the surrogate's gradient is the policy gradient, advantage * grad log pi(a|s). With several epochs
-(`algo=appo`), the surrogate is clipped. With `target_period` above 1, an older policy of the trainer, IMPACT's target
-policy, takes the place of the policy at the start of the update.
+All other code is PPO's. In PPO's clipped surrogate, the denominator of the ratio is a reference policy: the trainer's
+policy at the start of the update, not the policy that acted. With one epoch and the whole rollout as one minibatch
+(`algo=impala`), the ratio is 1, and the surrogate's gradient is the policy gradient, advantage * grad log pi(a|s). With
+several epochs (`algo=appo`), the surrogate is clipped. With `target_period` above 1, the reference policy is IMPACT's
+target policy, which is copied from the trainer's policy every `target_period` updates.
 """
 
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ class Policy(ppo.Policy):
     @classmethod
     def check(cls, config: Config, network: NetworkConfig, spec: EnvSpec) -> None:
         super().check(config, network, spec)
-        period, is_encoded = config.target_period, network.memory != "none" or torso_name(network, spec) is not None
-        if period > 1 and is_encoded:
-            raise Refused(f"algo.target_period={period} needs a network without torso and memory; say 1")
+        has_encoder = network.memory != "none" or torso_name(network, spec) is not None
+        if config.target_period > 1 and has_encoder:
+            raise Refused(f"algo.target_period={config.target_period} needs a network without torso and memory; say 1")
 
 
 class Algorithm(ppo.Algorithm):
@@ -68,7 +68,7 @@ class Algorithm(ppo.Algorithm):
     def advantages(
         self, batch: Batch, rollout: EncodedRollouts, features: Tensor, value: Tensor, next_value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return V-trace's advantages and targets; make the trainer's policy the reference of the surrogate's ratio."""
+        """Return V-trace's advantages and targets, and write the reference policy's `log_prob` into `rollout.rows`."""
         targets = self.params.targets
         out = targets["actor"](features) if targets else self.actor(features)
         log_std = targets["log_std"].flat if targets else self.log_std

@@ -60,12 +60,10 @@ class Algorithm(ActorCritic):
         return {"kl_weight": 1} if config.kl_coef else {}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        config = self.config
+        config, clock = self.config, self.context.clock
         if config.entropy_end is not None:
-            now = linear(
-                self.context.clock.of(counts), config.entropy_coef, config.entropy_end, self.context.clock.total
-            )
-            self.entropy_coef.fill_(now)  # in place, because a compiled step reads it
+            coef = linear(clock.of(counts), config.entropy_coef, config.entropy_end, clock.total)
+            self.entropy_coef.fill_(coef)  # in place, because a compiled step reads this tensor
         return super().update(batch, counts)
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
@@ -96,9 +94,10 @@ class Algorithm(ActorCritic):
         return loss, metrics
 
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:
-        """Return half the squared error; with `value_clip`, the larger one of this and of the clipped value's.
+        """Return half the squared error `[M]` of the values V(obs) `[M]`.
 
-        The clipped value is at most `value_clip` from the old value (Engstrom et al. 2020, arXiv 2005.12729, sec. 3).
+        With `value_clip`, return the larger of the errors of the value and of the clipped value, which differs from the
+        old value by at most `value_clip` (Engstrom et al. 2020, arXiv 2005.12729, section 3).
         """
         error, clip = super().value_error(value, rows), self.config.value_clip
         if clip is None:
@@ -107,16 +106,20 @@ class Algorithm(ActorCritic):
         return torch.maximum(error, super().value_error(clipped, rows))
 
     def is_enough(self, epoch: Sequence[Metrics]) -> bool:
+        """Return whether the mean KL divergence of the epoch is above `target_kl`."""
         if self.config.target_kl is None:
             return False
-        self.context.group.mean_(kl := mean_of(epoch, "approx_kl"))
+        kl = mean_of(epoch, "approx_kl")
+        self.context.group.mean_(kl)
         return bool(kl > self.config.target_kl)
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Adapt the weight of the KL penalty (Schulman et al. 2017, section 4)."""
+        """Double or halve the weight of the KL penalty if the KL divergence is far from `kl_target` (section 4)."""
         if self.config.kl_coef:
-            self.context.group.mean_(kl := mean_of(epoch, "kl"))
+            kl = mean_of(epoch, "kl")
+            self.context.group.mean_(kl)
             is_large, is_small = kl > 1.5 * self.config.kl_target, kl < self.config.kl_target / 1.5
+            factor = torch.where(is_large, 2.0, torch.where(is_small, 0.5, 1.0))
             weight = self.params["kl_weight"].flat
-            weight.copy_((weight * torch.where(is_large, 2.0, torch.where(is_small, 0.5, 1.0))).clamp(1e-4, 1e4))
+            weight.copy_((weight * factor).clamp(1e-4, 1e4))
         return super().after_epochs(batch, epoch)

@@ -1,7 +1,7 @@
 """PQN (Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", arXiv 2407.04811): Q(lambda) on rollouts.
 
-PQN has neither replay nor a target network: layer norm stabilises the Q network. Each batch is a rollout of
-epsilon-greedy actions. An update computes Q(lambda) targets once, and makes several epochs of minibatches.
+PQN has neither replay nor a target network. Layer norm stabilises the Q network. Each batch is a rollout of
+epsilon-greedy actions. An update computes the Q(lambda) targets once, and then makes several epochs of minibatches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class Algorithm(OnPolicy):
         self.build(("q",), config.lr, q=self.q)
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add the column `target`: the Q(lambda) targets with V(next_obs) = max_a Q(next_obs, a)."""
+        """Add the column `target` `[N]`: the Q(lambda) targets with V(next_obs) = max_a Q(next_obs, a)."""
         next_q = permitted(self.q(rollout.features()[1]), action_mask(unjoined(batch)["next_obs"]))
         steps = (batch["reward"], batch["discount"], next_q.amax(-1), batch["cut"])
         rollout.rows["target"] = lambda_returns(*steps, self.config.q_lambda)

@@ -1,8 +1,8 @@
 """REPPO (Voelcker et al. 2025, "Relative Entropy Pathwise Policy Optimization", arXiv 2507.11019).
 
 REPPO learns Q(s, a) from rollouts, without replay, and improves the policy with the gradient of Q with respect to the
-action, as SAC does. The KL divergence from the policy before the update is bounded. The weight of the entropy and the
-weight of the KL divergence are dual variables.
+action, as SAC does. A bound limits the KL divergence from the policy before the update. The weight of the entropy
+(alpha) and the weight of the KL divergence (beta) are learned dual variables.
 """
 
 import math
@@ -64,7 +64,7 @@ class Algorithm(OnPolicy):
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         self.actor = self.mlp(2 * self.size, last=0.01)
         self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
-        part = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips each part's gradient apart
+        part = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # the gradient of each part is clipped alone
         duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
         self.build(("actor",), part, duals, actor=self.actor, critic=self.critic, log_alpha=1, log_beta=1)
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
@@ -76,10 +76,11 @@ class Algorithm(OnPolicy):
         return self.context.randn(rollout.num, self.size, self.noise)
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add the columns `old`, `next_embedding`, `target` and `terminated`.
+        """Add the columns `old`, `next_embedding`, `target` and `terminated` to `rollout.rows`.
 
-        `old` `[N, 2 A]` are the actor's outputs, the centre of the trust region. `target` `[N]` is a soft
-        lambda-return, G = r + d ((1 - lambda) Q(s', a') + lambda G') - d alpha log pi(a'|s'), with a' from pi(s').
+        `old` `[N, 2 A]` has the actor's outputs before the update. `next_embedding` `[N, Z]` is what the critic learns
+        to predict. `target` `[N]` is the soft lambda-return, with a' drawn from pi(s') and the discount d:
+        G = r + d ((1 - lambda) Q(s', a') + lambda G') - d alpha log pi(a'|s').
         """
         obs, next_obs = rollout.features()
         action, log_prob = squashed(self.actor(next_obs)).sample_log_prob(self.draw(rollout))
@@ -96,12 +97,16 @@ class Algorithm(OnPolicy):
         rollout.rows["noise"] = self.draw(rollout)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the mean return `[B]` of logits `[B, K]`."""
+        """Return the mean return `[B]` of the distribution softmax(logits), `[B, K]`."""
         value: Tensor = logits.softmax(-1) @ self.support
         return value
 
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the sum of the losses of critic, actor and dual variables."""
+        """Return the sum of the losses of critic, actor and dual variables.
+
+        The actor maximises the soft Q value in rows whose KL divergence is below `kl_bound`. In all other rows, it
+        reduces the KL divergence.
+        """
         config, weight, obs = self.config, rows.get("weight"), self.features(nets, rows)
         logits, _, predicted = nets.critic(obs, rows["action"], masks)
         probs = hl_gauss(rows["target"], self.support)

@@ -57,34 +57,36 @@ class Algorithm(ActorCritic):
         return {"temperature": 1, "alpha": 2 if self.action.kind == "box" else 1}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
-        """Make the trainer's policy the centre of the trust region."""
+        """Store the present policy, which is the centre of the trust region."""
         self.keep_policy(rollout, features)
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Write the rows' weights into the column `psi` (E-step, eq. 3), and the slope of the temperature's loss.
+        """Add the column `psi` `[N]`, the weights of the rows (E-step, eq. 3), and set `slope`.
 
-        The better half of the rows of all trainers have weights, whose mean over all rows is 1.
+        Only the half of the rows with the larger advantages, among the rows of all trainers, has a weight above 0. The
+        mean weight of all rows is 1. `slope` is the gradient of the temperature's loss.
         """
         super().before_epoch(rollout)
         advantage = rollout.rows["advantage"]
-        of_all = self.context.group.gather(advantage)
-        best = of_all.topk(max(1, len(of_all) // 2)).values
+        all_advantages = self.context.group.gather(advantage)
+        best = all_advantages.topk(max(1, len(all_advantages) // 2)).values
         temperature = softplus(self.params["temperature"].flat)
-        psi = (advantage / temperature - (best / temperature).logsumexp(0)).exp() * len(of_all)
+        psi = (advantage / temperature - (best / temperature).logsumexp(0)).exp() * len(all_advantages)
         rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)
         self.temperature_gradients(best)
-        self.slope.copy_(self.params["temperature"].grad)  # in place, because a compiled step reads it
+        self.slope.copy_(self.params["temperature"].grad)  # in place, because a compiled step reads this tensor
 
     def temperature_loss(self, nets: Nets, best: Tensor, noise: None) -> tuple[Tensor, Metrics]:
-        """Return the loss of the temperature, given the better half of the advantages (eq. 4)."""
+        """Return the loss of the temperature, given the larger half of the advantages (eq. 4)."""
         temperature = softplus(nets.temperature).sum()
         log_mean = (best / temperature).logsumexp(0) - math.log(len(best))
         return temperature * (self.config.epsilon_temperature + log_mean), {}
 
     def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
-        """Return the weighted likelihood of the actions and the losses of the trust regions (M-step, eq. 2 and 5).
+        """Return the sum of three losses, and metrics (M-step, eq. 2 and 5).
 
-        The loss of the temperature has the same slope in all minibatches of an epoch.
+        The losses are the weighted negative log-likelihood of the actions, the loss of the trust regions, and a linear
+        loss that gives the temperature the gradient `slope` in every minibatch of an epoch.
         """
         weight = rows.get("weight")
         policy_loss = -mean(rows["psi"] * policy.log_prob(rows["action"]), weight)

@@ -1,1 +1,1 @@
-"""DQN and its descendants: they learn action values and act by the best of them."""
+"""DQN and its descendants: they learn the value of each action and choose the action with the largest value."""

@@ -24,7 +24,8 @@ class Config(dqn.Config):
 
 
 class Algorithm(dqn.Algorithm):
-    """DQN whose networks return K numbers for each action, `[N, A, K]`."""
+    """DQN whose networks return K numbers for each action: probabilities or quantiles of the return."""
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
+        """Return the network's outputs `[N, A, K]` for features `[N, F]`."""
         return super().read(nets, x, random).view(len(x), self.num_actions, -1)

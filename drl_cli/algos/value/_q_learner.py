@@ -1,4 +1,4 @@
-"""QLearner: the networks, the noise and the update of DQN and of the algorithms that derive from DQN."""
+"""QLearner: the networks, the random numbers and the update of DQN and of the algorithms that derive from DQN."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from drl_cli.utils.lazy import Tensor, torch
 class Random(NamedTuple):
     """The random numbers of one network in one update."""
 
-    noise: Mapping[str, Tensor] = {}  # by part, the noise of its weights `[size]`
+    noise: Mapping[str, Tensor] = {}  # part -> noise `[size]` of the part's weights (noisy networks)
     masks: Sequence[Tensor] = ()  # dropout masks of the part `online`
-    fraction: Tensor | None = None  # of IQN: the fractions `[N, K]` or `[K]` of the quantiles to read
+    fraction: Tensor | None = None  # IQN: the fractions `[N, K]` or `[K]` whose quantiles the network returns
 
 
-STILL = Random()
+NOT_RANDOM = Random()
 """No noise and no dropout."""
 
 
 class Draws(NamedTuple):
-    """The random numbers of one update, by network.
+    """The random numbers of the three forward passes of one update.
 
-    `chooser` is for the online network where it chooses the next actions (double DQN).
+    `online` is for the online network at `obs`, `target` for the target network at `next_obs`, and `chooser` for the
+    online network at `next_obs`, where double DQN chooses the next action.
     """
 
     online: Random
@@ -42,14 +43,14 @@ class Draws(NamedTuple):
 class QLearner(Learner):
     """Learns a Q network with the loss of a subclass.
 
-    `shapes` has the shapes of the network's parts, by name. A noisy part has its sigmas in another part of Params, and
-    `sigmas` has the name of that part.
+    `shapes` maps the names of the network's parts to their shapes. The sigmas of a noisy part are a separate part of
+    Params; `sigmas` maps the name of a noisy part to the name of the part with its sigmas.
     """
 
     sigma_name = "sigma"
-    """The name of the part with the sigmas of the part `{}`."""
-    times = 1
-    """Number of inputs of the part `online` for each row of a batch; in IQN, one input for each quantile."""
+    """Template of the name of the part with sigmas; `{}` stands for the name of the noisy part."""
+    inputs_per_row = 1
+    """Number of inputs of the part `online` for each row of a batch. IQN has one input for each quantile."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         from drl_cli.networks import q_module  # imports torch
@@ -67,7 +68,7 @@ class QLearner(Learner):
         if config.noisy:
             self.noise = self.params.generator("noise", self.seed + 1)
         if self.network.dropout:
-            self.drops = self.params.generator("dropout", self.seed + 2)
+            self.dropout_generator = self.params.generator("dropout", self.seed + 2)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def network_shapes(self, spec: EnvSpec) -> Mapping[str, QShape]:
@@ -76,21 +77,21 @@ class QLearner(Learner):
 
     @abstractmethod
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, the metrics `q_loss` and `q_mean`, and the column `td_error` `[N]`, which are priorities."""
+        """Return the loss, and a dict with the metrics `q_loss` and `q_mean` and the priorities `td_error` `[N]`."""
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
         """Return a network's outputs for features `[N, F]`: `[N, A]`, or with K numbers for each action `[N, A, K]`."""
         return self.part(nets, "online", x, random)
 
     def distribution(self, out: Tensor) -> Tensor:
-        """Convert a network's outputs to a distribution of the return; DQN returns the outputs unchanged."""
+        """Convert a network's outputs to a distribution of the return. DQN returns the outputs unchanged."""
         return out
 
     def expected(self, distribution: Tensor) -> Tensor:
-        """Return the mean of a distribution of the return; DQN returns its argument unchanged."""
+        """Return the mean of a distribution of the return. DQN returns the argument unchanged."""
         return distribution
 
-    def means(self, nets: Nets, x: Tensor, random: Random = STILL) -> Tensor:
+    def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
         """Return the mean return of each action, `[N, A]`, for features `[N, F]`."""
         return self.expected(self.distribution(self.read(nets, x, random)))
 
@@ -100,8 +101,9 @@ class QLearner(Learner):
         return values.gather(1, index).squeeze(1)
 
     def part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
-        """Return the outputs of a part of a Q network for inputs `x`."""
-        noise, masks = random.noise.get(name), random.masks if name == "online" else ()
+        """Return the outputs of the part `name` of a Q network for inputs `x` `[N, inputs]`."""
+        noise = random.noise.get(name)
+        masks = random.masks if name == "online" else ()
         sigma = None if noise is None else getattr(nets, self.sigmas[name])
         out: Tensor = getattr(nets, name)(x, masks, sigma, noise)
         return out
@@ -110,15 +112,17 @@ class QLearner(Learner):
         """Return the random numbers of one update of `rows` rows."""
         masks: Sequence[Tensor] = ()
         if self.network.dropout:
-            masks = self.masks(self.online, self.times * rows, self.drops)
-        noise: list[dict[str, Tensor]] = [{}, {}, {}]
+            masks = self.masks(self.online, self.inputs_per_row * rows, self.dropout_generator)
+        passes: list[dict[str, Tensor]] = [{}, {}, {}]  # one dict for each forward pass: part -> noise
         if self.sigmas:
             sizes = [self.shapes[name].noise_size for name in self.sigmas]
-            normals = torch.randn((3, sum(sizes)), generator=self.noise, device=self.context.device)  # for all trainers
-            for name, own in zip(self.sigmas, torch.split(normals, sizes, 1), strict=True):
-                for of_network, one in zip(noise, self.networks[name].draw_noise(own).unbind(), strict=True):
-                    of_network[name] = one
-        online, target, chooser = noise
+            # All trainers draw the same normals, because the noise belongs to the weights and not to a row.
+            normals = torch.randn((3, sum(sizes)), generator=self.noise, device=self.context.device)
+            for name, part_normals in zip(self.sigmas, torch.split(normals, sizes, 1), strict=True):
+                part_noise = self.networks[name].draw_noise(part_normals)  # [3, size]
+                for i, noise in enumerate(passes):
+                    noise[name] = part_noise[i]
+        online, target, chooser = passes
         return Draws(Random(online, masks), Random(target), Random(chooser))
 
     def update(self, batch: Batch, counts: Counts) -> Update:
@@ -142,5 +146,5 @@ class QLearner(Learner):
 
 
 def like(x: Tensor, values: Tensor) -> Tensor:
-    """Return `x` with further dimensions of size 1 at its end, as many as `values` has."""
+    """Append dimensions of size 1 to the shape of `x`, until `x` has as many dimensions as `values`."""
     return x.view(*x.shape, *[1] * (values.ndim - x.ndim))

@@ -16,10 +16,11 @@ from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 
 
 class QPolicy(NetworkPolicy):
-    """Chooses actions by their values, with up to three kinds of exploration.
+    """Chooses the action with the largest value, with up to three kinds of exploration.
 
-    With probability epsilon, an action is random. Other actions are sampled from softmax(values / temperature) if the
-    temperature is not 0. Noisy layers get new noise in every call.
+    - With probability epsilon, the action is uniformly random.
+    - If the temperature is not 0, the other actions are sampled from softmax(values / temperature).
+    - Noisy layers get new noise in every call of `act`.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -43,11 +44,11 @@ class QPolicy(NetworkPolicy):
         self.temperature = temperature[:, None] if isinstance(temperature, np.ndarray) else temperature
 
     def expected(self, out: Array) -> Array:
-        """Return the values of the actions `[E, A]`, given the network's outputs."""
+        """Return the value of each action, `[E, A]`, given the network's outputs `[E, outputs]`."""
         return out
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        if self.config.noisy:  # draw new noise in every call
+        if self.config.noisy:
             features, memory = self.encoder(obs, last)
             values = self.expected(self.q(features, self.rng))
         else:
@@ -60,10 +61,13 @@ class QPolicy(NetworkPolicy):
         return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
     def priorities(self, rows: Columns) -> Array:
-        next_obs = tree(rows, "next_obs")
-        next_value = permitted(self.forward(next_obs, None)[0], action_mask(next_obs)).max(-1)
-        q = np.take_along_axis(self.forward(tree(rows, "obs"), None)[0], rows["action"][:, None], 1)[:, 0]
-        error: Array = np.abs(backed_up(rows["reward"], rows["discount"], next_value, self.config.rescale) - q)
+        obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
+        values, _ = self.forward(obs, None)
+        q = np.take_along_axis(values, rows["action"][:, None], 1)[:, 0]
+        next_values, _ = self.forward(next_obs, None)
+        next_value = permitted(next_values, action_mask(next_obs)).max(-1)
+        target = backed_up(rows["reward"], rows["discount"], next_value, self.config.rescale)
+        error: Array = np.abs(target - q)
         return error
 
 

@@ -43,7 +43,7 @@ class Config(_distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Chooses the action whose distribution has the largest mean."""
+    """Chooses the action whose distribution of the return has the largest mean."""
 
     config: Config
 
@@ -57,15 +57,17 @@ class Policy(dqn.Policy):
         return probs
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the mean return of each action, `[E, A]`, and the column `state` if the encoder has a memory."""
+        """Return the value of each action, `[E, A]`, and the column `state` if the encoder has a memory."""
         logits, memory = super().forward(obs, last)
         return self.expected(logits), memory
 
     def expected(self, out: Array) -> Array:
+        """Return the value of each action, `[E, A]`: the mean return, with probabilities that `risk` may change."""
         config, probs = self.config, self.distribution(out)
         if config.risk != "mean":
-            counts = risky_share(probs.cumsum(-1).clip(max=1.0), config.risk, config.risk_level)
-            probs = np.diff(counts, axis=-1, prepend=np.float32(0.0))
+            cumulative = probs.cumsum(-1).clip(max=1.0)
+            risky = risky_share(cumulative, config.risk, config.risk_level)
+            probs = np.diff(risky, axis=-1, prepend=np.float32(0.0))
         mean: Array = probs @ self.support
         return mean
 
@@ -74,10 +76,12 @@ class Policy(dqn.Policy):
         return replace(super().exported_head(), layers=self.params, support=self.support, risk=risk)
 
     def priorities(self, rows: Columns) -> Array:
-        every = np.arange(len(rows["action"]))
-        next_obs = tree(rows, "next_obs")
-        next_probs = self.distribution(super().forward(next_obs, None)[0])[every, self.greedy(next_obs)]
-        probs = self.distribution(super().forward(tree(rows, "obs"), None)[0])[every, rows["action"]]
+        index = np.arange(len(rows["action"]))
+        obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
+        logits, _ = super().forward(obs, None)
+        probs = self.distribution(logits)[index, rows["action"]]
+        next_logits, _ = super().forward(next_obs, None)
+        next_probs = self.distribution(next_logits)[index, self.greedy(next_obs)]
         target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support, self.config.rescale)
         tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
         divergence: Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
@@ -85,7 +89,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(_distributional.Algorithm):
-    """Learns the distributions of C51 in a trainer."""
+    """Learns the probabilities of the returns in a trainer."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
@@ -102,7 +106,7 @@ class Algorithm(_distributional.Algorithm):
         return project(next_q, reward, discount, self.support, self.config.rescale)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of the target and softmax(q), and their KL divergence `[N]`."""
+        """Return the mean cross-entropy, and the KL divergence `[N]`, of the target and softmax(q), `[N, K]` each."""
         cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
         divergence = cross_entropy.detach() + torch.xlogy(target, target).sum(-1)
         return mean(cross_entropy, weight), divergence.clamp(min=0.0)

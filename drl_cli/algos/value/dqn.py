@@ -68,7 +68,7 @@ class Config(LearnerConfig):
 
 
 class Policy(QPolicy):
-    """Chooses the action with the largest value, or explores."""
+    """Chooses the action with the largest value, or an exploring action."""
 
 
 class Algorithm(QLearner):
@@ -83,13 +83,13 @@ class Algorithm(QLearner):
         return loss, {"q_loss": loss, "q_mean": self.expected(self.distribution(q)).mean(), "td_error": error}
 
     def target(self, nets: Nets, rows: Batch, view: View, draws: Draws) -> Tensor:
-        """Return the targets of `q`: the reward plus the discounted value of the next state.
+        """Return the targets of `q`: the reward plus the discounted value of the next state, `[N]` or `[N, K]`.
 
-        The value is the best action's value. With `soft_temperature`, it is the mean value under the softmax policy
-        plus this policy's entropy, and the reward includes Munchausen's bonus.
+        The value of a state is the value of its best action. With `soft_temperature`, it is the mean value under the
+        softmax policy plus the temperature times this policy's entropy, and the reward includes Munchausen's bonus.
         """
-        config, reward, theirs = self.config, rows["reward"], self.see_target(nets, rows, view)
-        next_q = self.distribution(self.read(nets.target, theirs.next_obs, draws.target))
+        config, reward, target_view = self.config, rows["reward"], self.see_target(nets, rows, view)
+        next_q = self.distribution(self.read(nets.target, target_view.next_obs, draws.target))
         means = self.means(nets, view.next_obs, draws.chooser) if config.double else self.expected(next_q)
         means = permitted(means, rows["mask_next"])
         if not config.soft_temperature:
@@ -97,13 +97,14 @@ class Algorithm(QLearner):
         probs, entropy = softmax_policy(means, config.soft_temperature)
         reward = reward + rows["discount"] * config.soft_temperature * entropy
         if config.munchausen:
-            now = permitted(self.means(nets.target, theirs.obs, draws.target), rows["mask_now"])
+            now = permitted(self.means(nets.target, target_view.obs, draws.target), rows["mask_now"])
             bonus = scaled_log_policy(now, rows["action"], config.soft_temperature, config.munchausen_floor)
             reward = reward + config.munchausen * bonus
-        return self.backed_up(reward, rows["discount"], (like(probs, next_q) * next_q).sum(1))
+        mean_q = (like(probs, next_q) * next_q).sum(1)
+        return self.backed_up(reward, rows["discount"], mean_q)
 
     def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-        """Return reward + discount * next_q, in the shape of `next_q`; see `rescale`."""
+        """Return reward + discount * next_q `[N, ...]`, given `[N]`, `[N]` and `[N, ...]`; see `rescale` above."""
         target: Tensor = backed_up(like(reward, next_q), like(discount, next_q), next_q, self.config.rescale)
         return target
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from drl_cli.algos.value import dqn, qr_dqn
-from drl_cli.algos.value._q_learner import STILL, Draws, Random
+from drl_cli.algos.value._q_learner import NOT_RANDOM, Draws, Random
 from drl_cli.losses.distributional import midpoints, risky_fraction
 from drl_cli.networks import implicit
 from drl_cli.networks.config import NetworkConfig
@@ -37,7 +37,7 @@ class Config(qr_dqn.Config):
 
 
 class Policy(dqn.Policy):
-    """Chooses the action with the largest mean of its quantiles. `risk` changes the fractions that are averaged."""
+    """Chooses the action with the largest mean of its quantiles. `risk` changes the fractions of these quantiles."""
 
     config: Config
 
@@ -75,7 +75,7 @@ class Algorithm(qr_dqn.Algorithm):
     def setup(self, config: qr_dqn.Config, spec: EnvSpec) -> None:
         assert isinstance(config, Config)
         super().setup(config, spec)
-        self.times = config.quantiles
+        self.inputs_per_row = config.quantiles
         self.mean_fraction = torch.from_numpy(midpoints(config.policy_quantiles)).to(self.context.device)
         self.uniform = self.params.generator("fractions", self.seed + 3)
 
@@ -86,21 +86,27 @@ class Algorithm(qr_dqn.Algorithm):
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
         """Return the quantiles `[N, A, K]` at `random.fraction`, which is `[N, K]`, or `[K]` for all rows (eq. 4)."""
         assert random.fraction is not None
-        inputs = implicit.cosines(random.fraction)
-        embedded = nets.embedding(inputs.flatten(0, -2)).relu().view(*inputs.shape[:-1], -1)
+        cosines = implicit.cosines(random.fraction)
+        embedded = nets.embedding(cosines.flatten(0, -2)).relu().view(*cosines.shape[:-1], -1)
         state = x
         if "trunk" in self.shapes:
-            state = getattr(torch.nn.functional, self.network.activation)(self.part(nets, "trunk", x, random))
+            activation = getattr(torch.nn.functional, self.network.activation)
+            state = activation(self.part(nets, "trunk", x, random))
         product = state.unsqueeze(1) * embedded  # [N, K, W]
         quantiles = self.part(nets, "online", product.flatten(0, 1), random)
         return quantiles.view(len(x), -1, self.num_actions).mT
 
-    def means(self, nets: Nets, x: Tensor, random: Random = STILL) -> Tensor:
+    def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
         return super().means(nets, x, random._replace(fraction=self.mean_fraction))
 
     def draw(self, rows: int) -> Draws:
+        """Also draw one fraction from each of K equal intervals of (0, 1), `[rows, K]` for each network."""
         draws, sizes = super().draw(rows), [self.config.quantiles, self.config.target_quantiles]
-        drawn = torch.split(self.context.rand(rows, sum(sizes), self.uniform), sizes, 1)
-        steps = [torch.arange(size, device=self.context.device) for size in sizes]
-        own, theirs = ((part + step) / size for part, step, size in zip(drawn, steps, sizes, strict=True))
-        return draws._replace(online=draws.online._replace(fraction=own), target=draws.target._replace(fraction=theirs))
+        uniform = torch.split(self.context.rand(rows, sum(sizes), self.uniform), sizes, 1)
+        online, target = (
+            (part + torch.arange(size, device=self.context.device)) / size
+            for part, size in zip(uniform, sizes, strict=True)
+        )
+        return draws._replace(
+            online=draws.online._replace(fraction=online), target=draws.target._replace(fraction=target)
+        )

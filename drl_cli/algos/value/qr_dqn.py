@@ -42,20 +42,22 @@ class Policy(dqn.Policy):
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
         ends = np.linspace(0.0, 1.0, config.quantiles + 1, dtype=np.float32)
-        self.share = np.diff(risky_share(ends, config.risk, config.risk_level))
+        self.weights = np.diff(risky_share(ends, config.risk, config.risk_level))
 
     def load(self, params: Array) -> None:
         super().load(params)
-        *_, weight, bias = self.params  # means are linear in quantiles, so a smaller layer computes them
+        *_, weight, bias = self.params
+        # The value is a weighted mean of quantiles, so one smaller last layer computes the values directly.
         self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]
 
     def expected(self, out: Array) -> Array:
-        mean: Array = out.reshape(-1, self.action.size, self.config.quantiles) @ self.share
+        """Return the weighted mean of each action's quantiles: `[N, A K]` -> `[N, A]`."""
+        mean: Array = out.reshape(-1, self.action.size, self.config.quantiles) @ self.weights
         return mean
 
 
 class Algorithm(_distributional.Algorithm):
-    """Learns the quantiles of QR-DQN in a trainer."""
+    """Learns the quantiles of the return in a trainer."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
@@ -65,7 +67,10 @@ class Algorithm(_distributional.Algorithm):
         return distribution.mean(-1)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the quantile regression loss, and |TD error| `[N]` of the mean; `q` and `target` are quantiles."""
+        """Return the quantile regression loss, and |TD error| `[N]` of the mean return.
+
+        `q` `[N, K]` and `target` `[N, M]` are quantiles of the return.
+        """
         fraction = self.fraction if random.fraction is None else random.fraction
         loss = quantile_critic(q, target, fraction, self.config.kappa, weight)
         return loss, (q.mean(-1) - target.mean(-1)).abs()

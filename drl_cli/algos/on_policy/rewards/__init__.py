@@ -1,1 +1,1 @@
-"""Intrinsic rewards: the stream that an on-policy algorithm adds to its own rewards, RND and ICM."""
+"""Intrinsic rewards for on-policy algorithms: RND, ICM and classes of the user."""

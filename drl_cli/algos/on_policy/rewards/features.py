@@ -1,4 +1,4 @@
-"""What RND and ICM share: normalised features of observations, and small MLPs. This file imports torch."""
+"""Normalised features of observations, and small MLPs, for RND and ICM. This file imports torch."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,10 +17,11 @@ LIMIT = 5.0
 
 
 class Features(nn.Module):
-    """Features `[B, size]` of observations, scaled to mean 0 and standard deviation 1 over the run, and clipped to 5.
+    """Features `[B, size]` of observations, normalised to mean 0 and standard deviation 1 and clipped to [-5, 5].
 
-    The features of images are those of a random torso that is never trained. Other observations are only flattened.
-    `sums`, float64 `[3, size]`, has the number of batches and the sums of the batches' means and mean squares.
+    The statistics cover all batches of the run so far. The features of images come from a random torso that is never
+    trained. Other observations are only flattened. `sums`, float64 `[3, size]`, has the number of batches, the sum of
+    the batches' means and the sum of their mean squares.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -31,13 +32,17 @@ class Features(nn.Module):
         self._sums: Tensor | None = None
 
     def observe(self, obs: Any, group: ProcessGroup) -> None:  # Any: a tensor, or a dict of tensors
-        """Include the observations of all trainers in the statistics; `keep` makes the change permanent."""
+        """Add the observations `[B, ...]` of all trainers to the statistics, until the next call.
+
+        `keep` makes the change permanent. A skipped update does not call `keep`.
+        """
         x = self.torso(obs).double()
-        group.mean_(now := torch.stack([torch.ones_like(x[0]), x.mean(0), x.square().mean(0)]))
-        self._sums = self.get_buffer("sums") + now
+        statistics = torch.stack([torch.ones_like(x[0]), x.mean(0), x.square().mean(0)])
+        group.mean_(statistics)
+        self._sums = self.get_buffer("sums") + statistics
 
     def keep(self) -> None:
-        """Keep the statistics of the last call of `observe`."""
+        """Make the change of the last call of `observe` permanent."""
         if self._sums is not None:
             self.get_buffer("sums").copy_(self._sums)
             self._sums = None

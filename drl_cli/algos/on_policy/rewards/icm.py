@@ -16,9 +16,9 @@ from drl_cli.types import EnvSpec
 class Module(Reward, nn.Module):
     """The bonus is the error of a forward model, which predicts the features of next_obs from obs and action.
 
-    An inverse model predicts the action from the features of obs and next_obs. Its loss alone trains the encoder of the
-    features. The forward model's loss does not (Burda et al. 2018, arXiv 1808.04355), because it would be smallest for
-    constant features.
+    An inverse model predicts the action from the features of obs and next_obs. Only the inverse model's loss trains the
+    encoder of the features (Burda et al. 2018, arXiv 1808.04355). The forward model's loss would make the features
+    constant, because constant features are the easiest to predict.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
@@ -40,11 +40,11 @@ class Module(Reward, nn.Module):
         self.seen.keep()
 
     def bonus(self, batch: Batch) -> Tensor:
-        """Return the bonus of each row: half the squared error of the forward model (equation 6)."""
+        """Return the bonus of each row, `[B]`: half the squared error of the forward model (equation 6)."""
         return self.forward_loss(batch, *self.features(batch))
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the weighted sum of both models' losses (equation 7)."""
+        """Return the weighted sum of both models' losses of each row, `[B]` (equation 7)."""
         features, share = self.features(batch), self.forward_share
         return share * self.forward_loss(batch, *features) + (1 - share) * self.inverse_loss(batch, *features)
 
@@ -66,7 +66,7 @@ class Module(Reward, nn.Module):
         return -(torch.cat(logs, -1) * self.actions(batch)).sum(-1)
 
     def actions(self, batch: Batch) -> Tensor:
-        """Return the actions as numbers, `[B, actions]`: box actions as they were made, choices one-hot."""
+        """Return the actions as float vectors `[B, actions]`: box actions clipped to [-1, 1], choices one-hot."""
         action: Tensor = batch["action"]
         if not self.choices:
             return action.clamp(-1.0, 1.0)

@@ -12,9 +12,9 @@ from drl_cli.types import EnvSpec
 
 
 class Module(Reward, nn.Module):
-    """The bonus is the error of a predictor of a random network's outputs for next_obs.
+    """The bonus is the error of a network that learns to predict a fixed random network's outputs for next_obs.
 
-    The error is large for observations that the predictor was not trained with.
+    The error is large for observations that differ from those of earlier batches.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
@@ -32,6 +32,7 @@ class Module(Reward, nn.Module):
         self.seen.keep()
 
     def bonus(self, batch: Batch) -> Tensor:
+        """Return the mean squared error of the prediction in each row, `[B]`."""
         x = self.seen(batch["next_obs"])
         error: Tensor = self.predictor(x) - self.random(x)
         return error.square().mean(-1)

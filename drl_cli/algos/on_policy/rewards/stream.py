@@ -1,4 +1,4 @@
-"""Reward modules: an intrinsic reward as a separate module, which an on-policy algorithm adds as a second stream."""
+"""Reward modules: the base class Reward, and RewardStream, the second stream of rewards of an on-policy algorithm."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 PART = "reward"
-"""The name of the module's part in the algorithm's Params."""
+"""The name of the reward module's part in the algorithm's Params."""
 BUILT_IN = {name: f"drl_cli.algos.on_policy.rewards.{name}:Module" for name in ("rnd", "icm")}
 """The import paths of the reward modules of this package, by name."""
 
 
 class Reward:
-    """The base of a reward module, beside torch.nn.Module: `class RND(drl.Reward, nn.Module)`.
+    """The base class of a reward module, which also derives from torch.nn.Module: `class RND(drl.Reward, nn.Module)`.
 
-    `__init__(self, network, spec)` makes the networks. `gamma` is the discount of the stream, which goes on over the
-    ends of episodes. `coef` multiplies the stream's advantages before they are added to the advantages of the
-    environment's rewards. `lr` and `minibatch_size` (rows of all trainers) are used to train the module.
+    `__init__(self, network, spec)` makes the networks. `gamma` is the discount of the intrinsic rewards, whose return
+    does not end with an episode. `coef` multiplies the advantages of the intrinsic rewards before they are added to the
+    advantages of the environment's rewards. `lr` is the learning rate of the module. `minibatch_size` is the number of
+    rows, of all trainers together, in one gradient step of the module.
     """
 
     gamma: float = 0.99
@@ -44,20 +45,24 @@ class Reward:
         raise NotImplementedError
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the loss of each row, `[B]`, which trains the module. By default this is the bonus."""
+        """Return the module's loss of each row, `[B]`; the default is the bonus."""
         return self.bonus(batch)
 
     def observe(self, batch: Batch, group: ProcessGroup) -> None:
-        """Add a batch to the module's statistics, averaged over `group`, before the bonus of the batch is computed."""
+        """Update the module's statistics with a batch, averaged over the trainers of `group`; the default does nothing.
+
+        It is called before `bonus`. The change lasts only if `keep` is called.
+        """
 
     def keep(self) -> None:
-        """Keep what `observe` added for the last batch, because the batch's update was not skipped."""
+        """Make the change of the last `observe` permanent. Only an update that is not skipped calls it."""
 
 
 class RewardStream:
-    """The rewards of a reward module, with a running normaliser. All its state is in Params.
+    """The intrinsic rewards of a reward module, divided by their running standard deviation.
 
-    The module is a part `reward` of the algorithm's Params (`modules`), and the algorithm has a critic of the stream.
+    The module becomes the part `reward` of the algorithm's Params, which saves all state. The algorithm has a separate
+    critic for the intrinsic rewards.
     """
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
@@ -68,7 +73,10 @@ class RewardStream:
 
     @classmethod
     def build(cls, context: AlgoContext, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
-        """Return the stream of the module that `reward=` names, or None. Raise Refused if it is no reward module."""
+        """Return the stream of the module that `reward=` names, or None for `reward=none`.
+
+        Raise Refused if the class is not derived from Reward and torch.nn.Module.
+        """
         config = context.reward
         if config.name == "none":
             return None
@@ -85,44 +93,48 @@ class RewardStream:
         return cls(module, context)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Return the rewards `[B]`: the bonus, divided by the standard deviation of all bonuses of the run so far."""
+        """Return the rewards `[B]`: the bonus, divided by the standard deviation of all bonuses of the run so far.
+
+        Raise Refused if the bonus has another shape than `batch["reward"]`.
+        """
         with torch.no_grad():
             self.module.observe(batch, self.context.group)
             bonus: Tensor = self.module.bonus(batch)
         if bonus.shape != batch["reward"].shape:
             shapes = tuple(bonus.shape), tuple(batch["reward"].shape)
             raise Refused(f"reward={self.context.reward.name}: bonus has shape {shapes[0]}, needed is {shapes[1]}")
-        self.context.group.mean_(now := torch.stack([torch.ones_like(bonus[0]), bonus.mean(), bonus.square().mean()]))
-        self._moments = self.module.moments + now  # kept by `learn`, because a skipped update has to change nothing
+        statistics = torch.stack([torch.ones_like(bonus[0]), bonus.mean(), bonus.square().mean()])
+        self.context.group.mean_(statistics)
+        self._moments = self.module.moments + statistics  # `learn` stores this; a skipped update has to change nothing
         count, mean, square = self._moments
         deviation = (square / count - (mean / count).square()).clamp_min(0).sqrt()
         rewards: Tensor = bonus / (deviation + 1e-8)
         return rewards
 
     def batch(self, batch: Batch, rewards: Tensor) -> Batch:
-        """Return the batch with the stream's rewards `[B]` and discounts: an episode's end does not end the stream."""
+        """Return the batch with the intrinsic rewards `[B]`, and the discount `gamma` even at the end of episodes."""
         columns = {"reward": rewards, "discount": torch.full_like(rewards, self.module.gamma)}
         return like(batch, {**unjoined(batch), **columns})
 
     def advantages(
         self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the stream's advantages times `coef`, and the targets of the stream's critic, `[B]` each.
+        """Return the advantages of the intrinsic rewards times `coef`, and the targets of their critic, `[B]` each.
 
-        Add the advantages to those of the environment's rewards. `value` and `next_value` `[B]` are of the stream's
-        critic, without a gradient. A piece of the rollout that ends bootstraps from V(next_obs).
+        Add these advantages to those of the environment's rewards. `value` and `next_value` `[B]` are this critic's
+        V(obs) and V(next_obs), without a gradient. Where `cut` `[B]` is True, the return bootstraps from V(next_obs).
         """
         discount = torch.full_like(rewards, self.module.gamma)
         advantage = gae(rewards, discount, value, next_value, cut, lambda_)
         return self.module.coef * advantage, advantage + value
 
     def keep(self) -> None:
-        """Add the bonuses of the last batch to the normaliser."""
+        """Make the statistics of the last batch permanent."""
         self.module.moments.copy_(self._moments)
         self.module.keep()
 
     def learn(self, batch: Batch, optimizer: Optimizer) -> Tensor:
-        """Train the module with one pass over the batch in minibatches, keep its bonuses, and return the mean loss."""
+        """Train the module for one epoch, make the batch's statistics permanent, and return the mean loss."""
         self.keep()
         losses = []
         with torch.enable_grad():
