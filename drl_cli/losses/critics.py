@@ -1,6 +1,7 @@
 """Losses as scalars for autograd. `weight` multiplies each row's loss: importance weights, or a mask of valid rows.
 
-A loss is a mean over rows, so two trainers with half of the rows each give the gradient of one with all rows.
+Every loss is a mean over rows. The average of two trainers' gradients, from half of the rows each, is therefore the
+gradient of one trainer with all rows.
 """
 
 from collections.abc import Callable
@@ -21,9 +22,10 @@ def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of N critics `[N, B]`, summed over the critics; `target` is `[B]`, no gradient.
+    """Return the mean squared error of N critics, summed over the critics.
 
-    Raise ValueError if the shapes are others, because they would be broadcast to a wrong loss.
+    The values `q` are `[N, B]`. `target`, without a gradient, and `weight` are `[B]`. Raise ValueError if `q` or
+    `target` has another shape, because broadcasting would give a wrong loss.
     """
     if q.ndim != 2 or target.shape != q.shape[1:]:
         shapes = tuple(q.shape), tuple(target.shape)
@@ -36,27 +38,27 @@ def quantile_critic(
 ) -> Tensor:
     """Return the quantile regression loss of `quantiles` `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
 
-    `target` `[B, M]` has samples or quantiles of the return, without a gradient; `fraction` is `[K]` or `[B, K]`. With
-    kappa = 0, the loss uses the absolute error.
+    `quantiles` are estimates at the fractions `fraction`, `[K]` or `[B, K]`. `target` `[B, M]` has samples or quantiles
+    of the return, without a gradient. With kappa = 0, the loss uses the absolute error.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
     return mean(loss, weight)
 
 
 def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy of softmax(logits) `[B, K]` and the target `probs` `[B, K]`, which `project` returns."""
+    """Return the mean cross-entropy of softmax(logits) `[B, K]` and the target `probs` `[B, K]`, as from `project`."""
     return mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
     """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7).
 
-    `log_ratio` `[B]` is log pi(a|s) - log pi_old(a|s), with a gradient; `advantage` `[B]` has none. The loss of each
-    row is multiplied by `weight` `[B]`, which is not negative.
+    `log_ratio` `[B]` is log pi(a|s) - log pi_old(a|s), with a gradient. `advantage` `[B]` has no gradient. `weight`
+    `[B]`, which must not be negative, multiplies the loss of each row.
     """
     ratio = log_ratio.exp()
     scaled = advantage if weight is None else weight * advantage
-    return _differentiable(policy.clipped_surrogate, ratio, scaled, clip)  # weights >= 0 go into the advantage
+    return _differentiable(policy.clipped_surrogate, ratio, scaled, clip)  # a factor >= 0 does not change the minimum
 
 
 def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
@@ -66,5 +68,5 @@ def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *othe
 
 
 def mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of each row's loss, which `weight` multiplies."""
+    """Return the mean of `loss`, or of `weight * loss`; both have the same shape, such as `[B]`."""
     return (loss if weight is None else weight * loss).mean()

@@ -1,9 +1,9 @@
-"""Distributions of actions, for torch and numpy: the results are arrays of the same kind as the parameters.
+"""Distributions of actions, for torch and numpy. Results are torch tensors if the parameters are, else numpy arrays.
 
-`sample(random)` takes the random numbers from a numpy generator, a torch generator, or an array of noise. Noise comes
-from `context.rand` (uniform) for choices, and from `context.randn` (standard normal) for Gaussians. With such
-noise, two trainers draw the same actions as one trainer with all rows. Gradients flow from a Gaussian's sample to the
-parameters (reparametrisation).
+`sample(random)` takes random numbers from a numpy generator, a torch generator, or an array of noise. Choices need
+uniform noise, which `context.rand` draws. Gaussians need standard normal noise, which `context.randn` draws. With noise
+from the context, two trainers sample the same actions as one trainer with all rows. The gradient flows through a
+Gaussian's sample to its parameters (reparametrisation).
 """
 
 from abc import ABC, abstractmethod
@@ -23,31 +23,31 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, random: Any) -> Any:
-        """Return random actions; `random` is a generator of numpy or torch, or noise in the parameters' shape."""
+        """Return random actions. `random` is a numpy or torch generator, or noise in the shape of the parameters."""
 
     @property
     @abstractmethod
     def mode(self) -> Any:
-        """The actions for evaluations: the most likely choices, or the mean."""
+        """The actions for evaluations: the most likely choices, or a Gaussian's mean."""
 
     @abstractmethod
     def log_prob(self, action: Any) -> Any:
-        """Return the log-probability, or log-density, of the actions."""
+        """Return the log-probability of discrete actions or the log-density of box actions, `[B]`."""
 
     @abstractmethod
     def entropy(self) -> Any:
-        """Return the entropy in nats."""
+        """Return the entropy `[B]`, in nats."""
 
     @abstractmethod
     def kl(self, other: Any) -> Any:
-        """Return the KL divergence KL(self || other), in nats; `other` is of the same class."""
+        """Return the KL divergence KL(self || other) `[B]`, in nats. `other` has the same class."""
 
     def kl_parts(self, other: Any) -> tuple[Any, ...]:
-        """Return the KL divergences `[B]` of separate trust regions: for a Gaussian, of its mean and its deviation."""
+        """Return one KL divergence `[B]` for each trust region. A Gaussian's mean and deviation have separate ones."""
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy `[B]`, in nats. Without a formula, return an estimate from one `action` per row."""
+        """Return the entropy `[B]`, in nats. If it has no formula, estimate it from one sampled `action` per row."""
         return self.entropy()
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
@@ -88,7 +88,8 @@ class Categorical(Distribution):
 class MultiCategorical(Distribution):
     """k independent choices, with logits `[B, sum(choices)]`. Actions are int64 `[B, k]`.
 
-    `choices` has the number of options of each choice, as in `spec.action.choices`. `mask` is bool, shaped as `logits`.
+    `choices` has the number of options of each choice, as in `spec.action.choices`. `mask`, bool in the shape of
+    `logits`, is False for illegal options.
     """
 
     def __init__(self, logits: Any, choices: Sequence[int], mask: Any = None) -> None:
@@ -117,8 +118,8 @@ class MultiCategorical(Distribution):
 class Gaussian(Distribution):
     """Independent normal distributions with `mean` `[B, A]`, and `log_std` `[A]` or `[B, A]`. Actions are `[B, A]`.
 
-    The environment clips an action to [-1, 1] and rescales it to its own bounds; the log-density is of the unclipped
-    action.
+    Actions are not clipped here, and the log-density belongs to the unclipped action. The environment later clips an
+    action to [-1, 1] and rescales it to its own bounds.
     """
 
     def __init__(self, mean: Any, log_std: Any) -> None:
@@ -150,9 +151,10 @@ class Gaussian(Distribution):
         return (other.log_std - self.log_std + 0.5 * (ratio * ratio + z * z - 1.0)).sum(-1)
 
     def kl_parts(self, other: "Gaussian") -> tuple[Any, Any]:
-        """Return the divergence if only the mean changes, and if only the deviation changes, `[B]` each.
+        """Return the KL divergences of two Gaussians, `[B]` each: with the other mean, and with the other deviation.
 
-        See Abdolmaleki et al. 2018 (arXiv 1812.02256), section 4.2, and V-MPO (arXiv 1909.12238), appendix B.
+        Both keep the rest of this Gaussian. See Abdolmaleki et al. 2018 (arXiv 1812.02256), section 4.2, and V-MPO
+        (arXiv 1909.12238), appendix B.
         """
         z = (other.mean - self.mean) * _exp(-self.log_std)
         ratio = _exp(self.log_std - other.log_std)
@@ -163,9 +165,9 @@ class Gaussian(Distribution):
 class TanhGaussian(Distribution):
     """tanh(u) with u from a Gaussian, for bounded actions `[B, A]` in (-1, 1) (SAC, Haarnoja et al. 2018, appendix C).
 
-    Use `sample_log_prob` rather than `log_prob` where you can: it knows u and is exact even where tanh(u) rounds to 1.
-    `log_prob` computes u from the action, so it counts an action of 1 as the largest number below 1. The environment
-    rescales actions from [-1, 1] to its own bounds in each dimension; the log-density is of the action in [-1, 1].
+    Prefer `sample_log_prob` to `log_prob`. `sample_log_prob` knows u and is exact even if tanh(u) rounds to 1.
+    `log_prob` computes u from the action and replaces an action of 1 by the largest float32 below 1. The log-density
+    belongs to the action in [-1, 1], before the environment rescales it to its own bounds.
     """
 
     def __init__(self, mean: Any, log_std: Any) -> None:
@@ -196,13 +198,14 @@ class TanhGaussian(Distribution):
         return self.inner.log_prob(u) - _log_slope(u)
 
     def entropy(self) -> Any:
-        """Raise ValueError, because the entropy has no formula; `entropy_at` and -log_prob of a sample estimate it."""
+        """Raise ValueError, because the entropy has no formula. Use `entropy_at`, or average -log_prob of samples."""
         raise ValueError("TanhGaussian has no formula for its entropy: average -log_prob of sample_log_prob instead")
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy of u plus log(1 - action^2), whose mean over actions of this distribution is the entropy.
+        """Return an estimate of the entropy `[B]`: the entropy of u plus the sum of log(1 - action^2).
 
-        Gradients flow through u = mean + std * z with the z that gave this action (reparametrisation).
+        Its mean over actions of this distribution is the entropy. Gradients flow through u = mean + std * z, where z is
+        the noise that gives this action (reparametrisation).
         """
         u = _atanh(action)
         z = (u - self.inner.mean) * _exp(-self.inner.log_std)
@@ -217,20 +220,23 @@ class TanhGaussian(Distribution):
 
 
 def _atanh(action: Any) -> Any:
-    """Return u with action = tanh(u); an action of 1 counts as the largest float32 below 1."""
-    most = 1.0 - 2.0**-24
-    action = _clamp(action, -most, most)
+    """Return u with action = tanh(u). Actions of -1 and 1 are replaced by the nearest float32 inside (-1, 1)."""
+    largest = 1.0 - 2.0**-24
+    action = _clamp(action, -largest, largest)
     return np.arctanh(action) if isinstance(action, np.ndarray) else action.atanh()
 
 
 def _log_slope(u: Any) -> Any:
-    """Return sum log(1 - tanh(u)^2) `[B]`, where log(1 - tanh(u)^2) is 2 (log 2 - |u| - log(1 + exp(-2 |u|)))."""
+    """Return the sum over dimensions of log(1 - tanh(u)^2), `[B]`.
+
+    The code uses log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which does not underflow.
+    """
     size = abs(u)
     return (2.0 * (LOG_2 - size - _log1p(_exp(-2.0 * size)))).sum(-1)
 
 
 def _gumbel(random: Any, like: Any) -> Any:
-    """Return standard Gumbel noise in the shape of `like`, from a generator or from uniform noise."""
+    """Return standard Gumbel noise in the shape of `like`. `random` is a generator, or uniform noise in [0, 1)."""
     if isinstance(random, np.random.Generator):
         noise = random.gumbel(size=like.shape)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
@@ -238,12 +244,12 @@ def _gumbel(random: Any, like: Any) -> Any:
 
 
 def _uniform(random: Any, like: Any) -> Any:
-    """Return noise in [0, 1) in the shape and type of `like`, from a generator of torch or from an array of noise."""
+    """Return uniform noise in [0, 1), shaped as `like`. `random` is a torch generator, or already such noise."""
     return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)
 
 
 def _normal(random: Any, like: Any) -> Any:
-    """Return standard normal noise in the shape and type of `like`, from a generator or from an array of noise."""
+    """Return standard normal noise, shaped as `like`. `random` is a generator, or already such noise."""
     if isinstance(random, np.random.Generator):
         noise = random.standard_normal(like.shape, np.float32)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)

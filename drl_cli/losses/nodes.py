@@ -1,7 +1,7 @@
-"""Formulas with a hand-written gradient as single nodes of autograd's graph.
+"""Formulas with hand-written gradients, as single nodes of autograd's graph.
 
-Autograd takes longer to build and to follow a graph of many small operations than the operations themselves take.
-Import this module only where torch is needed anyway.
+For many small operations, autograd's graph takes longer than the operations themselves. One node is faster. This file
+imports torch, so other files import it inside functions.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from drl_cli.losses import policy
 
 
 def differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
-    """Return the loss of `formula(x, *others)`, with the formula's gradient for `x`.
+    """Return the loss that `formula(x, *others)` returns, as one node of autograd's graph with a gradient for `x`.
 
-    The formula returns a loss, `[]`, `[B]` or in the shape of `x`, and the derivative of each loss with respect to `x`,
-    in the shape of `x`. Autograd follows the formula itself where another argument needs a gradient, and in
-    torch.compile.
+    The formula returns (loss, derivative, ...). The loss is `[]`, `[B]` or in the shape of `x`. The derivative of each
+    loss with respect to `x` is in the shape of `x`. Autograd differentiates the formula itself if another argument
+    needs a gradient, and under torch.compile.
     """
     if torch.compiler.is_compiling() or _need_gradient(*others) or not _need_gradient(x):
         return formula(x, *others)[0]
@@ -27,14 +27,14 @@ def differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *other
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the actions and log-probabilities of `policy.tanh_gaussian`, differentiable in mean and log_std."""
+    """Return the results of `policy.tanh_gaussian`, as one node of autograd's graph with two gradients."""
     if torch.compiler.is_compiling() or _need_gradient(noise) or not _need_gradient(mean, log_std):
         return policy.tanh_gaussian(mean, log_std, noise)
     action, log_prob = _TanhGaussian.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
     return action, log_prob
 
 
-def _need_gradient(*values: Any) -> bool:  # Any: a value that is no tensor needs none
+def _need_gradient(*values: Any) -> bool:  # Any: a tensor, or a value that needs no gradient
     return torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in values)
 
 

@@ -1,4 +1,4 @@
-"""Formulas of policies with their derivatives, and the constants of their distributions."""
+"""Formulas for policies and their hand-written derivatives, and legal-action masks."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions a = tanh(u) `[B, A]`, where u = mean + exp(log_std) * noise, and their log-probabilities `[B]`.
+    """Return actions tanh(u) `[B, A]`, where u = mean + exp(log_std) * noise, and their log-probabilities `[B]`.
 
     All arguments are `[B, A]`. The log-probability needs log(1 - tanh(u)^2), which is computed as
     2 (log 2 - u - softplus(-2u)) to avoid underflow (SAC, Haarnoja et al. 2018, appendix C).
@@ -26,10 +26,10 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
 def tanh_gaussian_backward(
     action: Tensor, log_std: Tensor, noise: Tensor, d_action: Tensor, d_log_prob: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the loss with respect to `mean` and `log_std` of `tanh_gaussian`, `[B, A]` each.
+    """Return the gradients of a loss with respect to `mean` and `log_std` of `tanh_gaussian`, `[B, A]` each.
 
-    `d_action` `[B, A]` and `d_log_prob` `[B]` are the gradients of the loss with respect to the results of
-    `tanh_gaussian`. The code uses d log_prob / du = 2 tanh(u).
+    `action`, `log_std` and `noise` are as in `tanh_gaussian`. `d_action` `[B, A]` and `d_log_prob` `[B]` are the
+    gradients of the loss with respect to its results. The code uses d log_prob / du = 2 tanh(u).
     """
     d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)
     return d_u, d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
@@ -38,17 +38,17 @@ def tanh_gaussian_backward(
 def one_hot(action: Tensor, size: int) -> Tensor:
     """Return discrete actions `[...]` as one-hot vectors, float32 `[..., size]`.
 
-    torch's `one_hot` returns the same, but torch.compile of torch 2.11 cannot follow it.
+    This replaces torch's `one_hot`, which torch.compile of torch 2.11 cannot compile.
     """
     return (action.unsqueeze(-1) == torch.arange(size, device=action.device)).float()
 
 
 FORBIDDEN = -1e9
-"""Value or logit of an action that the legal-action mask forbids. 0 * FORBIDDEN is 0, but 0 * -inf would be NaN."""
+"""The value or logit of an illegal action. It is finite, because 0 * -inf would be NaN."""
 
 
 def permitted(values: Any, mask: Any) -> Any:  # Any: numpy or torch
-    """Return values or logits `[B, A]` with FORBIDDEN where the legal-action mask, bool `[B, A]` or None, is False."""
+    """Replace values or logits `[B, A]` by FORBIDDEN where the legal-action mask `[B, A]` is False. None: no mask."""
     if mask is None:
         return values
     if isinstance(values, np.ndarray):
@@ -57,10 +57,10 @@ def permitted(values: Any, mask: Any) -> Any:  # Any: numpy or torch
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] and d loss/d ratio `[B]`.
+    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)], and its derivative d loss/d ratio `[B]`.
 
-    The ratio r = pi(a|s) / pi_old(a|s) and the advantage A are `[B]`; pi_old is the policy that chose the action. The
-    gradient is 0 in rows where the clipped term is smaller (Schulman et al. 2017, eq. 7).
+    The ratio r = pi(a|s) / pi_old(a|s) and the advantage A are `[B]`. The derivative is 0 in rows where the clipped
+    term is smaller (Schulman et al. 2017, eq. 7).
     """
     surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)

@@ -1,18 +1,20 @@
 """Returns and advantages of steps in time order, `[..., T]`, as pure functions of tensors.
 
-Each function takes `reward`, `discount` (gamma, or 0 where the episode terminated), `value` = V(obs) and `next_value` =
-V(next_obs), in one shape and without a gradient: all rows of a rollout `[T]`, or n pieces of T steps `[n, T]`. `cut`,
-bool, is True where the next step does not continue this step's episode. The last step counts as a cut. At a cut,
-results bootstrap from `next_value`.
+Arguments of the functions, without gradients and all in one shape, `[T]` for a rollout or `[n, T]` for n pieces of it:
+
+- `reward`, and `discount`, which is gamma, or 0 if the episode terminated with this step
+- `value` = V(obs), and `next_value` = V(next_obs)
+- `cut`, bool: True if the next step does not continue this step's episode. The last step always counts as a cut. At a
+  cut, results bootstrap from `next_value`.
 """
 
 from drl_cli.utils.lazy import Tensor, torch
 
 
 def backward_sum(term: Tensor, decay: Tensor) -> Tensor:
-    """Return x with x_t = term_t + decay_t x_{t+1}, and x_T = term_T. Everything is `[..., T]`.
+    """Return x with x_t = term_t + decay_t x_{t+1} and, for the last step, x_T = term_T. All tensors are `[..., T]`.
 
-    Each pass doubles the number of steps that a sum covers, so that log2(T) passes suffice (Hillis and Steele 1986).
+    Each pass of the loop doubles the number of steps in each sum, so log2(T) passes suffice (Hillis and Steele 1986).
     """
     sums, products, covered, length = term, decay, 1, term.shape[-1]
     while covered < length:  # sums_t covers `covered` steps from t on, and products_t is the product of their decays
@@ -29,7 +31,7 @@ def gae(
 ) -> Tensor:
     """Return generalised advantage estimates `[..., T]` (GAE, Schulman et al. 2015, arXiv 1506.02438, eq. 16).
 
-    The lambda-returns, targets for the critic, are the advantages plus `value`.
+    The critic's targets, which are lambda-returns, are the advantages plus `value`.
     """
     delta = reward + discount * next_value - value
     return backward_sum(delta, torch.where(cut, 0.0, discount * lambda_))
@@ -38,9 +40,9 @@ def gae(
 def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, lambda_: float = 0.95) -> Tensor:
     """Return lambda-returns `[..., T]`: G_t = r_t + discount_t ((1 - lambda) V(next_obs_t) + lambda G_{t+1}).
 
-    With lambda = 1, these are the n-step returns up to the next cut; with lambda = 0, the 1-step returns. At a cut,
-    G_{t+1} is V(next_obs_t) (Sutton & Barto 2018, eq. 12.2). With V(next_obs) = max_a Q(next_obs, a), the results are
-    the targets of Q(lambda) (Peng & Williams 1994).
+    At a cut, G_{t+1} is V(next_obs_t) (Sutton & Barto 2018, eq. 12.2). With lambda = 1, the results are n-step returns
+    that end at the next cut. With lambda = 0, they are 1-step returns. With V(next_obs) = max_a Q(next_obs, a), they
+    are the targets of Q(lambda) (Peng & Williams 1994).
     """
     is_last = cut.clone()
     is_last[..., -1] = True
@@ -51,8 +53,9 @@ def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
 def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, n: int) -> Tensor:
     """Return the return of each step over at most `n` steps, in the shape of `reward`.
 
-    G_t = sum_{k < m} (prod_{j < k} discount_{t+j}) r_{t+k} + (prod_{j < m} discount_{t+j}) V(next_obs_{t+m-1}), where
-    m is `n`, or the number of steps up to and including the next cut if this is less (Sutton & Barto 2018, eq. 7.1).
+    G_t = sum_{k < m} (prod_{j < k} discount_{t+j}) r_{t+k} + (prod_{j < m} discount_{t+j}) V(next_obs_{t+m-1})
+
+    The number of steps m is `n`, or fewer if the next cut comes earlier (Sutton & Barto 2018, eq. 7.1).
     """
     result = reward + discount * next_value
     for _ in range(n - 1):
@@ -74,14 +77,14 @@ def vtrace(
 ) -> tuple[Tensor, Tensor]:
     """Return V-trace's value targets and advantages, `[..., T]` each (IMPALA, Espeholt et al. 2018, eq. 1).
 
-    `log_ratio` is log pi(a|s) - log mu(a|s): the learner's log-probability minus the log-probability when acting.
+    `log_ratio` is log pi(a|s) - log mu(a|s), where pi is the learner's policy and mu is the policy that acted.
 
         delta_t = rho_t (r_t + discount_t V(next_obs_t) - V_t)
         v_t = V_t + delta_t + discount_t c_t (v_{t+1} - V_{t+1})
         advantage_t = rho_t (r_t + discount_t v_{t+1} - V_t), with v_{t+1} = V(next_obs_t) at a cut
 
-    rho = min(rho_max, ratio) and c = lambda min(c_max, ratio). The advantage already contains rho, as in the paper's
-    policy gradient. On-policy (ratio 1), v_t is the n-step return up to the next cut.
+    Here rho = min(rho_max, ratio) and c = lambda min(c_max, ratio). The advantage contains rho, as in the paper's
+    policy gradient. If both policies are equal (ratio 1), v_t is the n-step return that ends at the next cut.
     """
     ratio = log_ratio.exp()
     rho, c = ratio.clamp(max=rho_max), lambda_ * ratio.clamp(max=c_max)
@@ -102,8 +105,8 @@ def retrace(
 ) -> Tensor:
     """Return Retrace's targets for Q(s, a), `[..., T]` (Munos et al. 2016, arXiv 1606.02647, eq. 3 and 4).
 
-    `q` is Q(s_t, a_t) and `next_value` the expectation of Q(next_obs_t, .) under the learner's policy. `log_ratio` is
-    log pi(a|s) - log mu(a|s).
+    `q` is Q(s_t, a_t), and `next_value` is the mean of Q(next_obs_t, a) over actions a of the learner's policy pi.
+    `log_ratio` is log pi(a|s) - log mu(a|s), where mu is the policy that acted.
 
         target_t = Q_t + delta_t + discount_t c_{t+1} (target_{t+1} - Q_{t+1}),   c = lambda min(1, ratio)
     """
@@ -121,8 +124,8 @@ def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int)
 
         reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k},   discount_t = prod_{j < m} d_{t+j}
 
-    The caller bootstraps from the observation after the window's last step, t + m - 1. `valid` is False for padding;
-    the valid steps of a row have to be consecutive steps of one episode. The results for padding are meaningless.
+    The caller bootstraps from the observation after the window's last step, t + m - 1. `valid` is False for padding.
+    Consecutive valid steps of a row have to belong to one episode. The results for padding are meaningless.
     """
     total, product, last = reward.clone(), discount.clone(), torch.arange(valid.shape[1], device=valid.device)
     last = last.expand(valid.shape).clone()

@@ -8,8 +8,9 @@ from drl_cli.utils.lazy import Tensor, torch
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor) -> Tensor:
     """Return the soft Bellman target r + discount (min_i Q_i(s', a') - alpha log pi(a'|s')), `[B]`.
 
-    `reward`, `discount` and `next_log_prob` are `[B]`; `next_q` is `[N, B]`. `discount` is gamma^k for k steps. It is 0
-    only if the episode terminated, so truncated episodes bootstrap (SAC, Haarnoja et al. 2018, eq. 3 and 5).
+    `reward`, `discount` and `next_log_prob` are `[B]`, and `next_q` is `[N, B]`. `discount` is gamma^k for k-step
+    rewards, or 0 if the episode terminated. If the episode was truncated, `discount` is not 0, so the target bootstraps
+    (SAC, Haarnoja et al. 2018, eq. 3 and 5).
     """
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
@@ -17,8 +18,8 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob:
 def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean squared error, summed over the N critics, and its gradient `[N, B]`.
 
-    `q` is `[N, B]`, and `target` is `[B]`. Each row's squared error is multiplied by `weight` `[B]` (prioritized
-    replay, Schaul et al. 2015, algorithm 1).
+    `q` is `[N, B]`, and `target` is `[B]`. `weight` `[B]` multiplies the squared error of each row (prioritized replay,
+    Schaul et al. 2015, algorithm 1).
     """
     error = q - target
     weighted = error if weight is None else weight * error
@@ -28,8 +29,8 @@ def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tup
 def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the probabilities `[B, A]` and the entropy `[B]` of the policy softmax(q / temperature), given q `[B, A]`.
 
-    The soft value of a state is sum_a pi(a) q(a) + temperature * entropy, which equals temperature *
-    logsumexp(q / temperature) for this policy (Haarnoja et al. 2017, eq. 3).
+    The soft value of a state is sum_a pi(a) q(a) + temperature * entropy. For this policy, the soft value equals
+    temperature * logsumexp(q / temperature) (Haarnoja et al. 2017, eq. 3).
     """
     log_probs = (q / temperature).log_softmax(-1)
     probs = log_probs.exp()
@@ -55,14 +56,14 @@ def huber(error: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def expectile(error: Tensor, share: float) -> Tensor:
-    """Return the loss `[B]` whose minimum is an expectile: |share - 1(error < 0)| error^2 (IQL, eq. 3)."""
+    """Return |share - 1(error < 0)| error^2 `[B]`, whose minimum is the expectile `share` (IQL, eq. 3)."""
     return torch.where(error > 0, share, 1.0 - share) * error.square()
 
 
 def rescaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
     """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
 
-    h compresses large returns. The code avoids the subtraction sqrt(...) - 1, which loses digits for small x.
+    h compresses large values. The code avoids the subtraction sqrt(...) - 1, which is inexact for small x.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 

@@ -146,9 +146,9 @@ FQL = {
     "another noise for the flow": ("end_of_flow(nets, obs, noise)", "end_of_flow(nets, obs, start)"),
     "the end not clipped": ("return action.clamp(-1.0, 1.0)", "return action"),
     "the minimum in the targets": ("next_q.mean(0) if", "next_q.amin(0) if"),
-    "Q not normalised": ("gain = gain / mean_size(own_q, valid, self.context)", "pass"),
+    "Q not normalised": ("q_term = q_term / mean_abs(own_q, valid, self.context)", "pass"),
     "alpha ignored": ("config.alpha * distance", "distance"),
-    "the actor's actions not clipped": ("drawn.clamp(-1.0, 1.0)", "drawn"),
+    "the actor's actions not clipped": ("own_action.clamp(-1.0, 1.0)", "own_action"),
     "no layer norm": ("ensemble=2, norms=True", "ensemble=2"),
     "gradients of the critics from the actor": ("nets.frozen.critic", "nets.critic"),
 }
@@ -156,7 +156,7 @@ BC = {
     "the shares ignored": ("logits.log_softmax(-1) + each", "each"),
     "logits as log-probabilities": ("logits.log_softmax(-1)", "logits"),
     "the product of the densities": (".logsumexp(-1)", ".sum(-1)"),
-    "deviations not limited": (".clamp(LOG_STD_MIN, LOG_STD_MAX), self", ", self"),
+    "deviations not limited": (".clamp(LOG_STD_MIN, LOG_STD_MAX)", ""),
     "the sign": ("loss = -mean", "loss = mean"),
 }
 FAULTS = [

@@ -122,7 +122,7 @@ def an_update_of_discrete_cql_equals_an_independent_implementation(module):
 
 
 BROKEN = {
-    "densities ignored": (" - densities)", ")"),
+    "densities ignored": (" - log_probs)", ")"),
     "the density of uniform actions": ("-self.size * math.log(2.0)", "0.0"),
     "actions of the next state left out": ("view.next_obs, next_noise", "view.obs, next_noise"),
     "uniform actions in [0, 1)": (" * 2.0 - 1.0", ""),
@@ -162,7 +162,7 @@ def test_a_broken_copy_of_discrete_cql_does_not(fault):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("torch.maximum", "torch.minimum"), ("drawn = 2 * ", "drawn = 3 * "), ("drawn = 2 * ", "drawn = 1 * ")],
+    [("torch.maximum", "torch.minimum"), ("num = 2 * ", "num = 3 * "), ("num = 2 * ", "num = 1 * ")],
 )
 def test_a_broken_copy_of_cal_ql_does_not(old, new):
     with pytest.raises(AssertionError):

@@ -94,8 +94,8 @@ def rebrac_equals_an_independent_implementation(module):
 
 
 TD3_BC = {
-    "the sign of Q": ("distance - self", "distance + self"),
-    "Q not normalised": (" / mean_size(q, valid, self.context)", ""),
+    "the sign of Q": ("distance - scale", "distance + scale"),
+    "Q not normalised": (" / mean_abs(q, valid, self.context)", ""),
     "alpha ignored": ("self.config.alpha / ", "1.0 / "),
     "the sum over dimensions": (".square().mean(-1)", ".square().sum(-1)"),
     "gradients through the second critic": (", first=1).squeeze(-1)", ").squeeze(-1).mean(0)"),
@@ -106,7 +106,7 @@ REBRAC = {
     "mean over dimensions": ('"next_action"]).square().sum(-1)', '"next_action"]).square().mean(-1)'),
     "the actor's penalty ignored": ("self.config.actor_penalty * distance", "0.0 * distance"),
     "the mean of both critics": ('["masks"]).squeeze(-1).amin(0)', '["masks"]).squeeze(-1).mean(0)'),
-    "Q not normalised": (" / mean_size(q, valid, self.context)", ""),
+    "Q not normalised": (" / mean_abs(q, valid, self.context)", ""),
     "no layer norm": ("ensemble, norms)", "ensemble)"),
 }
 

@@ -1,4 +1,8 @@
-"""ModelLearner: learns representation, dynamics and prediction from windows of steps with stored searches."""
+"""ModelLearner: learns the networks of MuZero from windows of steps with the results of stored searches.
+
+Representation h maps observations to latent states, dynamics g predicts the next latent state and the reward, and
+prediction f gives policy and value. Shapes: B windows of L steps, K unrolled steps, latent states of size Z.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from drl_cli.algos.model_based._model import (
     no_memory,
 )
 from drl_cli.algos.model_based._targets import unroll_targets
+from drl_cli.losses.critics import mean
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.optimizer import Optimizer
@@ -30,7 +35,7 @@ from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(AlgoConfig):
-    """Options of the algorithms that search with a learned model."""
+    """Options of all algorithms that search with a learned model."""
 
     lr: Positive
     simulations: Natural
@@ -53,7 +58,7 @@ class ModelConfig(AlgoConfig):
 
 
 class ModelLearner(Algorithm):
-    """Learns a model whose search has discrete actions. Subclasses define the search, for re-analysis."""
+    """Learns a model for discrete actions. A subclass defines `search`, which re-analysis needs."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         self.config, self.context, self.action = config, context, spec.action
@@ -65,30 +70,32 @@ class ModelLearner(Algorithm):
         self.support = Support(config.support, context.device)
         self.random = self.params.generator("noise", seed + 1)
         self.gradients = Gradients(self.params, self.loss, context)
-        self.is_one_step = not config.reanalyze  # a search is no list of tensor operations
+        self.is_one_step = not config.reanalyze  # an update with a search cannot be compiled
         self.has_targets = config.reanalyze > 0.0 or config.fresh_values
         if self.has_targets:
             targets = {name: self.params.target(name) for name in self.policy_parts}
             self.target_model = make_model(Nets(targets), config, self.support, spec.action)
 
     def policy_size(self, spec: EnvSpec) -> int:
-        """Return the number of parameters of the policy."""
+        """Return the number of the policy's parameters in one state, such as the number of logits."""
         return spec.action.size
 
     @abstractmethod
     def search(self, model: SearchModel, obs: Any) -> dict[str, Tensor]:  # Any: a tensor, or a dict of tensors
-        """Search without noise from observations `[N, ...]`, and return the columns that the policy would store."""
+        """Search without noise from observations `[N, ...]`, and return the columns that a policy stores in replay."""
 
     def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
-        """Return the cross-entropy `[B, K + 1]` of predicted policies with those of searches, `[B, K + 1, A]`."""
+        """Return the cross-entropy `[B, K + 1]` of predicted logits and policies of searches, `[B, K + 1, A]` each."""
         return -(target * out.log_softmax(-1)).sum(-1)
 
     def loss(self, nets: Nets, rows: Batch, random: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return MuZero's loss (equation 1): the sum over K unrolled steps of the losses of reward, value and policy.
 
-        `random` `[B, K]` chooses the actions after the end of an episode. The losses of each step but the first count
-        1/K, and the gradient that enters the dynamics is halved in each step (appendix G). With `value_prefix`, the
-        target after k actions is the sum of the first k rewards in place of the last of them.
+        The loss of each step after the first has the factor 1/K, and the gradient is halved in each step of the
+        dynamics (appendix G). `random` `[B, K]` chooses the actions after the end of an episode. The dict has metrics
+        and the priorities `td_error` `[B]`.
+
+        With `value_prefix`, the target after k actions is the sum of the first k rewards in place of the k-th reward.
         """
         config = self.config
         targets = unroll_targets(rows, config.n_step, config.unroll_steps)
@@ -100,13 +107,13 @@ class ModelLearner(Algorithm):
         reward_loss = masked(self.support.loss(reward, reward_target), targets.has_reward).mean(1)
         value_loss = value_loss[:, 0] + value_loss[:, 1:].sum(1) / steps
         policy_loss = policy_loss[:, 0] + policy_loss[:, 1:].sum(1) / steps
-        each = reward_loss + config.value_weight * value_loss + policy_loss
+        window_loss = reward_loss + config.value_weight * value_loss + policy_loss  # [B]
         consistency = {}
         if config.consistency:
             consistency_loss = self.consistency_loss(nets, rows, latent)
-            each = each + config.consistency * consistency_loss
+            window_loss = window_loss + config.consistency * consistency_loss
             consistency = {"consistency_loss": consistency_loss.mean()}
-        loss = (each * rows["weight"] if "weight" in rows else each).mean()
+        loss = mean(window_loss, rows.get("weight"))
         with torch.no_grad():
             root_value = self.support.mean(value[:, 0])
             td_error = masked((root_value - targets.value[:, 0]).abs(), targets.has_value[:, 0])
@@ -115,26 +122,25 @@ class ModelLearner(Algorithm):
         return loss, {"model_loss": loss, **metrics, "td_error": td_error}
 
     def consistency_loss(self, nets: Nets, rows: Batch, latent: Tensor) -> Tensor:
-        """Return EfficientZero's loss `[B]` (Ye et al. 2021, arXiv 2111.00210, equation 2): the mean over K steps.
+        """Return EfficientZero's consistency loss, the mean over K steps, `[B]` (Ye et al. 2021, arXiv 2111.00210).
 
-        As in SimSiam, it is the negative cosine similarity of the unrolled latent states `[B, K, Z]`, through
-        projection and predictor, with the projections of the observations at these steps, which get no gradient. Steps
-        after the end of a window have none.
+        The loss is the negative cosine similarity of two vectors, as in SimSiam. The first comes from the unrolled
+        latent state `[B, K, Z]`, through projection and predictor. The second comes from the observation of the same
+        step, through representation and projection, without a gradient (eq. 2). Steps after the window have no loss.
         """
         steps = min(latent.shape[1], rows["valid"].shape[1] - 1)
-        seen = map_parts(lambda x: x[:, 1 : steps + 1], rows["obs"])
-        target = nets.frozen.projection(nets.frozen.representation(seen))
-        found = nets.predictor(nets.projection(latent[:, :steps]))
-        similarity = torch.cosine_similarity(found, target, -1)
+        obs = map_parts(lambda x: x[:, 1 : steps + 1], rows["obs"])
+        target = nets.frozen.projection(nets.frozen.representation(obs))
+        predicted = nets.predictor(nets.projection(latent[:, :steps]))
+        similarity = torch.cosine_similarity(predicted, target, -1)
         return -masked(similarity, rows["valid"][:, 1 : steps + 1]).sum(1) / latent.shape[1]
 
     def unroll(self, nets: Nets, rows: Batch, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return policies `[B, K + 1, P]`, logits of values `[B, K + 1, S]` and rewards `[B, K, S]`, and latent states.
+        """Encode the first observation of each window, and unroll the dynamics over K actions `[B, K, A]`.
 
-        With `value_prefix`, the logits of rewards are those of sums of rewards. The latent states `[B, K, Z]` are those
-        after the actions.
-
-        The first observation of each window is encoded, and the actions `[B, K, A]` lead on from there.
+        Return the policies' parameters `[B, K + 1, P]`, the logits of values `[B, K + 1, S]` and rewards `[B, K, S]`,
+        and the latent states after each action `[B, K, Z]`.
+        With `value_prefix`, the logits of rewards are those of the sums of the rewards so far.
         """
         latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
         predictions, rewards, latents = [nets.prediction(latent)], [], []
@@ -152,7 +158,7 @@ class ModelLearner(Algorithm):
     def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
         """Return the encoded actions `[B, K, A]` of K unrolled steps. Actions after the end of an episode are random.
 
-        `is_past_end`, bool `[B, >= K]`, marks steps after the end; `random` `[B, K]` is uniform in [0, 1).
+        `is_past_end`, bool with at least K columns, is True after the end. `random` `[B, K]` is uniform in [0, 1).
         """
         steps = random.shape[1]
         drawn = (random * self.action.size).long()
@@ -175,16 +181,20 @@ class ModelLearner(Algorithm):
         return Update(metrics, td_error.unsqueeze(1).expand(num, length) if "valid" in batch else td_error)
 
     def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
-        """Return the target networks' values of all observations of the windows, `[B, L]`, as root values."""
+        """Return the columns `root_value` and `has_root` `[B, L]`, with the target networks' value of every step."""
         with torch.no_grad():
             value = self.target_model.root(map_parts(lambda x: x.flatten(0, 1), rows["obs"]))[2]
         return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
 
     def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return rows with new policies and root values in the share `reanalyze` of the windows."""
+        """Return the rows with new policies and root values in the fraction `reanalyze` of the windows.
+
+        The chosen windows are evenly spaced in the batch.
+        """
         num, length = rows["valid"].shape
-        places = torch.arange(1, num + 1, device=rows["valid"].device).double() * self.config.reanalyze
-        chosen = (places.floor() > (places - self.config.reanalyze).floor()).nonzero().squeeze(1)
+        count = torch.arange(1, num + 1, device=rows["valid"].device).double() * self.config.reanalyze
+        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # where the count reaches the next integer
+        chosen = is_chosen.nonzero().squeeze(1)
         columns = self.search(self.target_model, map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"]))
         for name, column in columns.items():
             new = column.to(rows[name]).view(len(chosen), length, *rows[name].shape[2:])
@@ -195,9 +205,9 @@ class ModelLearner(Algorithm):
 
 
 def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return the columns of windows `[B, L, ...]`; a batch of transitions has windows of one step.
+    """Return the columns of windows `[B, L, ...]`. The transitions of a batch become windows of one step.
 
-    The column `has_root` tells which steps have a root value.
+    The new column `has_root`, bool `[B, L]`, is True for steps that have a root value.
     """
     rows = dict(batch)
     if "valid" not in rows:
@@ -211,10 +221,10 @@ def unsqueezed(column: Tensor) -> Tensor:
 
 
 def masked(loss: Tensor, mask: Tensor) -> Tensor:
-    """Return the loss, 0 where the mask is False."""
+    """Return the loss, with 0 where the mask is False."""
     return torch.where(mask, loss, 0.0)
 
 
 def halved(latent: Tensor) -> Tensor:
-    """Return latent states, through which half of the gradient flows."""
+    """Return the same values; the gradient through them is halved."""
     return 0.5 * latent + 0.5 * latent.detach()

@@ -1,4 +1,4 @@
-"""The learned model: its scalars as distributions, and the interface that a search calls."""
+"""The learned model: its networks, its categorical rewards and values, and the interface that a search calls."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ EPS = 1e-3
 
 
 class Support:
-    """Scalars x as distributions over the integers from -size to size, whose mean is h(x) (MuZero, appendix F)."""
+    """Represents a scalar x as a distribution over the integers from -size to size with mean h(x) (appendix F)."""
 
     def __init__(self, size: int, device: torch.device | None = None) -> None:
         self.values = torch.linspace(-size, size, 2 * size + 1, device=device)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the scalars `[...]` of logits `[..., 2 size + 1]`."""
+        """Return the scalars `[...]` that logits `[..., 2 size + 1]` represent."""
         mean: Tensor = unscaled((logits.softmax(-1) * self.values).sum(-1), EPS)
         return mean
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the cross-entropy `[...]` of logits `[..., 2 size + 1]` with the two-hot targets `[...]`."""
+        """Return the cross-entropy `[...]` of logits `[..., 2 size + 1]` and the two-hot vectors of scalars `[...]`."""
         return two_hot_loss(logits, rescaled(target, EPS), self.values)
 
 
@@ -52,14 +52,14 @@ def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy: i
 
 
 def build_heads(network: NetworkConfig) -> Mapping[str, nn.Module]:
-    """Return the projection and the predictor of the consistency loss, which no policy needs."""
+    """Return the projection and the predictor of the consistency loss. The policy does not need them."""
     from drl_cli.networks.world_model import Head  # imports torch
 
     return {"projection": Head(network), "predictor": Head(network)}
 
 
 def encoded(action: Tensor, spec: ActionSpec) -> Tensor:
-    """Return actions as the dynamics take them, float32 `[..., A]`: discrete actions as one-hot vectors."""
+    """Return actions as inputs of the dynamics, float32 `[..., A]`: discrete actions as one-hot vectors."""
     return action if spec.kind == "box" else one_hot(action, spec.size)
 
 
@@ -70,7 +70,7 @@ def make_model(nets: Nets, config: Any, support: Support, action: ActionSpec) ->
 
 
 class SearchModel:
-    """The networks `nets` as a model of drl_cli.search: rewards and values are in the reward's unit."""
+    """The networks `nets` as a model for drl_cli.search. Rewards and values have the unit of the reward."""
 
     def __init__(self, nets: Nets, config: Any, support: Support, action: ActionSpec) -> None:  # Any: ModelConfig
         self.nets, self.config, self.support, self.action = nets, config, support, action

@@ -1,4 +1,4 @@
-"""SearchPolicy: the policy of algorithms that search with a learned model in every step."""
+"""SearchPolicy: the policy of algorithms that make a tree search with a learned model in every step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SearchPolicy(TorchPolicy):
-    """Chooses discrete actions by a search, and stores the search's policy and root value with each step."""
+    """Chooses discrete actions by a tree search, and stores the search's policy and root value with each step."""
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -56,27 +56,27 @@ class SearchPolicy(TorchPolicy):
         from drl_cli.chains.replays import Replays  # imports torch
         from drl_cli.search.repeated import Repeated
 
-        with torch.random.fork_rng(devices=[]):  # so that a policy made later does not move the trainer's generator
+        with torch.random.fork_rng(devices=[]):  # so that a new policy does not advance the trainer's generator
             super().__init__(config, network, spec, seed)
         model = make_model(Nets(self.modules), config, Support(config.support), spec.action)
         self.model = Repeated(model, lambda call: Replays(call, model))
 
     @abstractmethod
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:  # Any: a tensor, or a dict of tensors
-        """Return actions `[E, ...]` for observations `[E, ...]`, and what the search found.
+        """Search from observations `[E, ...]`; return the actions `[E, ...]` and the results of the search.
 
-        If not `explores`, the actions are the best ones, and nothing is random.
+        Without `explores`, return the best actions and use no random numbers.
         """
 
     def stored(self, found: Found) -> dict[str, Tensor]:
-        """Return the extra columns of what a search found."""
+        """Return the extra columns, made from the results of a search."""
         return stored(found)
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
         return self.searched(obs, True)
 
     def searched(self, obs: Any, explores: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actions and the extra columns of a search."""
+        """Search from observations `[E, ...]`; return the actions `[E, ...]` and the extra columns."""
         action, found = self.search(obs, explores)
         return torch.from_numpy(action), self.stored(found)
 
@@ -85,6 +85,7 @@ class SearchPolicy(TorchPolicy):
         return {name: column for name, column in columns.items() if name != "action"}
 
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
+        """Return columns of zeros, because random actions need no search."""
         rows = num_rows(obs)
         stored = ((name, column) for name, column in self.columns.items() if name != "is_random")
         return {name: torch.zeros(rows, *column.shape) for name, column in stored}
@@ -99,12 +100,12 @@ class SearchPolicy(TorchPolicy):
 
 
 def stored(found: Found) -> dict[str, Tensor]:
-    """Return the columns `policy` `[E, A]` and `root_value` `[E]` of a search."""
+    """Return the columns `policy` `[E, A]` and `root_value` `[E]`, made from the results of a search."""
     return {"policy": torch.from_numpy(found.policy).float(), "root_value": torch.from_numpy(found.value).float()}
 
 
 def num_rows(obs: Any) -> int:  # Any: a tensor, or a dict of tensors
-    """Return E of observations `[E, ...]`."""
+    """Return the number E of observations `[E, ...]`."""
     return num_rows(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
 
 

@@ -1,9 +1,9 @@
 """Gumbel MuZero (Danihelka et al. 2022, "Policy improvement by planning with Gumbel", ICLR).
 
 MuZero (Schrittwieser et al. 2020, arXiv 1911.08265) learns a model of the environment in latent states: representation,
-dynamics and prediction. Each action is found by a search with the model. Gumbel MuZero samples the actions to try at
-the root without replacement, divides the simulations among them by sequential halving, and learns a policy that is
-improved by the values of the search. It improves the policy with as few as 2 simulations.
+dynamics and prediction. A tree search with the model finds each action. Gumbel MuZero samples the root's candidate
+actions without replacement and divides the simulations among them by sequential halving. The policy learns from the
+values of the search. As few as 2 simulations improve the policy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Algorithm(ModelLearner):
 
 
 def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and a tensor or dict of tensors
-    """Return what a search from observations `[N, ...]` found. `noise` `[N, A]` is Gumbel noise."""
+    """Search from observations `[N, ...]` with Gumbel noise `[N, A]` (zeros for no exploration); return the results."""
     from drl_cli.search.run import gumbel  # imports torch
 
     rule = Gumbel(config.considered_actions, value_scale=config.value_scale)

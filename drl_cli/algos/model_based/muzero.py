@@ -1,10 +1,10 @@
 """MuZero (Schrittwieser et al. 2020, "Mastering Atari, Go, chess and shogi by planning with a learned model", arXiv
 1911.08265).
 
-MuZero learns a model of the environment in latent states: representation, dynamics and prediction. Each action is found
-by a tree search with the model (PUCT), with Dirichlet noise at the root, and is drawn from the visits with a
-temperature that falls during the run. The model learns the rewards, the visits, and n-step returns that bootstrap from
-the values of searches.
+MuZero learns a model of the environment in latent states: representation, dynamics and prediction. A tree search with
+the model (PUCT), with Dirichlet noise at the root, counts the visits of each action. The action is sampled from the
+visit counts, with a temperature that falls during the run. The model learns the rewards, the visit counts, and n-step
+returns that bootstrap from the values of searches.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Algorithm(ModelLearner):
 def search(
     config: Any, model: Model, obs: Any, noise: Array | None
 ) -> Found:  # Any: Config, a tensor or dict of tensors
-    """Search from observations `[N, ...]` with Dirichlet noise `[N, A]`, or without noise."""
+    """Search from observations `[N, ...]` with Dirichlet noise `[N, A]`, or None for no noise; return the results."""
     from drl_cli.search.run import puct  # imports torch
 
     return puct(model, obs, config.simulations, Puct(noise_share=config.noise_share), noise, legal_actions(obs))

@@ -1,9 +1,9 @@
 """Sampled MuZero (Hubert et al. 2021, "Learning and planning in complex action spaces", ICML, arXiv 2104.06303).
 
-MuZero for continuous actions: each node of the tree has K candidates. Most are drawn from the predicted policy, a
-Gaussian whose samples go through tanh, and some from the uniform distribution. The search improves the policy over the
-candidates, and the Gaussian learns their improved probabilities. The search at the root is that of Gumbel MuZero
-(Danihelka et al. 2022), where the paper has PUCT.
+Sampled MuZero is MuZero for continuous actions. Each node of the tree has K candidate actions. Most of these come from
+the predicted policy, a tanh-Gaussian, and some from the uniform distribution. The search gives improved probabilities
+of the candidates, and the policy learns these probabilities. The search at the root is that of Gumbel MuZero
+(Danihelka et al. 2022), whereas the paper uses PUCT.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ACTIONS = ("box",)
 TABLES = ("windows",)
 MODES = ("single", "sync", "async")
 EDGE = 1.0 - 1e-6
-"""Actions are clamped to this size before the inverse of tanh."""
+"""Actions are clamped to [-EDGE, EDGE] before the inverse of tanh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +105,10 @@ class Algorithm(ModelLearner):
         return {**stored(found), "candidates": found.root[0]}
 
     def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
-        """Return the negative mean log-probability `[B, K + 1]` of candidates, weighted with the search's policy.
+        """Return the negative log-likelihood of the candidates minus an entropy bonus, `[B, unrolled steps + 1]`.
 
-        Terms that do not depend on `out` `[B, K + 1, 2 A]` are left out.
+        `target` has the search's probability of each candidate, and `out` `[..., 2 A]` the predicted Gaussian. Terms
+        that do not depend on `out` are left out.
         """
         mean, log_std = bounded(out).unsqueeze(2).chunk(2, -1)
         drawn = first_steps(rows["candidates"], out.shape[1]).clamp(-EDGE, EDGE).atanh()
@@ -116,17 +117,18 @@ class Algorithm(ModelLearner):
         return loss
 
     def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
+        """Return the actions as in ModelLearner; all dimensions of a random action have the same value in [-1, 1)."""
         steps = random.shape[1]
         drawn = (2.0 * random - 1.0).unsqueeze(-1).expand(-1, -1, self.action.size)
         return torch.where(is_past_end[:, :steps].unsqueeze(-1), drawn, rows["action"][:, :steps])
 
 
 def search(config: Any, model: Model, obs: Any, normal: Tensor, noise: Array) -> Found:  # Any: Config, and observations
-    """Search from observations `[N, ...]`.
+    """Search from observations `[N, ...]`; return the results.
 
-    The candidates of the M nodes come from standard normal noise `[N, M, K, A]`; `noise` is Gumbel noise `[N, K]`. The
-    last candidates of each node, the share `uniform_share`, are uniform, so that a policy whose own candidates became
-    equal can be improved. All candidates have the same prior.
+    Standard normal noise `normal` `[N, M, K, A]` gives the K candidates of each of the M nodes. `noise` is Gumbel noise
+    `[N, K]`. The fraction `uniform_share` of the candidates is uniform, so that the search can improve even a policy
+    whose samples are all nearly equal. All candidates have the same prior.
     """
     from drl_cli.search.run import gumbel  # imports torch
     from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
@@ -142,7 +144,7 @@ def search(config: Any, model: Model, obs: Any, normal: Tensor, noise: Array) ->
 
 
 def fixed_noise(config: Any, actions: int) -> Tensor:  # Any: Config
-    """Return the noise of evaluations, `[1, M, K, A]`: always the same numbers; the first candidate is the mode."""
+    """Return constant noise for evaluations, `[1, M, K, A]`. The first candidate has noise 0, so it is the mode."""
     shape = (1, config.simulations + 1, config.candidates, actions)
     noise = np.random.default_rng(0).standard_normal(shape, np.float32)
     noise[:, :, 0] = 0.0
@@ -150,6 +152,6 @@ def fixed_noise(config: Any, actions: int) -> Tensor:  # Any: Config
 
 
 def bounded(policy: Tensor) -> Tensor:
-    """Return means and logarithms of deviations `[..., 2 A]`; the latter are between -2.5 and 1.5."""
+    """Return means and log standard deviations `[..., 2 A]`, with the latter bounded to (-2.5, 1.5) by tanh."""
     mean, log_std = policy.chunk(2, -1)
     return torch.cat([mean, 2.0 * (log_std / 2.0).tanh() - 0.5], -1)

@@ -1,1 +1,1 @@
-"""Algorithms that learn from data without an environment: one file for each. All but BC also learn online."""
+"""Algorithms that learn from a dataset: one file for each algorithm. All except BC can also learn online."""

@@ -1,6 +1,7 @@
-"""The actor of BC, AWAC and IQL: a Gaussian with the mean tanh(f(s)) and learned deviations that no state changes.
+"""The actor of BC, AWAC and IQL: a Gaussian with the mean tanh(f(s)) and state-independent standard deviations.
 
-Its log-density stays finite for the actions -1 and 1, which datasets contain and a tanh-Gaussian can't reach.
+Datasets contain actions of exactly -1 and 1. The log-density of a tanh-Gaussian is infinite there, but the log-density
+of this Gaussian is finite.
 """
 
 from typing import Any
@@ -39,5 +40,5 @@ class GaussianPolicy(NetworkPolicy):
 
 
 def gaussian(nets: Nets, features: Tensor) -> Gaussian:
-    """Return the distribution of actions of the parts `actor` and `log_std` for features `[B, F]`."""
+    """Return the distribution of actions for features `[B, F]`, from the parts `actor` and `log_std` of `nets`."""
     return Gaussian(nets.actor(features).tanh(), nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))

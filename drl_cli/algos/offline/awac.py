@@ -1,7 +1,7 @@
 """AWAC (Nair et al. 2020, "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", arXiv 2006.09359).
 
-The critics learn the value of the actor. The actor imitates the data's actions with weights that grow with their
-advantages over its own actions, so that it stays near the data, and goes on learning online without a change.
+The critics learn the value of the actor's policy. The actor imitates the data's actions. The weight of an action grows
+with its advantage over the actor's own actions. The same update learns offline and online.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Algorithm(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of the critics (eq. 4) and of the actor (eq. 13)."""
+        """Return the sum of the losses of critics (eq. 4) and actor (eq. 13), metrics, and the column `td_error`."""
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
         noise, next_noise = random["action"].chunk(2, -1)
         with torch.no_grad():
@@ -59,11 +59,11 @@ class Algorithm(Learner):
 
         policy = gaussian(nets, view.obs)
         with torch.no_grad():
-            drawn = policy.sample(noise).clamp(-1.0, 1.0)
-            value = nets.critic(view.obs, drawn, random["masks"]).squeeze(-1).amin(0)
+            own_action = policy.sample(noise).clamp(-1.0, 1.0)
+            value = nets.critic(view.obs, own_action, random["masks"]).squeeze(-1).amin(0)
             advantage = q.amin(0) - value
-            likely = (advantage / config.temperature).exp().clamp(max=config.max_weight)
-        actor_loss = -mean(likely * policy.log_prob(rows["action"]), valid)
+            action_weight = (advantage / config.temperature).exp().clamp(max=config.max_weight)
+        actor_loss = -mean(action_weight * policy.log_prob(rows["action"]), valid)
         metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
         metrics |= {"advantage": mean(advantage, valid), "td_error": (q - target).abs().mean(0)}
         return critic_loss + actor_loss, metrics

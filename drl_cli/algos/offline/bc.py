@@ -1,8 +1,8 @@
-"""BC: behavioural cloning. The actor learns to draw the data's actions, by their likelihood (Pomerleau 1991).
+"""BC: behavioural cloning. The actor maximises the likelihood of the data's actions (Pomerleau 1991).
 
-The actor is a softmax for choices. For continuous actions it is a Gaussian, or with `components` above 1 a mixture of
-Gaussians, which can represent different ways to act in one state (Mandlekar et al. 2021, arXiv 2108.03298). With `top`
-below 1, the reader of the dataset leaves out all but this share of the episodes, those with the largest returns.
+The actor is a softmax for discrete actions, and a Gaussian for continuous actions. With `components` above 1, it is a
+mixture of Gaussians, which can represent several ways to act in one state (Mandlekar et al. 2021, arXiv 2108.03298).
+With `top` below 1, the actor learns only from this fraction of the episodes, those with the largest returns.
 """
 
 from dataclasses import dataclass, replace
@@ -41,18 +41,19 @@ class Config(AlgoConfig):
 
 
 def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
-    """Return the number of the actor's outputs, and of log standard deviations.
+    """Return the number of the actor's outputs, and the number of log standard deviations.
 
-    The outputs of a mixture of K Gaussians are the means `[K, A]`, and then K logits.
+    The outputs of a mixture of K Gaussians are the means `[K, A]`, followed by K logits.
     """
     if action.kind != "box":
         return action.size, 0
     means = config.components * action.size
-    return means + (config.components if config.components > 1 else 0), means
+    logits = config.components if config.components > 1 else 0
+    return means + logits, means
 
 
 class Policy(NetworkPolicy):
-    """The actor. Its best action is the mean of the most likely Gaussian, or the most likely choice."""
+    """The actor. Its greedy action is the mean of the most likely Gaussian, or the most likely discrete action."""
 
     is_squashed = True
 
@@ -73,7 +74,8 @@ class Policy(NetworkPolicy):
         if self.action.kind != "box":
             return {"action": sample_choices(permitted(out, action_mask(obs)), self.action.choices, self.rng), **memory}
         chosen = sample_choices(self.logits(out), (self.components,), self.rng)
-        action = self.means(out, chosen) + self.std[chosen] * self.rng.standard_normal(self.std[chosen].shape, "f")
+        mean, std = self.means(out, chosen), self.std[chosen]
+        action = mean + std * self.rng.standard_normal(std.shape, np.float32)
         return {"action": np.clip(action, -1.0, 1.0), **memory}
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
@@ -83,11 +85,11 @@ class Policy(NetworkPolicy):
         return self.means(out, self.logits(out).argmax(-1))
 
     def logits(self, out: Array) -> Array:
-        """Return the logits `[n, K]` of the Gaussians, given the actor's outputs `[n, outputs]`."""
+        """Return the logits `[n, K]` of the mixture, given the actor's outputs `[n, outputs]`."""
         return out[:, self.std.size :] if self.components > 1 else np.zeros((len(out), 1), np.float32)
 
     def means(self, out: Array, chosen: Array) -> Array:
-        """Return the means `[n, A]` of the chosen Gaussians, int64 `[n]`."""
+        """Return the means `[n, A]` of the Gaussians with the indices `chosen`, int64 `[n]`."""
         means = out[:, : self.std.size].reshape(len(out), self.components, -1)
         return np.asarray(np.tanh(means[np.arange(len(out)), chosen]))
 
@@ -97,7 +99,7 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(Learner):
-    """Learns the actor in a trainer. The loss trains the encoder, too."""
+    """Learns the actor and the encoder in a trainer."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.action = spec.action
@@ -107,14 +109,16 @@ class Algorithm(Learner):
 
     def log_prob(self, nets: Nets, out: Tensor, rows: Batch) -> Tensor:
         """Return the log-probability `[B]` of the data's actions, given the actor's outputs `[B, outputs]`."""
-        action, stds, num = rows["action"], nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), self.config.components
+        action, num = rows["action"], self.config.components
+        log_stds = nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         if self.action.kind != "box":
             result: Tensor = actions(self.action, False, out, None, rows["mask_now"]).log_prob(action)
         elif num == 1:
-            result = Gaussian(out.tanh(), stds).log_prob(action)
+            result = Gaussian(out.tanh(), log_stds).log_prob(action)
         else:
-            means, logits = out[:, : len(stds)].tanh().view(len(out), num, -1), out[:, len(stds) :]
-            each = Gaussian(means, stds.view(num, -1)).log_prob(action.unsqueeze(1))  # [B, K]
+            means = out[:, : len(log_stds)].tanh().view(len(out), num, -1)  # [B, K, A]
+            logits = out[:, len(log_stds) :]
+            each = Gaussian(means, log_stds.view(num, -1)).log_prob(action.unsqueeze(1))  # [B, K]
             result = (logits.log_softmax(-1) + each).logsumexp(-1)
         return result
 

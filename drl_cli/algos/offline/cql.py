@@ -1,8 +1,8 @@
 """CQL (Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", arXiv 2006.04779), CQL(H).
 
-CQL is SAC whose critics learn lower values for actions that are not in the data: for each state, the loss contains the
-log of the sum of exp(Q) over all actions, minus Q of the data's action. Uniform actions and actions of the policy
-estimate the sum, each divided by its density (appendix F).
+CQL is SAC whose critics learn lower values for actions that are not in the data. For each state, the loss contains the
+log of the sum of exp(Q) over all actions, minus Q of the data's action. The sum is estimated by importance sampling,
+with uniform actions and actions of the policy (appendix F).
 """
 
 import math
@@ -43,9 +43,10 @@ class Algorithm(sac.Algorithm):
         return {**super().rates(config), "actor": config.actor_lr}
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
+        """Also draw `policy`, normal noise, and `uniform`, for the sampled actions of the conservative term."""
         critics, actor = super().draws(rows, trains_actor)
         num = self.config.samples * self.size
-        critics["others"] = self.context.randn(rows, 2 * num, self.noise)
+        critics["policy"] = self.context.randn(rows, 2 * num, self.noise)
         critics["uniform"] = self.context.rand(rows, num, self.noise)
         return critics, actor
 
@@ -66,25 +67,30 @@ class Algorithm(sac.Algorithm):
         return bellman + conservative, metrics | columns
 
     def all_actions(self, nets: Nets, view: Any, rows: Batch, random: Random) -> Tensor:
-        """Return an estimate of log sum_a exp(Q(s, a)) `[2, B]`, up to a constant."""
+        """Return an estimate of log sum_a exp(Q(s, a)) for both critics, `[2, B]`, up to a constant.
+
+        There are S sampled actions of each kind: of the policy in s, of the policy in s', and uniform. Each exp(Q) is
+        divided by the density of its action.
+        """
         num, samples = len(rows["reward"]), self.config.samples
 
-        def of_policy(features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        def policy_actions(features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
             inner = squashed(nets.actor(features)).inner
             return TanhGaussian(inner.mean, inner.log_std).sample_log_prob(noise)
 
         with torch.no_grad():
-            noise, next_noise = random["others"].view(num, 2, samples, self.size).permute(1, 2, 0, 3)  # [S, B, A] each
-            now, log_prob = of_policy(view.obs, noise)
-            later, next_log_prob = of_policy(view.next_obs, next_noise)
+            noise, next_noise = random["policy"].view(num, 2, samples, self.size).permute(1, 2, 0, 3)  # [S, B, A] each
+            action, log_prob = policy_actions(view.obs, noise)
+            next_action, next_log_prob = policy_actions(view.next_obs, next_noise)
             uniform = random["uniform"].view(num, samples, self.size).transpose(0, 1) * 2.0 - 1.0
-            actions = torch.cat([now, later, uniform])  # [3 S, B, A]
-            densities = torch.cat([log_prob, next_log_prob, torch.full_like(log_prob, -self.size * math.log(2.0))])
+            uniform_log_prob = torch.full_like(log_prob, -self.size * math.log(2.0))  # the density on [-1, 1] is 1/2
+            actions = torch.cat([action, next_action, uniform])  # [3 S, B, A]
+            log_probs = torch.cat([log_prob, next_log_prob, uniform_log_prob])  # [3 S, B]
         masks = [mask.repeat(1, 3 * samples, 1) for mask in random["masks"]]
         repeated = view.learned.repeat(3 * samples, 1)
         q = nets.critic(repeated, actions.flatten(0, 1), masks).view(2, 3 * samples, num)
-        return (self.bounded(q, rows) - densities).logsumexp(1)
+        return (self.bounded(q, rows) - log_probs).logsumexp(1)
 
     def bounded(self, q: Tensor, rows: Batch) -> Tensor:
-        """Return the values `[2, 3 S, B]` of the sampled actions; the last S are those of the uniform actions."""
+        """Return the values `[2, 3 S, B]` of the sampled actions; the default returns `q` unchanged. See Cal-QL."""
         return q

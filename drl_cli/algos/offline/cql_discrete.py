@@ -1,7 +1,7 @@
 """CQL for discrete actions (Kumar et al. 2020, arXiv 2006.04779): DQN with the conservative term of CQL(H).
 
-The term is the log of the sum of exp(Q(s, a)) over all legal actions, minus Q of the data's action. It makes values of
-actions that are not in the data lower. All options of DQN work.
+The term is the log of the sum of exp(Q(s, a)) over all legal actions, minus Q of the data's action. It lowers the
+values of actions that are not in the data. All options of DQN apply.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ class Config(dqn.Config):
 
 
 class Policy(QPolicy):
-    """Chooses the action with the largest value, or explores."""
+    """Chooses the action with the largest value, or an exploring action."""
 
 
 class Algorithm(dqn.Algorithm):
     """Learns Q values in a trainer. Networks and targets are those of DQN."""
 
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the Bellman error plus the conservative term (eq. 4)."""
+        """Return DQN's loss plus the conservative term (eq. 4), and a dict with metrics and `td_error` `[B]`."""
         view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)

@@ -1,8 +1,9 @@
 """FQL: Flow Q-Learning (Park et al. 2025, arXiv 2502.02538).
 
-A flow policy imitates the data: its velocities lead from noise to the data's actions, so that it can represent several
-modes. The actor maps noise to an action in one step. It learns to end where the flow ends from the same noise, and to
-have a large Q. No gradient goes through the steps of the flow, which workers and evaluations do not need.
+A flow policy imitates the data. It is a network of velocities, which move noise to the data's actions in several steps,
+so it can represent several modes. The actor maps noise to an action in one step. The actor learns to give the same
+action as the flow from the same noise, and an action with a large Q. No gradient flows through the steps of the flow.
+Workers and evaluations need only the actor.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.learner import Learner
 from drl_cli.algos.off_policy._actors import Random
-from drl_cli.algos.offline._scale import mean_size
+from drl_cli.algos.offline._scale import mean_abs
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.networks.config import NetworkConfig
@@ -40,7 +41,10 @@ class Config(AlgoConfig):
 
 
 class Policy(NetworkPolicy):
-    """The one-step actor. Its inputs are features and noise; evaluations use the noise 0."""
+    """The one-step actor. Its inputs are features and noise. In evaluations, the noise is 0.
+
+    `with_noise` has all parameters. `params` leaves out the first layer's weights of the noise, for noise 0.
+    """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
@@ -75,7 +79,10 @@ class Algorithm(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critics (eq. 4), flow (eq. 6) and actor (eq. 8)."""
+        """Return the sum of the losses of critics (eq. 4), flow (eq. 6) and actor (eq. 8), and a dict with metrics.
+
+        The dict also has the priorities `td_error` `[B]`.
+        """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
         action, obs = rows["action"], view.obs
         next_noise, start, noise = random["action"].chunk(3, -1)
@@ -88,24 +95,25 @@ class Algorithm(Learner):
         q = nets.critic(view.learned, action, random["masks"]).squeeze(-1)
         critic_loss = twin_critics(q, target, rows.get("weight"))
 
-        between = (1.0 - random["time"]) * start + random["time"] * action
-        velocity = nets.flow(obs, torch.cat([between, random["time"]], -1))
+        time = random["time"]  # [B, 1]
+        between = (1.0 - time) * start + time * action
+        velocity = nets.flow(obs, torch.cat([between, time], -1))
         flow_loss = mean((velocity - (action - start)).square().mean(-1), valid)
 
-        drawn = nets.actor(obs, noise)
-        distance = mean((drawn - self.end_of_flow(nets, obs, noise)).square().mean(-1), valid)
-        own_q = nets.frozen.critic(obs, drawn.clamp(-1.0, 1.0), random["masks"]).squeeze(-1).mean(0)
-        gain = mean(own_q, valid)
+        own_action = nets.actor(obs, noise)
+        distance = mean((own_action - self.end_of_flow(nets, obs, noise)).square().mean(-1), valid)
+        own_q = nets.frozen.critic(obs, own_action.clamp(-1.0, 1.0), random["masks"]).squeeze(-1).mean(0)
+        q_term = mean(own_q, valid)
         if config.normalize_q:
-            gain = gain / mean_size(own_q, valid, self.context)
-        actor_loss = config.alpha * distance - gain
+            q_term = q_term / mean_abs(own_q, valid, self.context)
+        actor_loss = config.alpha * distance - q_term
         metrics = {"critic_loss": critic_loss, "flow_loss": flow_loss, "actor_loss": actor_loss}
         metrics |= {"distance": distance, "q_mean": mean(q, valid), "td_error": (q - target).abs().mean(0)}
         return critic_loss + flow_loss + actor_loss, metrics
 
-    def end_of_flow(self, nets: Nets, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the action `[B, A]` where the flow ends that begins at this noise, by Euler's method."""
-        steps = self.config.flow_steps
+    def end_of_flow(self, nets: Nets, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return the actions to which the flow moves `noise` `[B, A]`, by `flow_steps` steps of Euler's method."""
+        steps, action = self.config.flow_steps, noise
         with torch.no_grad():
             for i in range(steps):
                 time = torch.full_like(action[:, :1], i / steps)

@@ -1,8 +1,8 @@
 """IQL (Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", arXiv 2110.06169).
 
 IQL never evaluates an action that is not in the data. A value network learns an upper expectile of Q(s, a) over the
-data's actions, twin critics learn from this value of the next state, and the actor imitates the data's actions with
-weights that grow with their advantages.
+data's actions. Twin critics bootstrap from the value of the next state. The actor imitates the data's actions, with
+weights that grow with the advantage.
 """
 
 from dataclasses import dataclass
@@ -50,21 +50,24 @@ class Algorithm(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of value (eq. 5), critics (eq. 6) and actor (eq. 7)."""
+        """Return the sum of the losses of value (eq. 5), critics (eq. 6) and actor (eq. 7), and a dict with metrics.
+
+        The dict also has the priorities `td_error` `[B]`.
+        """
         config, view = self.config, self.see(nets, rows)
         weight, valid = rows.get("weight"), rows.get("valid_weight")
         with torch.no_grad():
-            seen = self.see_target(nets, rows, view).obs
-            slow_q = nets.target.critic(seen, rows["action"], random["target_masks"]).squeeze(-1).amin(0)
+            target_features = self.see_target(nets, rows, view).obs
+            target_q = nets.target.critic(target_features, rows["action"], random["target_masks"]).squeeze(-1).amin(0)
             target = rows["reward"] + rows["discount"] * nets.value(view.next_obs).squeeze(-1)
-        advantage = slow_q - nets.value(view.obs).squeeze(-1)
+        advantage = target_q - nets.value(view.obs).squeeze(-1)
         value_loss = mean(expectile(advantage, config.expectile), weight)
 
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         critic_loss = twin_critics(q, target, weight)
 
-        likely = (config.beta * advantage.detach()).exp().clamp(max=config.max_weight)
-        actor_loss = -mean(likely * gaussian(nets, view.obs).log_prob(rows["action"]), valid)
+        action_weight = (config.beta * advantage.detach()).exp().clamp(max=config.max_weight)
+        actor_loss = -mean(action_weight * gaussian(nets, view.obs).log_prob(rows["action"]), valid)
         metrics = {"critic_loss": critic_loss, "value_loss": value_loss, "actor_loss": actor_loss}
         metrics |= {"q_mean": mean(q, valid), "advantage": mean(advantage, valid)}
         return value_loss + critic_loss + actor_loss, metrics | {"td_error": (q - target).abs().mean(0)}

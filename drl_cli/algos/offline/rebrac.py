@@ -1,10 +1,10 @@
 """ReBRAC (Tarasov et al. 2023, "Revisiting the Minimalist Approach to Offline Reinforcement Learning").
 
-The paper is arXiv 2305.09836. ReBRAC is TD3+BC with layer norm in the critics and a second penalty: the targets of the
-critics are lower where the next action is far from the data's next action. Both penalties have their own weight.
+The paper is arXiv 2305.09836. ReBRAC is TD3+BC with layer norm in the critics and a second penalty. The second penalty
+lowers the critics' targets where the next action is far from the data's next action. Each penalty has a weight.
 
-The data's next action is the column `next_action` (`DATA`). Readers of datasets add it, and workers do, too. Their rows
-therefore reach replay when the episode ends.
+The data's next action is the column `next_action` (`DATA`). Readers of datasets and workers add this column. Workers
+therefore send the rows of an episode to replay when the episode ends.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from drl_cli.algos.base import Batch
 from drl_cli.algos.off_policy import td3
 from drl_cli.algos.off_policy._actors import DeterministicPolicy, Random
-from drl_cli.algos.offline._scale import mean_size
+from drl_cli.algos.offline._scale import mean_abs
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor
@@ -48,7 +48,7 @@ class Algorithm(td3.Algorithm):
         return super().critics(outputs, actions, ensemble, norms)
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return a lower value where the target's action is far from the data's next action (eq. 5)."""
+        """Return `next_q` minus the penalty for the distance from the data's next action, `[B]` (eq. 5)."""
         if "next_action" not in rows:
             return next_q
         distance: Tensor = (next_action - rows["next_action"]).square().sum(-1)
@@ -56,10 +56,10 @@ class Algorithm(td3.Algorithm):
         return next_q - penalty
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return minus the smaller Q, divided by its mean size, plus the penalty (eq. 4)."""
+        """Return the penalty minus the smaller Q, which is divided by its mean absolute value (eq. 4)."""
         features, valid = rows["features"], rows.get("valid_weight")
         action = nets.actor(features).tanh()
         q = nets.frozen.critic(features, action, random["masks"]).squeeze(-1).amin(0)
         distance = mean((action - rows["action"]).square().sum(-1), valid)
-        loss = self.config.actor_penalty * distance - mean(q, valid) / mean_size(q, valid, self.context)
+        loss = self.config.actor_penalty * distance - mean(q, valid) / mean_abs(q, valid, self.context)
         return loss, {"actor_loss": loss, "distance": distance}

@@ -1,7 +1,7 @@
 """TD3+BC (Fujimoto & Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", arXiv 2106.06860).
 
-TD3+BC is TD3 whose actor also imitates the data's actions. Q is divided by its mean size, so that `alpha` has the same
-meaning for all rewards.
+TD3+BC is TD3 whose actor also imitates the data's actions. The actor's loss divides Q by its mean absolute value, so
+that `alpha` does not depend on the scale of the rewards.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from drl_cli.algos.base import Batch
 from drl_cli.algos.off_policy import td3
 from drl_cli.algos.off_policy._actors import DeterministicPolicy, Random
-from drl_cli.algos.offline._scale import mean_size
+from drl_cli.algos.offline._scale import mean_abs
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor
@@ -40,5 +40,6 @@ class Algorithm(td3.Algorithm):
         action = nets.actor(features).tanh()
         q = nets.frozen.critic(features, action, random["masks"], first=1).squeeze(-1)
         distance = mean((action - rows["action"]).square().mean(-1), valid)
-        loss = distance - self.config.alpha / mean_size(q, valid, self.context) * mean(q, valid)
+        scale = self.config.alpha / mean_abs(q, valid, self.context)
+        loss = distance - scale * mean(q, valid)
         return loss, {"actor_loss": loss, "distance": distance}
