@@ -23,7 +23,7 @@ from alternate import Figures, alternate, peer_python, serve, table
 
 SIDES = ("ours", "outside", "sb3", "sbx", "d3rlpy")
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = ROOT / "tests/support"  # the folder of outside/my_sac.py, my_dqn.py and my_ppo.py
+OUTSIDE = ROOT / "tests/support"  # the folder of outside/my_sac.py; outside/ beside this file has DQN and PPO
 ROWS = 100_000  # in the replay table
 DISCRETE = ("dqn", "c51", "qr_dqn", "iqn", "sac_discrete", "pqn")
 MINIBATCHES = ("ppo", "pqn", "reppo")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pages import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 PROBES = "env=drl_cli.envs.probes:"
@@ -43,7 +44,7 @@ CUE_DQN = (
 def pooled(tmp_path_factory, monkeypatch):
     """The torso of docs/networks.md, which averages over positions."""
     folder = tmp_path_factory.mktemp("nets")
-    (folder / "my_net.py").write_text(re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1])
+    (folder / "my_net.py").write_text(blocks("networks.md")[0])
     monkeypatch.syspath_prepend(folder)
     yield "network.torso=my_net:Pooled"
     sys.modules.pop("my_net", None)

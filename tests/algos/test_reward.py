@@ -1,10 +1,8 @@
 """Reward modules: RND of the page docs/reward-modules.md with PPO, its normaliser, two trainers, and resume."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
+from pages import blocks
 
 from drl_cli.algos.on_policy.rewards.stream import Reward, RewardStream
 from drl_cli.algos.reward_config import RewardConfig
@@ -17,14 +15,13 @@ from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.case import equal
 from drl_cli.testing.together import Together
 
-PAGE = Path(__file__).parents[2] / "docs" / "reward-modules.md"
 SMALL = ("env=MountainCar-v0", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=2")
 
 
 @pytest.fixture(autouse=True)
 def rnd(tmp_path, monkeypatch):
     """The module of the page, as my_rnd in the current folder."""
-    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+    code = blocks("reward-modules.md")[0]
     assert len(code.strip().splitlines()) <= 35
     (tmp_path / "my_rnd.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from choices import some
 from graphs import make_config, weights
-from outside import my_muzero, my_sac, my_windows
+from pages import blocks
 
 from drl_cli import api as drl
 from drl_cli.errors import UsageError
@@ -42,9 +42,9 @@ STARTS |= {"squashed": "class SquashedPolicy"}
 
 def block(kind):
     """Return one block of the document's Python code."""
-    blocks = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
-    assert len(blocks) == len(STARTS), "a block of the page is not tested"
-    (found,) = [one for one in blocks if one.startswith(STARTS[kind])]
+    every = blocks(DOC.name)
+    assert len(every) == len(STARTS), "a block of the page is not tested"
+    (found,) = [one for one in every if one.startswith(STARTS[kind])]
     return found
 
 
@@ -104,21 +104,11 @@ def test_the_policy_of_sac(a2c):
 
 
 def test_sac_of_the_page_is_sound():
-    page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_sac.__file__).read_text()
-    assert f"```python\n{own}```" in page
     check_algorithm("outside.my_sac", *TINY)
-
-
-def test_the_page_has_the_algorithm_of_windows():
-    page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_windows.__file__).read_text()
-    assert f"```python\n{own}```" in page
 
 
 @pytest.mark.slow
 def test_muzero_of_the_page_is_sound():
-    page, own = DOC.with_name("more-algorithms.md").read_text(), Path(my_muzero.__file__).read_text()
-    assert f"```python\n{own}```" in page
-    assert len(own.splitlines()) <= 150
     check_algorithm("outside.my_muzero", "network.hidden=[8]", "algo.simulations=2")
 
 

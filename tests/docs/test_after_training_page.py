@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pages import blocks
 
 import drl_cli
 from drl_cli.cli import export, play
@@ -26,9 +27,7 @@ def folder(small_run, tmp_path, monkeypatch):
 def test_its_python_runs(folder, tiny, monkeypatch, capsys):
     train = drl_cli.train
     monkeypatch.setattr(drl_cli, "train", lambda overrides: train([*overrides, *tiny]))
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
+    for block in blocks("after-training.md"):
         exec(block, {})
     assert "160" in capsys.readouterr().out
 

@@ -4,9 +4,11 @@ import re
 import shlex
 import shutil
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from pages import blocks
 
 from drl_cli.errors import MISSING, UsageError
 from drl_cli.runs.auto import with_auto
@@ -73,42 +75,32 @@ def commands():
     return found
 
 
+MODULES = {
+    "own-environment.md": ["my_mod"],
+    "reward-modules.md": ["my_rnd"],
+    "add-an-algorithm.md": ["my_td3", "my_a2c"],
+    "more-algorithms.md": ["my_sac", "my_windows", "my_muzero"],
+}
+"""The names of the first blocks of code of pages."""
+
+
 @pytest.fixture(scope="module")
 def users(tmp_path_factory):
     """Modules of the user that the pages name."""
     tmp_path = tmp_path_factory.mktemp("users")
-    page = (ROOT / "docs" / "own-environment.md").read_text()
-    (tmp_path / "my_mod.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
-    page = (ROOT / "docs" / "reward-modules.md").read_text()
-    (tmp_path / "my_rnd.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
     package = tmp_path / "my_pkg"
     package.mkdir()
     (package / "my_mod.py").write_text("import my_mod, gymnasium\ngymnasium.register('MyEnv-v0', my_mod.My)\n")
     (package / "my_algo.py").write_text("from drl_cli.algos.off_policy.sac import ACTIONS, Algorithm, Config, Policy\n")
     shutil.copy(ROOT / "conf" / "algo" / "sac.yaml", package / "my_algo.yaml")
-    page = (ROOT / "docs" / "add-an-algorithm.md").read_text()
-    off_policy, on_policy, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "my_td3.py").write_text(off_policy)
-    (tmp_path / "my_a2c.py").write_text(on_policy)
-    for name in ("my_muzero", "my_sac", "my_windows"):
-        shutil.copy(ROOT / "tests" / "support" / "outside" / f"{name}.py", tmp_path)
+    for page, names in MODULES.items():
+        for name, code in zip(names, blocks(page), strict=False):
+            (tmp_path / f"{name}.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         patch.syspath_prepend(str(tmp_path))
         yield tmp_path
-    names = (
-        "my_mod",
-        "my_rnd",
-        "my_td3",
-        "my_a2c",
-        "my_sac",
-        "my_windows",
-        "my_muzero",
-        "my_pkg",
-        "my_pkg.my_mod",
-        "my_pkg.my_algo",
-    )
-    for name in names:
+    for name in (*chain(*MODULES.values()), "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
         sys.modules.pop(name, None)
 
 
