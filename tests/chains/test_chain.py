@@ -27,6 +27,15 @@ def learn(chain, learner, num, first=0):
     return [chain({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0)) for i in range(first, first + num)]
 
 
+def one_warning(learner, num, time="beside"):
+    """Make updates with a chain that gives up; return the text of its only warning."""
+    when = When(time)
+    learn(Chain(learner.update, learner, when), learner, num)
+    ((level, text),) = when.take_notes()
+    assert level == logging.WARNING
+    return text
+
+
 @pytest.fixture
 def instant(monkeypatch):
     return without_compiler(monkeypatch)
@@ -211,24 +220,18 @@ def test_an_update_that_needs_values_runs_as_before_with_one_warning(instant):
             return (self.w.sum(),)
 
     for time in ("before", "beside"):
-        learner, when = Deciding(), When(time)
-        learn(Chain(learner.update, learner, when), learner, 5)
+        learner = Deciding()
+        assert "test_chain.py" in one_warning(learner, 5, time)
         assert learner.calls == [5]
         assert learner.w.tolist() == [15.0] * 3
-        ((level, text),) = when.take_notes()
-        assert level == logging.WARNING
-        assert "test_chain.py" in text
 
 
 def test_a_failed_compilation_is_one_warning_and_changes_nothing(instant):
     instant.problem = "there is no compiler"
     for time in ("before", "beside"):
-        learner, when = Alternating(), When(time)
-        learn(Chain(learner.update, learner, when), learner, 12)
+        learner = Alternating()
+        assert "there is no compiler" in one_warning(learner, 12, time)
         assert torch.equal(learner.w, eager(12)[1])
-        ((level, text),) = when.take_notes()
-        assert level == logging.WARNING
-        assert "there is no compiler" in text
 
 
 def test_a_library_that_cannot_be_loaded_is_one_warning(monkeypatch, tmp_path):
@@ -240,22 +243,18 @@ def test_a_library_that_cannot_be_loaded_is_one_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(instant, "library", library)
     monkeypatch.setattr(chain_module, "Program", Program)
     for time in ("before", "beside"):
-        learner, when = Alternating(), When(time)
-        learn(Chain(learner.update, learner, when), learner, 12)
+        learner = Alternating()
+        assert "damaged.so cannot be loaded" in one_warning(learner, 12, time)
         assert torch.equal(learner.w, eager(12)[1])
-        ((level, text),) = when.take_notes()
-        assert level == logging.WARNING
-        assert "damaged.so cannot be loaded" in text
         assert not (tmp_path / "damaged.so").exists()
 
 
 def test_a_cache_of_another_user_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    learner, when = Alternating(), When("before")
-    learn(Chain(learner.update, learner, when), learner, 4)
+    learner = Alternating()
+    assert "belongs to another user" in one_warning(learner, 4, "before")
     assert torch.equal(learner.w, eager(4)[1])
-    assert "belongs to another user" in when.take_notes()[0][1]
 
 
 def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(instant):
@@ -273,10 +272,9 @@ def test_updates_that_keep_their_own_count_or_replace_a_tensor_are_not_compiled(
             return (self.w.sum(),)
 
     for kind, total in ((Counting, 1 + 4 + 9 + 16 + 25), (Replacing, 15)):
-        learner, when = kind(), When("beside")
-        learn(Chain(learner.update, learner, when), learner, 5)
+        learner = kind()
+        assert one_warning(learner, 5)
         assert learner.w.tolist() == [total] * 3
-        assert [level for level, _ in when.take_notes()] == [logging.WARNING]
 
 
 def test_an_update_that_counts_its_calls_is_not_compiled_even_if_nothing_differs_yet(instant):
@@ -290,10 +288,9 @@ def test_an_update_that_counts_its_calls_is_not_compiled_even_if_nothing_differs
             self.w.add_(columns["x"] if self.count < 8 else -columns["x"])
             return (self.w.sum(),)
 
-    learner, when = Late(), When("beside")
-    learn(Chain(learner.update, learner, when), learner, 10)
+    learner = Late()
+    assert "changes the attribute 'count'" in one_warning(learner, 10)
     assert learner.w.tolist() == [sum(range(1, 8)) - sum(range(8, 11))] * 3
-    assert "changes the attribute 'count'" in when.take_notes()[0][1]
 
 
 def test_updates_that_always_differ_are_given_up(instant):
@@ -304,12 +301,11 @@ def test_updates_that_always_differ_are_given_up(instant):
             return (self.w.sum(),)
 
     for time in ("before", "beside"):
-        learner, plain, when = Numeric(), Numeric(), When(time)
-        learn(Chain(learner.update, learner, when), learner, 30)
+        learner, plain = Numeric(), Numeric()
+        assert f"more than {MOST_VARIANTS} ways" in one_warning(learner, 30, time)
         for i in range(30):
             plain.update({"x": torch.full((3,), 1.0 + i)}, Counts(i, 0))
         torch.testing.assert_close(learner.w, plain.w)
-        assert f"more than {MOST_VARIANTS} ways" in when.take_notes()[0][1]
 
 
 def test_an_update_whose_condition_fails_is_undone(instant):

@@ -19,6 +19,7 @@ from drl_cli.deploy.formats import BUILT_IN, KINDS, SEARCHES, check, kind_of
 from drl_cli.deploy.standalone import Policy
 from drl_cli.errors import Refused, UsageError
 from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.settings.algorithm import algorithm_of
 
 ROOT = Path(__file__).parents[2]
 SEARCHING = ("gumbel_muzero", "muzero", "sampled_muzero")
@@ -26,23 +27,6 @@ SEARCHING = ("gumbel_muzero", "muzero", "sampled_muzero")
 ALGOS = tuple(sorted({path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}.difference(SEARCHING)))
 NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
 FORMATS = ("numpy", "torch", "onnx")
-OFFLINE = ("awac", "cal_ql", "cql", "fql", "iql", "rebrac", "td3_bc")
-CONTINUOUS = (
-    "crossq",
-    "d4pg",
-    "ddpg",
-    "droq",
-    "mpo",
-    "redq",
-    "reppo",
-    "rlpd",
-    "sac",
-    "td3",
-    "tqc",
-    "wsrl",
-    "xqc",
-    *OFFLINE,
-)
 SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
 BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
@@ -59,7 +43,7 @@ MATRIX = [
 
 def environment(algo, network):
     """Return an environment whose actions fit the algorithm and whose observations fit the network."""
-    is_box = algo in CONTINUOUS or algo in ("bc", "mrq", "ppo")
+    is_box = load_algorithm(algorithm_of(algo)).ACTIONS == ("box",) or algo in ("bc", "mrq", "ppo")
     if network in ("cnn", "resnet"):
         return "everything:Steered-v0" if is_box else "everything:Stacked-v0"
     if network == "multi":

@@ -10,8 +10,6 @@ from drl_cli.deploy.play import record, watch
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.frames import CantRender, frame, frames_per_second
 
-PROBE = "env=drl_cli.envs.probes"
-
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):

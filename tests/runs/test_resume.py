@@ -26,15 +26,6 @@ from drl_cli.utils.files import is_locked
 
 
 @pytest.fixture
-def run(small_run, tmp_path, monkeypatch):
-    """A copy of the small run that a test may change, below the current folder."""
-    folder = tmp_path / "outputs/Pendulum-v1/sac-sync" / small_run.folder.name
-    shutil.copytree(small_run.folder, folder, symlinks=True)
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
-@pytest.fixture
 def train(drl_here):
     """Run drl-train in this process, and check its exit code; return its output."""
 
@@ -46,12 +37,12 @@ def train(drl_here):
     return train_it
 
 
-def older_checkpoint(run):
-    return min(path for path in run.glob("checkpoints/step_*") if (path / "state.orchestrator.json").exists())
+def older_checkpoint(copied):
+    return min(path for path in copied.glob("checkpoints/step_*") if (path / "state.orchestrator.json").exists())
 
 
-def eval_steps(run):
-    return [int(line.split(",")[0]) for line in (run / "eval.csv").read_text().splitlines()[1:]]
+def eval_steps(copied):
+    return [int(line.split(",")[0]) for line in (copied / "eval.csv").read_text().splitlines()[1:]]
 
 
 def test_every_key_has_a_verdict_and_every_listed_key_exists(composed):
@@ -68,35 +59,35 @@ def test_every_key_has_a_verdict_and_every_listed_key_exists(composed):
     assert {verdict(f"replay.{name}") for name in ("seq_len", "sampler")} == {"impossible"}
 
 
-def test_latest_passes_over_a_newer_run_without_a_checkpoint(run, drl_here):
-    newer = run.with_name("20990101-000000-000000-s8")
-    shutil.copytree(run, newer, ignore=shutil.ignore_patterns("checkpoints"))
+def test_latest_passes_over_a_newer_run_without_a_checkpoint(copied, drl_here):
+    newer = copied.with_name("20990101-000000-000000-s8")
+    shutil.copytree(copied, newer, ignore=shutil.ignore_patterns("checkpoints"))
     done = drl_here("train", "resume=latest", "total_env_steps=200")
     assert (done.returncode, "from step 160" in done.stdout) == (0, True)
     assert done.stderr.count("newer runs without a checkpoint: 20990101-000000-000000-s8 (done)") == 1
 
 
-def test_a_run_of_an_older_version_goes_on(run, drl_here):
-    config = yaml.safe_load((run / "config.yaml").read_text())
+def test_a_run_of_an_older_version_goes_on(copied, drl_here):
+    config = yaml.safe_load((copied / "config.yaml").read_text())
     del config["algo"]["preset"], config["sweep"]["max_jobs"], config["explain"]
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
     done = drl_here("train", "resume=latest", "total_env_steps=200")
     assert (done.returncode, done.stderr, "from step 160" in done.stdout) == (0, "", True)
 
 
-def test_a_run_is_resumed_in_its_folder(run, train, tmp_path):
-    before = (run / "eval.csv").read_text().splitlines()
+def test_a_run_is_resumed_in_its_folder(copied, train, tmp_path):
+    before = (copied / "eval.csv").read_text().splitlines()
     assert "from step 160" in train("resume=latest", "total_env_steps=320", "algo.lr=1e-4", "confirm=true")
-    assert list(tmp_path.glob("outputs/*/*/*")) == [run]
-    assert (run / "eval.csv").read_text().splitlines()[: len(before)] == before
-    assert eval_steps(run)[-1] > 160
-    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert list(tmp_path.glob("outputs/*/*/*")) == [copied]
+    assert (copied / "eval.csv").read_text().splitlines()[: len(before)] == before
+    assert eval_steps(copied)[-1] > 160
+    config = yaml.safe_load((copied / "config.yaml").read_text())
     assert (config["algo"]["lr"], config["resume"], config["confirm"]) == (1e-4, None, False)
-    record = json.loads((run / "run.json").read_text())
+    record = json.loads((copied / "run.json").read_text())
     assert record["status"] == "done"
     (resumed,) = record["resumed"]
     assert "total_env_steps=320 (was 160)" in resumed["changes"]
-    steps = json.loads((run / "summary.json").read_text())["env_steps"]
+    steps = json.loads((copied / "summary.json").read_text())["env_steps"]
     assert steps >= 320
     error = train("resume=latest", code=USAGE)
     assert f"is done at {steps} env steps; total_env_steps={2 * steps}" in error
@@ -119,97 +110,99 @@ def test_a_run_is_resumed_in_its_folder(run, train, tmp_path):
         (["-m"], USAGE, "resume: no sweep 'latest'"),
     ],
 )
-def test_an_impossible_resume_changes_no_file(run, train, args, code, text):
+def test_an_impossible_resume_changes_no_file(copied, train, args, code, text):
     def files():
-        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+        return {path: path.read_bytes() for path in copied.rglob("*") if path.is_file() and path.name != ".lock"}
 
     before = files()
     assert text in train("resume=latest", "total_env_steps=320", *args, code=code)
     assert files() == before
 
 
-def test_a_resumed_run_can_not_end_before_its_checkpoint(run, train):
-    (run / "summary.json").unlink()  # as after a kill
+def test_a_resumed_run_can_not_end_before_its_checkpoint(copied, train):
+    (copied / "summary.json").unlink()  # as after a kill
     error = train("resume=latest", "total_env_steps=40", code=USAGE)
     assert "already has 160 env steps, more than total_env_steps=40; say for example total_env_steps=320" in error
 
 
-def test_a_run_is_resumed_from_an_older_checkpoint(run, train):
-    older = older_checkpoint(run)
-    assert older.name != (run / "checkpoints" / "last").resolve().name
+def test_a_run_is_resumed_from_an_older_checkpoint(copied, train):
+    older = older_checkpoint(copied)
+    assert older.name != (copied / "checkpoints" / "last").resolve().name
     assert f"from step {int(older.name[5:])}" in train(f"resume={older}", "total_env_steps=200")
 
 
-def test_the_resumed_checkpoint_becomes_the_last(run):
-    older = older_checkpoint(run)
-    clean_up(run, open_checkpoint(older), RunClock())
-    assert (run / "checkpoints" / "last").resolve() == older.resolve()
+def test_the_resumed_checkpoint_becomes_the_last(copied):
+    older = older_checkpoint(copied)
+    clean_up(copied, open_checkpoint(older), RunClock())
+    assert (copied / "checkpoints" / "last").resolve() == older.resolve()
 
 
-def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(run):
+def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(copied):
     """In mode=async, the version after the checkpoint's may be of the same step as the checkpoint."""
-    checkpoint = open_checkpoint(older_checkpoint(run))
-    steps, header = checkpoint.env_steps, (run / "eval.csv").read_text().splitlines()[0]
+    checkpoint = open_checkpoint(older_checkpoint(copied))
+    steps, header = checkpoint.env_steps, (copied / "eval.csv").read_text().splitlines()[0]
     rest = "," * header.count(",")
-    (run / "eval.csv").write_text("\n".join([header, f"{steps - 9}{rest}", f"{steps}{rest}", ""]))
-    clean_up(run, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)), RunClock())
-    assert eval_steps(run) == [steps - 9]
+    (copied / "eval.csv").write_text("\n".join([header, f"{steps - 9}{rest}", f"{steps}{rest}", ""]))
+    clean_up(
+        copied, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)), RunClock()
+    )
+    assert eval_steps(copied) == [steps - 9]
 
 
-def test_a_resumed_run_takes_another_name_without_confirm(run, train):
+def test_a_resumed_run_takes_another_name_without_confirm(copied, train):
     out = train("resume=latest", "total_env_steps=200", "name=other", "tags=[b]", "notes=null")
     assert "name: other   tags: [b]\n" in out
-    record = json.loads((run / "run.json").read_text())
+    record = json.loads((copied / "run.json").read_text())
     assert [record[key] for key in ("name", "tags", "notes")] == ["other", ["b"], None]
 
 
-def test_a_run_without_a_checkpoint_starts_over(run, train):
-    shutil.rmtree(run / "checkpoints")
-    (run / "checkpoints").mkdir()
-    (run / "summary.json").unlink()
+def test_a_run_without_a_checkpoint_starts_over(copied, train):
+    shutil.rmtree(copied / "checkpoints")
+    (copied / "checkpoints").mkdir()
+    (copied / "summary.json").unlink()
     assert "from step 0" in train("resume=latest")
-    assert eval_steps(run) == sorted(set(eval_steps(run)))
+    assert eval_steps(copied) == sorted(set(eval_steps(copied)))
 
 
-def test_a_damaged_checkpoint_is_refused_with_an_older_one(run, train):
-    model = run / "checkpoints" / "last" / "model.safetensors"
+def test_a_damaged_checkpoint_is_refused_with_an_older_one(copied, train):
+    model = copied / "checkpoints" / "last" / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1])
     error = train("resume=latest", "total_env_steps=320", code=CHECKPOINT)
     assert "model.safetensors is missing or damaged" in error
     assert "to go on from an older one: resume=" in error
 
 
-def test_nothing_in_a_runs_files_is_executed(run, train, tmp_path):
+def test_nothing_in_a_runs_files_is_executed(copied, train, tmp_path):
     witness = tmp_path / "executed"
     bomb = f"cos\nsystem\n(S'touch {witness}'\ntR.".encode()
-    (run / "checkpoints" / "last" / "state.trainer.safetensors").write_bytes(bomb)
+    (copied / "checkpoints" / "last" / "state.trainer.safetensors").write_bytes(bomb)
     error = train("resume=latest", "total_env_steps=320", code=CHECKPOINT)
     assert "state.trainer.safetensors is missing or damaged" in error
-    text = (run / "config.yaml").read_text()
+    text = (copied / "config.yaml").read_text()
     for line in ("defaults: [{hydra/launcher: x}]", "hydra: {callbacks: {a: {_target_: os.system, command: exit}}}"):
-        (run / "config.yaml").write_text(f"{line}\n{text}")
+        (copied / "config.yaml").write_text(f"{line}\n{text}")
         for command in ("resume", "from_config"):
             error = train(f"{command}=latest", "total_env_steps=320", code=USAGE)
             assert f"{line.split(':')[0]}: no such option" in error
     assert not witness.exists()
 
 
-def test_from_config_starts_a_new_run_with_the_config_of_the_old(run, train, tmp_path):
+def test_from_config_starts_a_new_run_with_the_config_of_the_old(copied, train, tmp_path):
     train("from_config=latest", "seed=9", "name=second")
-    (new,) = set(tmp_path.glob("outputs/*/*/*")) - {run}
-    old_config, new_config = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (run, new))
+    (new,) = set(tmp_path.glob("outputs/*/*/*")) - {copied}
+    old_config, new_config = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (copied, new))
     assert new_config == old_config | {"seed": 9, "name": "second"}
 
 
-def test_one_process_at_a_time(run):
-    with claim_run(run):
-        assert is_locked(run / RUN_LOCK)
-        with pytest.raises(UsageError, match="is being trained right now"), claim_run(run):
+def test_one_process_at_a_time(copied):
+    with claim_run(copied):
+        assert is_locked(copied / RUN_LOCK)
+        with pytest.raises(UsageError, match="is being trained right now"), claim_run(copied):
             pass
-    assert not is_locked(run / RUN_LOCK)
+    assert not is_locked(copied / RUN_LOCK)
 
 
-def test_the_end_of_a_killed_runs_manage_process_is_awaited(run):
+def test_the_end_of_a_killed_runs_manage_process_is_awaited(copied):
     code = """if True:
         import pathlib, sys
         from drl_cli.runtime.roles.manage import MANAGE_LOCK
@@ -218,12 +211,12 @@ def test_the_end_of_a_killed_runs_manage_process_is_awaited(run):
         print("held", flush=True)
         sys.stdin.readline()
     """
-    args = [sys.executable, "-c", code, str(run)]
+    args = [sys.executable, "-c", code, str(copied)]
     with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as manage:
         assert manage.stdout.readline() == "held\n"
         end = threading.Timer(0.3, manage.kill)
         end.start()
-        with claim_run(run):
+        with claim_run(copied):
             assert manage.wait(10) == -9
 
 

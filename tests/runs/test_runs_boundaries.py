@@ -1,7 +1,5 @@
 """Boundaries and combinations of runs' commands, closing lines and figures."""
 
-import shutil
-
 import numpy as np
 import pytest
 import yaml
@@ -18,15 +16,6 @@ from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 
 
-@pytest.fixture
-def run(small_run, tmp_path, monkeypatch):
-    """A copy of the small run that a test may change, below the current folder."""
-    folder = tmp_path / "outputs/Pendulum-v1/sac-sync" / small_run.folder.name
-    shutil.copytree(small_run.folder, folder, symlinks=True)
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
 def test_the_next_commands_stand_below_each_other(tmp_path):
     (tmp_path / "events.out.tfevents.1").touch()
     text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, tmp_path)
@@ -35,21 +24,21 @@ def test_the_next_commands_stand_below_each_other(tmp_path):
     ]  # fmt: skip
 
 
-def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(run):
+def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(copied):
     assert named_run(read_command(["-m", "resume=latest"])) is None
-    assert named_run(read_command(["-m", "from_config=latest", "seed=1,2"])).resolve() == run.resolve()
+    assert named_run(read_command(["-m", "from_config=latest", "seed=1,2"])).resolve() == copied.resolve()
 
 
 @pytest.mark.parametrize("word", ["resume=small", "resume=name=small", "from_config=small"])
-def test_a_run_may_be_resumed_by_its_name(run, word):
-    assert named_run(read_command([word])).resolve() == run.resolve()
+def test_a_run_may_be_resumed_by_its_name(copied, word):
+    assert named_run(read_command([word])).resolve() == copied.resolve()
 
 
-def test_weights_are_loaded_only_before_the_first_checkpoint(run):
-    config = yaml.safe_load((run / "config.yaml").read_text())
+def test_weights_are_loaded_only_before_the_first_checkpoint(copied):
+    config = yaml.safe_load((copied / "config.yaml").read_text())
     config["load_weights"] = "elsewhere"
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    command = with_config_of(run, read_command(["resume=latest", "total_env_steps=320"]))
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    command = with_config_of(copied, read_command(["resume=latest", "total_env_steps=320"]))
     composed = compose(command.overrides, command.config_file)
     assert composed.load_weights == "elsewhere"
     resumed = resume(composed, [])

@@ -27,11 +27,6 @@ def problems_of(*args):
     return []
 
 
-def test_an_unknown_algorithm_hides_no_other_problem():
-    problems = problems_of("algo=sca", "worker.num=many", "trainer.batch_sizes=3")
-    assert len(problems) == 3, problems
-
-
 @pytest.mark.parametrize("key", LEAVES)
 def test_a_mistyped_key_names_the_nearest(key):
     (problem,) = problems_of(f"{key}x=1")
@@ -91,11 +86,6 @@ def test_no_module_of_the_user_is_imported_to_see_whether_it_is_there(tmp_path, 
     assert problems_of("env=module_with_effect:Env-v0", "algo=sac") == []  # without algo, its action space is needed
     assert "module_with_effect" not in sys.modules
     assert os.listdir(tmp_path) == ["module_with_effect.py"]
-
-
-@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])
-def test_shards_can_be_set_where_a_table_may_have_several(sampler):
-    assert problems_of(f"replay={sampler}", "replay.shards=3") == []
 
 
 def test_ids_that_gymnasium_does_not_have_wait_for_envpool():

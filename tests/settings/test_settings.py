@@ -189,9 +189,3 @@ def test_a_value_is_formatted_as_the_user_types_it_without_losing_digits(value, 
 )
 def test_a_key_is_within_its_group_but_a_longer_word_is_not(key, inside):
     assert is_within(key, ["replay", "env"]) is inside
-
-
-def test_an_unknown_option_of_a_preset_names_the_preset(composed):
-    plain = composed("env=CartPole-v1", "algo=rainbow")
-    plain["algo"] |= {"preset": "rainbow", "atms": 5}
-    assert problems_of(plain) == ["algo.atms: rainbow has no option 'atms'. Did you mean algo.atoms?"]
