@@ -35,12 +35,6 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-CONTINUOUS = {"crossq", "d4pg", "ddpg", "mpo", "redq", "td3", "tqc", "xqc"}
-OFFLINE = {"awac", "cal_ql", "cql", "cql_discrete", "fql", "iql", "rebrac", "td3_bc"}
-PRIORITIZED = {"c51", "dqn", "iqn", "mrq", "qr_dqn", "sac", "sac_discrete", *CONTINUOUS, *OFFLINE}
-"""Those that give priorities for transitions."""
-SEARCHING = {"gumbel_muzero", "muzero", "sampled_muzero"}
-"""Those that learn from windows, and give priorities for these."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]
 
@@ -94,17 +88,12 @@ def case(name, kind):
     return Case(name, kind)
 
 
-def same(ours, theirs):
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
-
-
 def test_module(name, kind, case):
     assert case.module.__doc__
     assert set(case.module.MODES) <= {"single", "sync", "async", "offline"}
     assert issubclass(case.module.Config, AlgoConfig)
     assert case.config.name == name
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
-    assert ("prioritized" in case.module.TABLES) == (name in PRIORITIZED)
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
 
 
@@ -119,7 +108,7 @@ def test_priorities_are_errors_without_weights(name, case):
     plain, weighted = case.algorithm(), case.algorithm()
     update = plain.learn(case.batch(), Counts())
     assert update.metrics
-    assert (update.priorities is not None) == (name in PRIORITIZED | SEARCHING)
+    assert (update.priorities is not None) == bool({"prioritized", "windows"} & set(case.module.TABLES))
     if update.priorities is not None:
         other = weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)}, Counts())
         assert torch.equal(update.priorities, other.priorities)

@@ -1,4 +1,4 @@
-"""AWAC, BC and FQL: updates against an independent implementation, and broken copies that must fail."""
+"""AWAC, BC and FQL: updates against an independent implementation."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
-from continuous import NETWORK, SPEC, changed, config_of, gradient, in_double, make, make_batch, policy_of
+from continuous import NETWORK, SPEC, config_of, gradient, in_double, make, make_batch, policy_of
 from references import sequential
 from test_iql import log_density
 from test_td3_bc import normed, normed_gradient
@@ -28,9 +28,9 @@ def columns(batch):
     return (batch[name] for name in ("obs", "action", "reward", "next_obs", "discount", "weight"))
 
 
-def awac_equals_an_independent_implementation(module):
+def test_awac_equals_an_independent_implementation():
     """Both losses (eq. 4 and 13) with the same parameters, and their gradients."""
-    algorithm, batch = make(module, temperature=0.5, max_weight=1.0, lr=1e-2), make_batch()
+    algorithm, batch = make(awac, temperature=0.5, max_weight=1.0, lr=1e-2), make_batch()
     params, targets = algorithm.params, algorithm.params.targets
     params["log_std"].flat.copy_(torch.tensor([-0.5, 0.3, -7.0]))
     noise, _ = noise_of(algorithm, 6)
@@ -62,9 +62,9 @@ def awac_equals_an_independent_implementation(module):
     torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
 
 
-def fql_equals_an_independent_implementation(module):
+def test_fql_equals_an_independent_implementation():
     """The three losses (eq. 4, 6 and 8) with the same parameters, and their gradients."""
-    algorithm, batch = make(module, alpha=0.7, flow_steps=4, lr=1e-2), make_batch()
+    algorithm, batch = make(fql, alpha=0.7, flow_steps=4, lr=1e-2), make_batch()
     params, targets = algorithm.params, algorithm.params.targets
     params["actor"].flat.mul_(4.0)  # so that actions are clipped
     params["flow"].flat.mul_(2.0)
@@ -103,17 +103,17 @@ def fql_equals_an_independent_implementation(module):
         torch.testing.assert_close(params[name].grad.double(), gradient(network), rtol=1e-3, atol=1e-6)
 
 
-def the_policy_of_fql_has_one_action_for_each_noise(module):
-    algorithm, obs = make(module), np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
-    policy, noise = policy_of(module, algorithm, seed=3), np.random.default_rng(3).standard_normal((7, 3), np.float32)
+def test_the_policy_of_fql_has_one_action_for_each_noise():
+    algorithm, obs = make(fql), np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+    policy, noise = policy_of(fql, algorithm, seed=3), np.random.default_rng(3).standard_normal((7, 3), np.float32)
     actor = sequential(algorithm.params["actor"].flat, (8, 16, 12, 3), "tanh")
     for drawn, found in ((noise, policy.act(obs)["action"]), (0 * noise, policy.greedy(obs))):
         expected = actor(torch.from_numpy(np.concatenate([obs, drawn], 1)).double()).clamp(-1, 1)
         np.testing.assert_allclose(found, expected.detach(), atol=1e-5)
 
 
-def a_mixture_equals_an_independent_implementation(module):
-    algorithm, batch = make(module, components=2), make_batch(is_weighted=False)
+def test_a_mixture_equals_an_independent_implementation():
+    algorithm, batch = make(bc, components=2), make_batch(is_weighted=False)
     params = algorithm.params
     params["log_std"].flat.copy_(torch.tensor([-0.5, 0.3, -7.0, 0.1, -0.2, 0.4]))
     network = sequential(params["actor"].flat, (5, 16, 12, 8), "tanh")
@@ -126,61 +126,6 @@ def a_mixture_equals_an_independent_implementation(module):
     update = algorithm.learn(batch, Counts())
     assert float(update.metrics["actor_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
     torch.testing.assert_close(params["actor"].grad.double(), gradient(network), rtol=1e-3, atol=1e-6)
-
-
-AWAC = {
-    "mean in place of the minimum": ('"target_masks"]).squeeze(-1).amin(0)', '"target_masks"]).squeeze(-1).mean(0)'),
-    "the value of the target critics": ("nets.critic(view.obs", "nets.target.critic(view.obs"),
-    "the wrong noise": ("noise, next_noise =", "next_noise, noise ="),
-    "the temperature ignored": (" / config.temperature", ""),
-    "weights not clipped": (".clamp(max=config.max_weight)", ""),
-    "actions not clipped": ("sample(noise).clamp(-1.0, 1.0)", "sample(noise)"),
-    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
-    "the discount ignored": ('rows["discount"] * ', ""),
-    "importance weights ignored": (', rows.get("weight")', ""),
-}
-FQL = {
-    "time from 1 to 0": ("action = action + nets.flow", "action = action - nets.flow"),
-    "the wrong end of time": ("i / steps)", "(i + 1) / steps)"),
-    "velocity to the noise": ("(action - start)).square()", "(start - action)).square()"),
-    "another noise for the flow": ("end_of_flow(nets, obs, noise)", "end_of_flow(nets, obs, start)"),
-    "the end not clipped": ("return action.clamp(-1.0, 1.0)", "return action"),
-    "the minimum in the targets": ("next_q.mean(0) if", "next_q.amin(0) if"),
-    "Q not normalised": ("q_term = q_term / mean_abs(own_q, valid, self.context)", "pass"),
-    "alpha ignored": ("config.alpha * distance", "distance"),
-    "the actor's actions not clipped": ("own_action.clamp(-1.0, 1.0)", "own_action"),
-    "no layer norm": ("ensemble=2, norms=True", "ensemble=2"),
-    "gradients of the critics from the actor": ("nets.frozen.critic", "nets.critic"),
-}
-BC = {
-    "the shares ignored": ("logits.log_softmax(-1) + each", "each"),
-    "logits as log-probabilities": ("logits.log_softmax(-1)", "logits"),
-    "the product of the densities": (".logsumexp(-1)", ".sum(-1)"),
-    "deviations not limited": (".clamp(LOG_STD_MIN, LOG_STD_MAX)", ""),
-    "the sign": ("loss = -mean", "loss = mean"),
-}
-FAULTS = [
-    (name, probe, fault, pair)
-    for name, probe, faults in (
-        ("awac", awac_equals_an_independent_implementation, AWAC),
-        ("fql", fql_equals_an_independent_implementation, FQL),
-        ("bc", a_mixture_equals_an_independent_implementation, BC),
-    )
-    for fault, pair in faults.items()
-]
-
-
-def test_the_algorithms_pass():
-    awac_equals_an_independent_implementation(awac)
-    fql_equals_an_independent_implementation(fql)
-    the_policy_of_fql_has_one_action_for_each_noise(fql)
-    a_mixture_equals_an_independent_implementation(bc)
-
-
-@pytest.mark.parametrize(("name", "probe", "fault", "pair"), FAULTS, ids=[f"{one[0]}: {one[2]}" for one in FAULTS])
-def test_a_broken_copy_does_not(name, probe, fault, pair):
-    with pytest.raises((AssertionError, RuntimeError, ValueError)):
-        probe(changed(name, pair))
 
 
 @pytest.mark.parametrize("kind", ["box", "mixture", "discrete"])

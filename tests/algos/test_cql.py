@@ -1,4 +1,4 @@
-"""CQL, Cal-QL and discrete CQL: updates against an independent implementation, and broken copies that must fail."""
+"""CQL, Cal-QL and discrete CQL: updates against an independent implementation."""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from confs import algo_config
-from continuous import NETWORK, SPEC, changed, gradient, in_double, make, make_batch
+from continuous import NETWORK, SPEC, gradient, in_double, make, make_batch
 from references import sequential
 
 from drl_cli.algos.base import Counts
@@ -89,11 +89,11 @@ def calibrated(module):
     an_update_equals_an_independent_implementation(module, returns())
 
 
-def an_update_of_discrete_cql_equals_an_independent_implementation(module):
+def test_an_update_of_discrete_cql_equals_an_independent_implementation():
     """Double DQN plus the conservative term over the legal actions."""
     torch.manual_seed(0)
-    config = replace(algo_config("cql_discrete", module.Config), cql_alpha=0.7, loss="mse", lr=1e-2)
-    algorithm = module.Algorithm(config, NETWORK, DISCRETE, 0, Context(torch.device("cpu")))
+    config = replace(algo_config("cql_discrete", cql_discrete.Config), cql_alpha=0.7, loss="mse", lr=1e-2)
+    algorithm = cql_discrete.Algorithm(config, NETWORK, DISCRETE, 0, Context(torch.device("cpu")))
     target = algorithm.params.targets["online"]
     target.flat.add_(0.3 * torch.randn(target.flat.shape))
     raw = make_batch(is_weighted=False)
@@ -121,6 +121,7 @@ def an_update_of_discrete_cql_equals_an_independent_implementation(module):
     torch.testing.assert_close(algorithm.params["online"].grad.double(), gradient(online), rtol=1e-3, atol=1e-6)
 
 
+<<<<<<< HEAD
 BROKEN = {
     "densities ignored": (" - log_probs)", ")"),
     "the density of uniform actions": ("-self.size * math.log(2.0)", "0.0"),
@@ -167,6 +168,12 @@ def test_a_broken_copy_of_discrete_cql_does_not(fault):
 def test_a_broken_copy_of_cal_ql_does_not(old, new):
     with pytest.raises(AssertionError):
         calibrated(changed("cal_ql", (old, new)))
+=======
+def test_updates_equal_an_independent_implementation():
+    an_update_equals_an_independent_implementation(cql)
+    an_update_equals_an_independent_implementation(cal_ql)
+    calibrated(cal_ql)
+>>>>>>> tests
 
 
 def test_cql_ignores_the_returns():

@@ -15,7 +15,6 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.value import c51, iqn, qr_dqn
 from drl_cli.algos.value._q_learner import NOT_RANDOM
 from drl_cli.api import Context
-from drl_cli.errors import Refused
 from drl_cli.losses.distributional import project
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
@@ -266,14 +265,6 @@ def test_all_options_together_keep_the_contract(module):
 
 def test_iqn_keeps_the_contract_with_dropout_and_layer_norm():
     check_algorithm("iqn", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1", "algo.noisy=true")
-
-
-def test_options_that_do_not_fit_are_refused():
-    with pytest.raises(Refused, match=r"algo\.v_min=5 has to be below algo\.v_max=3"):
-        make(c51, v_min=5.0)
-    for level in (0.0, 1.5):
-        with pytest.raises(Refused, match=rf"algo\.risk_level={level:g} has to be above 0 and at most 1"):
-            make(iqn, risk="cvar", risk_level=level)
 
 
 @every

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
-from nets import layers
 from q_batches import q_batch
 from references import flattened, sequential
 from torch.nn import functional
@@ -107,19 +106,6 @@ def test_target_is_a_copy_every_target_period_updates_across_a_resume():
         resumed.load_state(algorithm.state())
         algorithm = resumed
     assert copies == [(i + 1) % 4 == 0 for i in range(9)]
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_numpy_policy_equals_the_network(activation):
-    algorithm, policy = make(activation), make_policy(activation=activation)
-    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
-    with torch.no_grad():
-        layers(algorithm.online)[-1].copy_(-algorithm.online(torch.from_numpy(obs)).mean(0))
-        values = algorithm.online(torch.from_numpy(obs))
-    policy.load(algorithm.policy_params())
-    greedy = policy.greedy(obs)
-    assert np.array_equal(greedy, values.argmax(-1))
-    assert len(np.unique(greedy)) > 1
 
 
 def test_epsilon_falls_with_the_environment_steps():

@@ -14,7 +14,6 @@ from torch.nn import functional
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value.dqn import Algorithm, Config, Policy
 from drl_cli.api import Context
-from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -211,10 +210,3 @@ def test_a_target_network_moves_by_tau_every_period():
         moved.append(target.clone())
     assert torch.equal(moved[0], before)
     torch.testing.assert_close(moved[1], before + 0.1 * (algorithm.params["online"].flat - before))
-
-
-def test_options_that_do_not_fit_are_refused():
-    with pytest.raises(Refused, match=r"algo\.munchausen needs .* say algo\.soft_temperature=0\.03"):
-        make(munchausen=0.9)
-    with pytest.raises(Refused, match=r"algo\.dueling=true needs a hidden layer"):
-        make(network=NetworkConfig((), "relu", "uniform"), dueling=True)

@@ -14,7 +14,6 @@ from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm
 
-ON_POLICY = ("impala", "appo", "a2c", "reinforce")
 SMALL = (
     "env=CartPole-v1",
     "network.hidden=[8]",

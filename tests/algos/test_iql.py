@@ -1,11 +1,11 @@
-"""IQL: an update against an independent implementation, the policy, and broken copies that must fail."""
+"""IQL: an update against an independent implementation, the policy."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from continuous import NETWORK, SPEC, changed, config_of, gradient, in_double, make, make_batch, policy_of
+from continuous import NETWORK, SPEC, config_of, gradient, in_double, make, make_batch, policy_of
 from references import sequential
 
 from drl_cli.algos.base import Counts
@@ -18,9 +18,9 @@ def log_density(action, mean, log_std):
     return terms.sum(1)
 
 
-def an_update_equals_an_independent_implementation(module):
+def test_an_update_equals_an_independent_implementation():
     """The three losses (eq. 5, 6, 7), their gradients, the priorities and the step of the target networks."""
-    algorithm = make(module, expectile=0.8, beta=2.0, max_weight=1.0, lr=1e-2, tau=0.1)
+    algorithm = make(iql, expectile=0.8, beta=2.0, max_weight=1.0, lr=1e-2, tau=0.1)
     params, targets, raw = algorithm.params, algorithm.params.targets, make_batch()
     params["log_std"].flat.copy_(torch.tensor([-0.5, 0.3, -7.0]))  # the last is below the least
     batch = in_double(raw)
@@ -61,42 +61,16 @@ def an_update_equals_an_independent_implementation(module):
     torch.testing.assert_close(targets["critic"].flat, before + 0.1 * (params["critic"].flat - before))
 
 
-def the_policy_draws_from_the_gaussian(module):
-    algorithm = make(module)
+def test_the_policy_draws_from_the_gaussian():
+    algorithm = make(iql)
     algorithm.params["log_std"].flat.copy_(torch.tensor([-3.0, -2.0, -9.0]))
-    policy, obs = policy_of(module, algorithm), np.ones((20_000, 5), np.float32)
+    policy, obs = policy_of(iql, algorithm), np.ones((20_000, 5), np.float32)
     greedy, drawn = policy.greedy(obs)[0], policy.act(obs)["action"]
     mean = sequential(algorithm.params["actor"].flat, (5, 16, 12, 3), "tanh")(torch.ones(1, 5).double()).tanh()
     np.testing.assert_allclose(greedy, mean[0].detach(), atol=1e-5)
     np.testing.assert_allclose(drawn.std(0), np.exp([-3.0, -2.0, -5.0]), rtol=0.05)
     np.testing.assert_allclose(drawn.mean(0), greedy, atol=0.01)
     assert np.abs(drawn).max() <= 1
-
-
-PROBES = (an_update_equals_an_independent_implementation, the_policy_draws_from_the_gaussian)
-BROKEN = {
-    "mean in place of the minimum": (".amin(0)", ".mean(0)"),
-    "advantages of the online critics": ("nets.target.critic", "nets.critic"),
-    "the discount ignored": ('rows["discount"] * ', ""),
-    "the value of this state as the target": ("nets.value(view.next_obs)", "nets.value(view.obs)"),
-    "the wrong end of the expectile": ("config.expectile)", "1 - config.expectile)"),
-    "weights not clipped": (".clamp(max=config.max_weight)", ""),
-    "a gradient through the weights": ("advantage.detach()", "advantage"),
-    "the actor's sign": ("actor_loss = -mean", "actor_loss = mean"),
-    "importance weights ignored by the critics": ("twin_critics(q, target, weight)", "twin_critics(q, target)"),
-    "importance weights ignored by the value": ("config.expectile), weight)", "config.expectile))"),
-}
-
-
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
-def test_the_algorithm_passes(probe):
-    probe(iql)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises((AssertionError, ValueError, RuntimeError)):
-        an_update_equals_an_independent_implementation(changed("iql", BROKEN[fault]))
 
 
 def test_actions_at_the_ends_of_the_range_have_finite_densities():

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from learners import CASES, CPU, LOOKS, VECTOR, Learner
+from learners import CPU, LOOKS, VECTOR, Learner
 from nets import nets
 
 from drl_cli.algos.base import Counts
@@ -12,19 +12,6 @@ from drl_cli.algos.learner import by_step, steps
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
-
-ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
-ON_POLICY = ("impala", "ppo", "pqn", "vmpo")
-STREAMS = {
-    "c51": {"dropout": 12},
-    "dqn": {"dropout": 12},
-    "iqn": {"dropout": 12, "fractions": 13},
-    "qr_dqn": {"dropout": 12},
-    "impala": {"shuffle": 11, "dropout": 12},
-    "ppo": {"shuffle": 11, "dropout": 12},
-    "pqn": {"shuffle": 11, "dropout": 12},
-    "vmpo": {"shuffle": 11, "dropout": 12},
-}
 
 
 def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
@@ -34,15 +21,18 @@ def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
     return learner.algorithm(seed), learner
 
 
-@pytest.mark.parametrize(("name", "kind"), [(n, kind) for n in STREAMS for kind in load_algorithm(n).ACTIONS])
-def test_each_random_stream_has_its_own_seed(name, kind):
+@pytest.mark.parametrize("name", ["c51", "dqn", "iqn", "qr_dqn", "impala", "ppo", "pqn", "vmpo"])
+def test_each_random_stream_has_its_own_seed(name):
     """The seeds must not change between versions, so that equal seeds keep giving equal runs."""
-    algorithm, _ = make(name, kind, dropout=0.5)
+    kind = load_algorithm(name).ACTIONS[0]
+    algorithm, plain = (make(name, kind, dropout)[0] for dropout in (0.5, 0.0))
     streams = algorithm.params.generators
-    assert {stream: generator.initial_seed() for stream, generator in streams.items()} == STREAMS[name]
+    known = {"shuffle": 11, "dropout": 12, "fractions": 13}
+    assert {stream: generator.initial_seed() for stream, generator in streams.items()} == {
+        stream: known[stream] for stream in streams
+    }
     assert algorithm.init.initial_seed() == 10
-    plain, _ = make(name, kind)
-    assert plain.params.generators.keys() == STREAMS[name].keys() - {"dropout"}
+    assert plain.params.generators.keys() == streams.keys() - {"dropout"} != streams.keys()
 
 
 def test_shuffling_uses_the_cpu_and_noise_the_device(monkeypatch):

@@ -69,31 +69,18 @@ def test_no_role_but_the_trainer_needs_torch():
 
 
 def test_refusal_says_why(monkeypatch):
-    assert refusal("sac", BOX, "async", "uniform") is None
-    line = refusal("sac", DISCRETE, "async", "uniform")
-    assert line == (
-        "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn, or one of a2c, apex, "
-        "appo, c51, cql_discrete, gumbel_muzero, impala, iqn, mrq, munchausen_dqn, munchausen_iqn, muzero, ppo, pqn, "
-        "qr_dqn, r2d2, rainbow, rainbow_iqn, reinforce, sac_discrete, sqn, vmpo"
-    )
-    assert refusal("dqn", DISCRETE, "async", "uniform") is None
+    assert refusal("sac", BOX, "async", "uniform") is refusal("dqn", DISCRETE, "async", "uniform") is None
     line = refusal("dqn", BOX, "async", "uniform")
-    names = "a2c, appo, awac, cal_ql, cql, crossq, d4pg, ddpg, droq, fql, impala, iql, mpo, mrq, ppo, rebrac, "
-    names += "redq, reinforce, reppo, rlpd, sampled_muzero, td3, td3_bc, tqc, vmpo, wsrl, xqc"
-    assert line.endswith(f"discrete action space; Car-v0 has Box(2,). For this: algo=sac, or one of {names}")
+    others = "For this: algo=sac, or one of a2c, appo, awac, cal_ql, cql, crossq, "
+    assert line.startswith(f"DQN needs a discrete action space; Car-v0 has Box(2,). {others}")
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
-    line = refusal("c51", several, "async", "uniform", typed="rainbow")
-    assert line == (
+    assert refusal("c51", several, "async", "uniform", typed="rainbow") == (
         "rainbow needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). "
         "For this: algo=ppo, or one of a2c, appo, impala, reinforce, vmpo"
     )
     line = refusal("ppo", BOX, "async", "uniform", typed="a2c", replay="hindsight")
     assert line == "a2c can't learn from replay=hindsight; say replay=fifo-once"
     assert refusal("ppo", BOX, "async", "fifo-once") is None
-    line = refusal("ppo", BOX, "async", "uniform")
-    assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
-    line = refusal("ppo", BOX, "async", "fifo")
-    assert line == "PPO can't learn from replay=fifo with replay.times above 1; leave replay.times out"
     monkeypatch.setattr(ppo, "TABLES", ("fifo",))
     assert refusal("ppo", BOX, "async", "fifo") is refusal("ppo", BOX, "async", "fifo-once") is None
     line = refusal("sac", BOX, "async", "fifo-once")

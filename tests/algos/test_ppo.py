@@ -127,13 +127,6 @@ def test_greedy_actions_without_bounds_are_not_clipped():
     assert make_policy(algorithm, "box").greedy(obs).max() == 1.0
 
 
-def test_the_policy_starts_near_uniform():
-    obs = np.random.default_rng(0).standard_normal((100, 5)).astype(np.float32)
-    assert np.abs(make_policy(make("box"), "box").greedy(obs)).max() < 0.1
-    log_prob = make_policy(make("discrete"), "discrete").act(obs)["log_prob"]
-    np.testing.assert_allclose(log_prob, -np.log(3), atol=0.1)
-
-
 def test_explained_variance_compares_values_with_their_targets():
     """With discount 0, the targets are the rewards."""
     algorithm, batch = make(), make_batch("box", 1)

@@ -11,7 +11,6 @@ from test_tqc import sample
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import redq
 from drl_cli.errors import Refused
-from drl_cli.settings.compose import compose
 from drl_cli.testing import check_algorithm
 
 OPTIONS = {"critics": 4, "subset": 2, "actor_period": 2, "initial_alpha": 0.3, "tau": 0.1, "lr": 1e-2}
@@ -87,14 +86,6 @@ def test_every_update_draws_its_own_subset():
     algorithm = make(redq, critics=4, subset=2)
     subsets = {tuple(sorted(algorithm.draw(8)["subset"][:2].tolist())) for _ in range(60)}
     assert len(subsets) == 6
-
-
-def test_droq_is_redq_with_two_critics_dropout_and_layer_norm():
-    config = compose(["env=Pendulum-v1", "algo=droq", "tuned=none"])
-    assert (config.algo.critics, config.algo.subset, config.algo.actor_period) == (2, 2, 20)
-    assert (config.network.dropout, config.network.layer_norm) == (0.01, True)
-    assert config.orchestrator.sample_insert_ratio == 20
-    assert not compose(["env=Pendulum-v1", "algo=redq", "tuned=none"]).network.dropout
 
 
 @pytest.mark.parametrize("name", ["redq", pytest.param("droq", marks=pytest.mark.exhaustive)])

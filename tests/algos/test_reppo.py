@@ -197,18 +197,6 @@ def test_actor_and_critic_are_clipped_apart():
     assert algorithm.optimizer.limits == {"actor": 0.3, "critic": 0.3}
 
 
-def test_the_first_policy_is_nearly_the_same_everywhere_and_the_first_values_are_the_middle():
-    case = Case("reppo", "env=Pendulum-v1", "tuned=none")
-    algorithm, obs = case.algorithm(), torch.from_numpy(case.obs(50))
-    with torch.no_grad():
-        out = algorithm.actor(obs)
-        logits, _, _ = algorithm.critic(obs, torch.zeros(50, 1))
-    assert out.abs().max() < 0.1
-    assert algorithm.mean(logits).abs().max() < 0.5
-    action = case.policy(0, algorithm).act(np.zeros((4000, 3), np.float32))["action"]
-    assert np.arctanh(action).std() == pytest.approx(1.0, abs=0.1)
-
-
 @pytest.mark.parametrize("options", [("algo.atoms=1",), ("algo.v_min=10",)])
 def test_an_empty_support_is_refused(options):
     with pytest.raises(UsageError, match=r"algo.atoms=.* has to be at least 2, and algo.v_min=.* below"):

@@ -14,7 +14,6 @@ from drl_cli.losses.returns import gae, vtrace
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.replay.fifo import FifoTable
-from drl_cli.testing import check_algorithm
 from drl_cli.testing.boundaries import boundary_checks, check_batch_end, check_burn_in, check_padding
 from drl_cli.testing.case import Case
 from drl_cli.testing.together import Together
@@ -280,10 +279,6 @@ def test_two_trainers_have_the_statistics_and_minibatches_of_one(batches):
 def test_a_batch_of_a_replay_table_is_no_rollout():
     with pytest.raises(ValueError, match='set TABLES = \\("fifo-once",\\)'):
         Rollouts({"reward": torch.zeros(3)}, ProcessGroup())
-
-
-def test_check_algorithm_passes_with_rollouts_from_outside():
-    check_algorithm("outside.my_a2c", "network.hidden=[8]")
 
 
 def test_check_algorithm_refuses_to_depend_on_cut_of_the_last_row(monkeypatch):

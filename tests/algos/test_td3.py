@@ -3,7 +3,7 @@
 import pytest
 import torch
 from continuous import doubled, gradient, make, make_batch
-from references import flattened, sequential
+from references import sequential
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import td3
@@ -55,9 +55,3 @@ def test_the_actor_and_the_targets_change_in_every_second_update():
         assert changes == {"actor": i % 2 == 0, "critic": True}
         assert moved == {"actor": i % 2 == 0, "critic": i % 2 == 0}
         assert ("actor_loss" in update.metrics) == (i % 2 == 0)
-
-
-def test_references_have_the_order_of_the_parameters():
-    algorithm = make(td3)
-    network = sequential(algorithm.params["actor"].flat, (5, 16, 12, 3), "tanh")
-    torch.testing.assert_close(flattened(network).float(), algorithm.params["actor"].flat)

@@ -101,8 +101,6 @@ def test_a_run_to_resume_is_refused(small_run):
         (("ray.address=auto",), 2, "ray.address: drl-bench measures this machine"),
         (("stop.return=100", "parts=[replay]"), 2, "stop.return has no effect: drl-bench ends, evaluates and saves"),
         (("manage.eval_episodes=3",), 2, "manage.eval_episodes has no effect"),
-        (("checkpoint.period=10",), 2, "checkpoint.period has no effect"),
-        (("logger.report_s=1",), 2, "logger.report_s has no effect"),
         (("explain=true",), 2, "explain: drl-bench measures; drl-train explain=true says"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), 4, "no room"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=step", "parts=[collect]"), 4, "the arm fell off"),

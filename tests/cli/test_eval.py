@@ -111,7 +111,6 @@ def test_a_checkpoint_may_be_named_by_its_folder(ask, copied):
     ("args", "says"),
     [
         (["--episodes", "5"], "no flag '--episodes': options have no dashes; say episodes=5"),
-        (["--min-return=3"], "no flag '--min-return': options have no dashes; say min_return=3"),
         (["-x"], "no flag '-x'.   options: run, runs, episodes"),
         (["outputs"], "Say latest for the newest run."),
         (["lastest"], "Did you mean latest?"),
@@ -271,7 +270,7 @@ def test_every_run_must_reach_min_return(ask, copied, twin):
     assert [line.split()[1] for line in lines] == [f"{folder.name}:" for folder in (copied, twin)]
 
 
-@pytest.mark.parametrize("words", [["small"], ["name=small"], ["run=small"], ["runs=[small]"]])
+@pytest.mark.parametrize("words", [["name=small"], ["runs=[small]"]])
 def test_a_run_by_its_name(ask, words):
     _, errors, code, result = ask(*words, "episodes=1")
     assert (code, errors, result["episodes"]) == (0, [], 1)

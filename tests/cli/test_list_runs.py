@@ -51,8 +51,6 @@ def test_newest_first_with_all_columns(outputs, listed):
     ("condition", "says"),
     [
         ("lr=3", "lr: no run has this key. Did you mean algo.lr?"),
-        ("learning_rate=3", "learning_rate: no run has this key. Did you mean algo.lr?"),
-        ("threads=1", "threads: no run has this key. Did you mean trainer.threads?"),
         ("limitt=3", "limitt: no run has this key. Did you mean limit?"),
         ("stats=done", "stats: no run has this key. Did you mean status?"),
         ("gibberish=1", "gibberish: no run has this key."),
@@ -67,20 +65,13 @@ def test_a_condition_on_no_key_names_the_key_that_is_meant(outputs, drl_here, co
     ("condition", "says"),
     [
         ("lr=3", "error: lr: there is no such key. Did you mean algo.lr?"),
-        ("clip=0.1", "error: clip: there is no such key. Did you mean algo.clip?"),
-        ("learning_rate=3", "error: learning_rate: there is no such key. Did you mean algo.lr?"),
         ("stats=done", "error: stats: there is no such key. Did you mean status?"),
-        ("worker.nums=1", "error: worker.nums: there is no such key. Did you mean worker.num?"),
         ("gibberish=1", "error: gibberish: there is no such key."),
-        *(
-            (word, "no runs in {cwd}/outputs")
-            for word in ("algo.lr=3", "algo.clip=0.1", "algo.my_option=1", "env=Pole")
-        ),
-        *(
-            (word, "no runs in {cwd}/outputs")
-            for word in ("env.kwargs.g=1", "status=done", "name=wide", "worker.num=1")
-        ),
-        *((word, "no runs in {cwd}/outputs") for word in ("reward=icm", "algo=sac", "replay.her_k=2")),
+        ("algo.my_option=1", "no runs in {cwd}/outputs"),
+        ("env.kwargs.g=1", "no runs in {cwd}/outputs"),
+        ("status=done", "no runs in {cwd}/outputs"),
+        ("reward=icm", "no runs in {cwd}/outputs"),
+        ("replay.her_k=2", "no runs in {cwd}/outputs"),
     ],
 )
 def test_a_condition_on_no_key_is_an_error_without_runs_too(tmp_path, monkeypatch, drl_here, condition, says):

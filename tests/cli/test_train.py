@@ -14,39 +14,21 @@ import safetensors.numpy
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.algos.off_policy.sac import Config as SacConfig
 from drl_cli.cli.train import console_kind
 from drl_cli.errors import UsageError
 from drl_cli.metrics.status import Status
-from drl_cli.replay.config import SAMPLERS, UniformConfig
 from drl_cli.runs.find import read_config
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.settings.build import build
 from drl_cli.settings.conf import groups, options
-from drl_cli.settings.description import keys_of
 from drl_cli.settings.value_types import group_of
 
-SUMMARY = {
-    "run_id", "status", "exit_code", "env", "algo", "mode", "seed", "env_steps", "opt_steps", "episodes",
-    "inserts", "samples", "loads", "updates_per_env_step", "wall_s", "start_up_s", "time_to_return_s",
-    "time_to_return_env_steps", "final_return", "best_return", "best_step", "eval_episodes", "env_steps_per_s",
-    "opt_steps_per_s", "policy_lag_mean", "policy_lag_max", "worker_wait_frac", "trainer_wait_frac",
-    "worker_restarts", "env_restarts", "evals_skipped", "peak_rss_mb", "processes", "messages",
-    "checkpoint_best", "checkpoint_last", "training_s",
-}  # fmt: skip
 EVAL_HEADER = "env_steps,opt_steps,version,wall_s,mean,std,min,max,median,episodes,length_mean"
 PERF = {f"perf/{name}" for name in (
     "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac",
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
-SEARCHING = ("gumbel_muzero", "muzero")
-VALUE_BASED = ("c51", "cql_discrete", "dqn", "iqn", "pqn", "qr_dqn", "sac_discrete")
-CONTINUOUS = ("crossq", "d4pg", "ddpg", "mpo", "redq", "reppo", "sac", "td3", "tqc", "xqc", "sampled_muzero")
-CONTINUOUS += ("awac", "cal_ql", "cql", "fql", "iql", "rebrac", "td3_bc")
-LEARNS = {name: {"box"} for name in CONTINUOUS} | {name: {"discrete"} for name in (*VALUE_BASED, *SEARCHING)}
-LEARNS |= {name: {"box", "discrete"} for name in ("bc", "impala", "mrq", "ppo", "vmpo")}
-"""The actions that each algorithm learns, in every mode."""
 EXHAUSTIVE = pytest.mark.exhaustive
 IN_ALL_MODES = (("sac", "Pendulum-v1"), ("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"))
 IN_SINGLE = (("mrq", "Pendulum-v1"), ("impala", "CartPole-v1"))
@@ -81,7 +63,6 @@ def eval_rows(folder):
 def assert_complete(folder, status="done", code=0):
     """Check that a run's folder has all its files, after any end. Return the summary."""
     summary, run = read_json(folder / "summary.json"), read_json(folder / "run.json")
-    assert set(summary) >= SUMMARY, SUMMARY - set(summary)
     assert (summary["status"], summary["exit_code"], run["status"]) == (status, code, status)
     assert summary["run_id"] == run["id"] == folder.name
     assert (folder / "train.log").is_file()
@@ -98,19 +79,13 @@ def assert_complete(folder, status="done", code=0):
 
 @pytest.fixture(scope="module")
 def events(small_run):
-    """Scalars `[(tag, step, value)]` and hyperparameters in the run's event file."""
+    """Scalars `[(tag, step, value)]` in the run's event file."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     (path,) = small_run.folder.glob("events.out.tfevents.*")
-    scalars, hparams = [], {}
-    for event in LegacyEventFileLoader(str(path)).Load():
-        for value in event.summary.value:
-            if value.metadata.plugin_data.plugin_name == "hparams":
-                hparams[value.tag] = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-            elif value.metadata.plugin_data.plugin_name != "custom_scalars":
-                scalars.append((value.tag, event.step, value.simple_value))
-    return scalars, hparams
+    values = ((value, event) for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value)
+    is_plugin = lambda value: value.metadata.plugin_data.plugin_name in ("hparams", "custom_scalars")  # noqa: E731
+    return [(value.tag, event.step, value.simple_value) for value, event in values if not is_plugin(value)]
 
 
 # The folder of a finished run
@@ -204,7 +179,7 @@ def test_checkpoints_best_and_last(small_run):
 
 
 def test_metrics_jsonl_and_events_have_the_same_tags_over_env_steps(small_run, events):
-    scalars, rows = events[0], eval_rows(small_run.folder)
+    scalars, rows = events, eval_rows(small_run.folder)
     tags = {tag for tag, _, _ in scalars}
     assert {tag.split("/")[0] for tag in tags} == {"eval", "rollout", "train", "perf", "async", "replay", "system"}
     single = ("perf/sample_ms", "perf/update_ms", "async/policy_lag", "train/critic_loss")
@@ -215,24 +190,6 @@ def test_metrics_jsonl_and_events_have_the_same_tags_over_env_steps(small_run, e
     curve = [(step, value) for tag, step, value in scalars if tag == "eval/return_mean"]
     assert [step for step, _ in curve] == [row["env_steps"] for row in rows]
     assert [value for _, value in curve] == pytest.approx([row["mean"] for row in rows], rel=1e-6)
-
-
-def test_hyperparameters_are_in_the_same_event_file_under_the_names_of_keys(events):
-    from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
-
-    hparams = events[1]
-    assert set(hparams) == {"_hparams_/session_start_info", "_hparams_/session_end_info"}
-    assert hparams["_hparams_/session_end_info"].session_end_info.status == STATUS_SUCCESS
-    values = hparams["_hparams_/session_start_info"].session_start_info.hparams
-    assert (values["algo.lr"].number_value, values["mode"].string_value) == (1e-3, "async")
-    uniform = group_of(UniformConfig).keys
-    of_other_tables = {
-        f"replay.{name}" for kind in SAMPLERS.values() for name in group_of(kind).keys if name not in uniform
-    }
-    keys = keys_of(SacConfig).keys() - of_other_tables
-    kwargs = ("env.kwargs", "optimizer.kwargs", "manage.env_kwargs")  # these hold only keys of the user
-    parents = {key.rpartition(".")[0] for key in keys} | set(kwargs)
-    assert set(keys) - parents == {name for name in values if not name.startswith(kwargs)}
 
 
 def test_the_hparams_tab_shows_the_runs_values_and_metrics(small_run):
@@ -293,7 +250,7 @@ def test_every_combination_that_fits_runs(train_here, composed, capsys, env, alg
     config = build(composed(*overrides))
     if config.is_on_policy:
         overrides += ("trainer.batch_size=32",)
-    if ACTIONS[env] not in LEARNS[algo]:
+    if ACTIONS[env] not in load_algorithm(algo).ACTIONS:
         with pytest.raises(UsageError) as caught:
             train_here(*overrides)
         assert caught.value.exit_code == 2

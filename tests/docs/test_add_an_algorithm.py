@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from choices import some
-from graphs import make_config, weights
+from graphs import check_resumed_run, make_config, weights
 from pages import blocks
 
 from drl_cli import api as drl
@@ -249,13 +249,7 @@ def test_the_api_imports_torch_only_when_it_is_needed():
 @pytest.mark.parametrize("mode", some(["single", "sync"], "sync"))
 def test_a_resumed_run_equals_an_uninterrupted_run(folder, run_graph, mode):
     args = ("env=Pendulum-v1", "algo=my_td3", f"mode={mode}", "worker.num=2" if mode == "sync" else "worker.num=1")
-    whole = run_graph(*args, "total_env_steps=512")
-    half = run_graph(*args, "total_env_steps=256")
-    before = weights(half)
-    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
-    assert weights(resumed) == weights(whole) != before
-    states = [graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)]
-    np.testing.assert_equal(*states)
+    check_resumed_run(run_graph, *args)
 
 
 def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):

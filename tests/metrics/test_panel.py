@@ -125,11 +125,6 @@ def test_a_sparkline_goes_from_the_least_to_the_greatest():
     assert sum(letter in BARS for letter in row(many, "evaluation")) == MAX_BARS
 
 
-def test_many_losses_are_counted():
-    many = dataclasses.replace(STATUS, losses={f"loss{i}": 1.0 for i in range(11)})
-    assert row(many, "losses").endswith("loss7 1   and 3 more")
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00:00"), (59.9, "0:00:59"), (3661, "1:01:01"), (100 * 3600, "100:00:00"), (None, "-")]
 )

@@ -19,14 +19,6 @@ FITS = "network.hidden=[16,16]"
 
 
 @pytest.fixture
-def copied(small_run, tmp_path):
-    """A copy of the small run that a test may damage."""
-    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
-    shutil.copytree(small_run.folder, folder, symlinks=True)
-    return folder
-
-
-@pytest.fixture
 def check(composed, tmp_path):
     """Check `load_weights=latest` as drl-train does, and return the config."""
 

@@ -94,19 +94,6 @@ def test_every_row_is_served_times_times_or_dropped(capacity, max_staleness, tim
     assert all(num <= times for num in served.values())
 
 
-def test_a_batch_is_served_in_succession_before_the_next():
-    table = make(times=3)
-    insert(table, 0, [0] * 8)
-    assert [ids(table.sample(1, 4, 0)) for _ in range(7)] == [[0, 1, 2, 3]] * 3 + [[4, 5, 6, 7]] * 3 + [[]]
-
-
-def test_a_batch_that_gets_too_old_between_two_servings_is_dropped():
-    table = make(times=3)
-    insert(table, 0, [0] * 4)
-    assert [table.sample(1, 4, version).num_batches for version in (0, 1, 2)] == [1, 1, 0]
-    assert table.stats()["dropped_rows"] == 4
-
-
 def test_a_restored_queue_serves_the_rest_of_a_batch():
     table, other = make(times=3), make(times=3)
     insert(table, 0, [0] * 6)
@@ -115,30 +102,6 @@ def test_a_restored_queue_serves_the_rest_of_a_batch():
     other.store.fill([table.store.contents()])
     drawn = [[ids(one.sample(1, 4, 0)) for _ in range(3)] for one in (table, other)]
     assert drawn == [[[0, 1, 2, 3], [0, 1, 2, 3], []]] * 2
-
-
-def test_rows_beyond_the_capacity_replace_the_oldest():
-    table = make(capacity=10)
-    insert(table, 0, [0] * 8)
-    insert(table, 8, [0] * 8)
-    sampled = table.sample(1, 10, 0)
-    assert ids(sampled) == [*range(6, 16)]
-    assert table.dropped == 6
-    insert(table, 16, [0] * 8)  # in slots whose rows were served: nothing is lost
-    table.sample(1, 8, 0)
-    assert table.dropped == 6
-    with pytest.raises(ValueError, match=r"replay\.capacity=10"):
-        insert(table, 0, [0] * 11)
-
-
-def test_stale_rows_are_dropped_and_counted_once():
-    table = make(max_staleness=2)
-    insert(table, 0, [5, 3, 4, 2, 5])
-    sampled = table.sample(1, 2, 6)  # 3 and 2 are too old
-    assert (ids(sampled), sampled.waiting, table.dropped) == ([0, 2], 1, 2)
-    for _ in range(2):
-        sampled = table.sample(1, 1, 8)
-        assert (ids(sampled), sampled.num_batches, sampled.waiting, table.dropped) == ([], 0, 0, 3)
 
 
 def test_stats_describe_the_last_served_rows():
@@ -167,6 +130,8 @@ def test_refuses_priorities_and_other_columns():
         table.update_priorities(np.zeros((1, 1), np.int64), np.ones((1, 1)))
     with pytest.raises(ValueError, match="replay holds"):
         table.insert({"id": np.zeros(2, np.int64)}, np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match=r"replay\.capacity=100"):
+        insert(table, 0, [0] * 101)
     assert (len(table), table.inserts) == (0, 0)
 
 

@@ -87,13 +87,6 @@ def test_beta_rises_to_exactly_1(beta, num_batches):
     assert sampler.stats()["beta"] == 1.0
 
 
-def test_alpha_zero_is_uniform():
-    sampler = filled(77, some_priorities(77), alpha=0.0)
-    slots, weights = sampler.sample(77, 200_000, 1)
-    assert (weights == 1).all()
-    check_frequencies(slots, np.full(77, 1 / 77))
-
-
 def test_new_rows_have_the_largest_priority_in_the_table():
     sampler = make(8, alpha=1.0)
     sampler.insert(np.arange(4))

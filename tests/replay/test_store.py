@@ -64,14 +64,6 @@ def test_memory_is_reserved_for_the_expected_rows(kind):
     assert restored.contents()["id"].tolist() == list(range(15))
 
 
-def test_wrap_around_in_the_middle_of_a_block():
-    store = RingStore(SCHEMA, 7)
-    assert store.insert(block(0, 5)).tolist() == [0, 1, 2, 3, 4]
-    assert store.insert(block(5, 5)).tolist() == [5, 6, 0, 1, 2]
-    assert store.contents()["id"].tolist() == [3, 4, 5, 6, 7, 8, 9]
-    assert store.columns["id"].tolist() == [7, 8, 9, 3, 4, 5, 6]
-
-
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 99))
 def test_random_removal_keeps_whole_rows_with_unique_ids(capacity, counts, seed):
@@ -108,10 +100,6 @@ def test_random_removal_keeps_rows_of_all_ages():
     counts = np.bincount(np.minimum(ages, 40), minlength=41)
     assert counts[0] == 100
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected) + 1).all()
-    repeated = RandomStore({"id": Column((), "int64")}, 1000, np.random.default_rng(0))
-    for first in range(0, 5000, 100):
-        repeated.insert({"id": np.arange(first, first + 100)})
-    assert np.array_equal(store.columns["id"], repeated.columns["id"])
 
 
 def test_columns_keep_their_dtype_and_are_allocated_once():

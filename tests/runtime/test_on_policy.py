@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 from choices import some
-from graphs import COUNTER, at, weights
+from graphs import COUNTER, at, check_resumed_run, weights
 
 from drl_cli.algos.on_policy import ppo
 from drl_cli.runtime.place.handles import get
@@ -126,10 +126,7 @@ def test_equal_seeds_give_equal_weights(run_graph):
         assert graph.progress.opt_steps > 50
         return weights(graph)
 
-    single, sync, by_async = map(run, MODES)
-    assert run("single") == single == sync
-    assert run("async") == by_async
-    assert run("sync", seed=4) != sync
+    assert run("single") == run("sync") != run("sync", seed=4)
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
@@ -232,10 +229,4 @@ def test_a_resumed_run_equals_an_uninterrupted_run(run_graph, env, words, mode):
     num = 2 if mode == "sync" else 1
     args = (f"env={env}", *words, "tuned=none", f"mode={mode}", f"worker.num={num}", "trainer.batch_size=64")
     args = (*args, "worker.envs=4", "network.hidden=[8]")
-    whole = run_graph(*args, "total_env_steps=512")
-    half = run_graph(*args, "total_env_steps=256")
-    before = weights(half)
-    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
-    assert weights(resumed) == weights(whole) != before
-    states = [graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)]
-    np.testing.assert_equal(*states)
+    check_resumed_run(run_graph, *args)

@@ -61,9 +61,7 @@ def test_every_algorithm_and_tuned_set_has_a_case():
     ("case", "word", "metric"),
     [
         ("dqn", "optimizer.kwargs={eps:1e-5}", "moved"),
-        ("sac", "optimizer.kwargs={eps:1e-5}", "moved"),
         ("ppo discrete", "algo.clip=0.19", "clip_fraction"),
-        ("dqn", "algo.tau=0.5", "q_mean"),
         ("td3", "algo.tau=0.05", "actor_loss"),
     ],
 )

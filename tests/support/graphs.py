@@ -63,3 +63,14 @@ def at(graph, env_steps, act):
     """Call `act` once after `env_steps` environment steps."""
     done = []
     on_collected(graph, lambda _: done or graph.progress.env_steps < env_steps or done.append(act()))
+
+
+def check_resumed_run(run_graph, *args):
+    """Check that a run of 256 steps that is resumed ends as a run of 512 steps: the weights and the trainer's state."""
+    import numpy as np
+
+    whole, half = (run_graph(*args, f"total_env_steps={steps}") for steps in (512, 256))
+    before = weights(half)
+    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
+    assert weights(resumed) == weights(whole) != before
+    np.testing.assert_equal(*(graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)))

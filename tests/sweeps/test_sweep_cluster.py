@@ -9,7 +9,6 @@ from sweep_files import ENV, rows, weights
 from drl_cli.runs.run import Run
 
 SWEEP = (*SMALL, "mode=single", "debug.in_process=true")
-RATE = "algo.lr=tag(log,interval(1e-4,3e-3))"
 
 
 @pytest.fixture
