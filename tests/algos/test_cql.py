@@ -121,59 +121,10 @@ def test_an_update_of_discrete_cql_equals_an_independent_implementation():
     torch.testing.assert_close(algorithm.params["online"].grad.double(), gradient(online), rtol=1e-3, atol=1e-6)
 
 
-<<<<<<< HEAD
-BROKEN = {
-    "densities ignored": (" - log_probs)", ")"),
-    "the density of uniform actions": ("-self.size * math.log(2.0)", "0.0"),
-    "actions of the next state left out": ("view.next_obs, next_noise", "view.obs, next_noise"),
-    "uniform actions in [0, 1)": (" * 2.0 - 1.0", ""),
-    "the data's action not subtracted": ("rows, random) - q", "rows, random)"),
-    "the weight ignored": ("self.config.cql_alpha * mean", "mean"),
-    "mean in place of the minimum": ("next_q.amin(0)", "next_q.mean(0)"),
-    "the actor's own rate ignored": (', "actor": config.actor_lr', ""),
-    "importance weights ignored": ("target, weight)", "target)"),
-    "importance weights ignored by the term": ("gap.sum(0), weight)", "gap.sum(0))"),
-}
-DISCRETE_BROKEN = {
-    "illegal actions counted": ('permitted(values, rows["mask_now"])', "values"),
-    "the data's action not subtracted": (".logsumexp(-1) - q", ".logsumexp(-1)"),
-    "the weight ignored": ("self.config.cql_alpha * mean", "mean"),
-    "the maximum": (".logsumexp(-1)", ".amax(-1)"),
-}
-
-
-def test_the_algorithms_pass():
-    an_update_equals_an_independent_implementation(cql)
-    an_update_equals_an_independent_implementation(cal_ql)
-    calibrated(cal_ql)
-    an_update_of_discrete_cql_equals_an_independent_implementation(cql_discrete)
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_copy_does_not(fault):
-    with pytest.raises((AssertionError, ValueError)):
-        an_update_equals_an_independent_implementation(changed("cql", BROKEN[fault]))
-
-
-@pytest.mark.parametrize("fault", DISCRETE_BROKEN)
-def test_a_broken_copy_of_discrete_cql_does_not(fault):
-    with pytest.raises(AssertionError):
-        an_update_of_discrete_cql_equals_an_independent_implementation(changed("cql_discrete", DISCRETE_BROKEN[fault]))
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("torch.maximum", "torch.minimum"), ("num = 2 * ", "num = 3 * "), ("num = 2 * ", "num = 1 * ")],
-)
-def test_a_broken_copy_of_cal_ql_does_not(old, new):
-    with pytest.raises(AssertionError):
-        calibrated(changed("cal_ql", (old, new)))
-=======
 def test_updates_equal_an_independent_implementation():
     an_update_equals_an_independent_implementation(cql)
     an_update_equals_an_independent_implementation(cal_ql)
     calibrated(cal_ql)
->>>>>>> tests
 
 
 def test_cql_ignores_the_returns():

@@ -93,44 +93,6 @@ def test_rebrac_equals_an_independent_implementation():
     torch.testing.assert_close(params["actor"].grad.double(), gradient(actor), rtol=1e-3, atol=1e-6)
 
 
-<<<<<<< HEAD
-TD3_BC = {
-    "the sign of Q": ("distance - scale", "distance + scale"),
-    "Q not normalised": (" / mean_abs(q, valid, self.context)", ""),
-    "alpha ignored": ("self.config.alpha / ", "1.0 / "),
-    "the sum over dimensions": (".square().mean(-1)", ".square().sum(-1)"),
-    "gradients through the second critic": (", first=1).squeeze(-1)", ").squeeze(-1).mean(0)"),
-}
-REBRAC = {
-    "no penalty of the critics": ("next_q - penalty", "next_q"),
-    "the penalty of this action": ('rows["next_action"])', 'rows["action"])'),
-    "mean over dimensions": ('"next_action"]).square().sum(-1)', '"next_action"]).square().mean(-1)'),
-    "the actor's penalty ignored": ("self.config.actor_penalty * distance", "0.0 * distance"),
-    "the mean of both critics": ('["masks"]).squeeze(-1).amin(0)', '["masks"]).squeeze(-1).mean(0)'),
-    "Q not normalised": (" / mean_abs(q, valid, self.context)", ""),
-    "no layer norm": ("ensemble, norms)", "ensemble)"),
-}
-
-
-def test_the_algorithms_pass():
-    td3_bc_equals_an_independent_implementation(td3_bc)
-    rebrac_equals_an_independent_implementation(rebrac)
-
-
-@pytest.mark.parametrize("fault", TD3_BC)
-def test_a_broken_copy_of_td3_bc_does_not(fault):
-    with pytest.raises(AssertionError):
-        td3_bc_equals_an_independent_implementation(changed("td3_bc", TD3_BC[fault]))
-
-
-@pytest.mark.parametrize("fault", REBRAC)
-def test_a_broken_copy_of_rebrac_does_not(fault):
-    with pytest.raises((AssertionError, RuntimeError)):
-        rebrac_equals_an_independent_implementation(changed("rebrac", REBRAC[fault]))
-
-
-=======
->>>>>>> tests
 def test_rows_without_a_next_action_have_no_penalty_in_the_targets():
     plain, penalised = make(rebrac, critic_penalty=0.0), make(rebrac, critic_penalty=5.0)
     losses = [one.learn(make_batch(), Counts()).metrics["critic_loss"] for one in (plain, penalised)]
