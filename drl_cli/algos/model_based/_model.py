@@ -37,7 +37,11 @@ class Support:
 
 
 def build_networks(network: NetworkConfig, spec: EnvSpec, policy: int, support: int) -> Mapping[str, nn.Module]:
-    """Return representation, dynamics and prediction, for a policy with `policy` parameters."""
+    """Return new networks: representation, dynamics and prediction.
+
+    `policy` is the number of the policy's parameters in one state. Rewards and values have the support -`support`, ...,
+    `support`.
+    """
     from drl_cli.networks.world_model import Dynamics, Prediction, Representation  # imports torch
 
     bins = 2 * support + 1
