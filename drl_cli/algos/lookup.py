@@ -79,7 +79,7 @@ def _paths() -> dict[str, str]:
 
     An algorithm is a file in a room of this folder (value, off_policy, ...) whose name has no leading underscore.
     """
-    rooms = [f"{drl_cli.algos.__name__}.{m.name}" for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.ispkg]
+    rooms = [f"drl_cli.algos.{m.name}" for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.ispkg]
     return _modules(*((room, *importlib.import_module(room).__path__) for room in rooms))
 
 

@@ -274,7 +274,7 @@ class TorchPolicy(RandomActions):
             return tensors, previous, {}
         assert last is not None, "a policy with memory needs the previous step"
         rows = num_rows(obs)
-        if self.memory is None or (len(self.memory) != rows and last.begins.all()):
+        if self.memory is None or (len(self.memory) != rows and last.begins.all()):  # new environments
             self.memory = torch.zeros(rows, self.memory_size)
         self.memory = self.memory.masked_fill(torch.from_numpy(last.begins)[:, None], 0.0)
         return tensors, previous, {"state": self.memory}

@@ -90,8 +90,8 @@ class Rollouts:
         """Yield every row once, in minibatches `[M, ...]` of random rows. `size` counts the rows of all trainers.
 
         The column `weight` `[M]` scales each row's loss. All trainers draw the same minibatch, and each trainer gets
-        those of its rows that are in it. The mean of `weight * loss`, averaged over the trainers, is therefore the mean
-        loss over the whole minibatch. All trainers need generators with equal seeds.
+        its own rows of it. With the weights, the average over the trainers of the mean of `weight * loss` is the mean
+        loss of the whole minibatch. All trainers need generators with equal seeds.
         """
         order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
         device = self.index.device

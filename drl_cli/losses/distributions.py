@@ -43,7 +43,7 @@ class Distribution(ABC):
         """Return the KL divergence KL(self || other) `[B]`, in nats. `other` has the same class."""
 
     def kl_parts(self, other: Any) -> tuple[Any, ...]:
-        """Return one KL divergence `[B]` for each trust region. A Gaussian's mean and deviation have separate ones."""
+        """Return the KL divergences `[B]` that trust regions bound: KL(self || other), or two parts for a Gaussian."""
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
@@ -151,15 +151,17 @@ class Gaussian(Distribution):
         return (other.log_std - self.log_std + 0.5 * (ratio * ratio + z * z - 1.0)).sum(-1)
 
     def kl_parts(self, other: "Gaussian") -> tuple[Any, Any]:
-        """Return the KL divergences of two Gaussians, `[B]` each: with the other mean, and with the other deviation.
+        """Return the KL divergence of the mean, and the KL divergence of the standard deviation, `[B]` each.
 
-        Both keep the rest of this Gaussian. See Abdolmaleki et al. 2018 (arXiv 1812.02256), section 4.2, and V-MPO
-        (arXiv 1909.12238), appendix B.
+        The first is KL(self || x), where x has the mean of `other` and the deviation of `self`. In the second, x has
+        the mean of `self` and the deviation of `other`. See Abdolmaleki et al. 2018 (arXiv 1812.02256), section 4.2,
+        and V-MPO (arXiv 1909.12238), appendix B.
         """
         z = (other.mean - self.mean) * _exp(-self.log_std)
+        kl_mean = 0.5 * z * z
         ratio = _exp(self.log_std - other.log_std)
-        by_std = other.log_std - self.log_std + 0.5 * (ratio * ratio - 1.0)
-        return (0.5 * z * z).sum(-1), _expand(by_std, self.mean).sum(-1)
+        kl_std = other.log_std - self.log_std + 0.5 * (ratio * ratio - 1.0)
+        return kl_mean.sum(-1), _expand(kl_std, self.mean).sum(-1)
 
 
 class TanhGaussian(Distribution):
@@ -204,8 +206,8 @@ class TanhGaussian(Distribution):
     def entropy_at(self, action: Any) -> Any:
         """Return an estimate of the entropy `[B]`: the entropy of u plus the sum of log(1 - action^2).
 
-        Its mean over actions of this distribution is the entropy. Gradients flow through u = mean + std * z, where z is
-        the noise that gives this action (reparametrisation).
+        The mean of this estimate over actions of the distribution is the entropy. Gradients flow through
+        u = mean + std * z, where z is the noise that gives this action (reparametrisation).
         """
         u = _atanh(action)
         z = (u - self.inner.mean) * _exp(-self.inner.log_std)

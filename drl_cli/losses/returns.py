@@ -108,6 +108,7 @@ def retrace(
     `q` is Q(s_t, a_t), and `next_value` is the mean of Q(next_obs_t, a) over actions a of the learner's policy pi.
     `log_ratio` is log pi(a|s) - log mu(a|s), where mu is the policy that acted.
 
+        delta_t = r_t + discount_t next_value_t - Q_t
         target_t = Q_t + delta_t + discount_t c_{t+1} (target_{t+1} - Q_{t+1}),   c = lambda min(1, ratio)
     """
     delta = reward + discount * next_value - q
@@ -130,7 +131,7 @@ def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int)
     total, product, last = reward.clone(), discount.clone(), torch.arange(valid.shape[1], device=valid.device)
     last = last.expand(valid.shape).clone()
     for k in range(1, min(n_step, valid.shape[1])):
-        follows = valid[:, :-k] & valid[:, k:]
+        follows = valid[:, :-k] & valid[:, k:]  # whether the window of step t contains step t + k
         total[:, :-k] += torch.where(follows, product[:, :-k] * reward[:, k:], 0.0)
         product[:, :-k] *= torch.where(follows, discount[:, k:], 1.0)
         last[:, :-k] += follows

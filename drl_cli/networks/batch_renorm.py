@@ -12,11 +12,11 @@ from drl_cli.optim.products import Products
 
 
 class BatchRenorm(nn.Module):
-    """Batch renormalisation of an ensemble's features `[N, B, width]` (Ioffe 2017, arXiv 1702.03275, algorithm 1).
+    """Batch renormalisation of the features `[N, B, width]` of N networks (Ioffe 2017, arXiv 1702.03275, algorithm 1).
 
-    In training, the features of each network are normalised with the statistics of the batch, corrected by r and d
-    toward the running statistics. No gradient flows through r and d. The first `warm_up` batches are normalised as by
-    batch norm (r = 1, d = 0). Without training, the running statistics normalise.
+    If `trains`, the statistics of the batch normalise the features, and the factors r and d correct the result toward
+    the running statistics. No gradient flows through r and d. During the first `warm_up` batches, r = 1 and d = 0, as
+    in batch norm. If not `trains`, the running statistics normalise the features.
     """
 
     mean: Tensor
@@ -50,7 +50,10 @@ class BatchRenorm(nn.Module):
 
 
 def renormalised(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Return x `[N, B, width]`, normalised with the statistics of the batch, times gain `[N, 1, width]`, plus bias."""
+    """Return normalised(x) * gain + bias, where the batch's statistics normalise x.
+
+    x is `[N, B, width]`, and gain and bias are `[N, 1, width]`.
+    """
     if torch.compiler.is_compiling():
         centered = x - x.mean(1, keepdim=True)
         return centered * (gain / (centered.square().mean(1, keepdim=True) + eps).sqrt()) + bias
@@ -76,19 +79,19 @@ class _Normalised(torch.autograd.Function):
         d_gain = (d_out * centered).sum(1, keepdim=True) * inverse
         if not ctx.needs_input_grad[0]:
             return None, d_gain, d_bias, None
-        scale = gain * inverse
-        of_mean, of_std = d_bias * scale / -d_out.shape[1], d_gain * scale * inverse / -d_out.shape[1]
-        d_x = torch.addcmul(of_mean, d_out, scale).addcmul_(centered, of_std)
+        scale, rows = gain * inverse, d_out.shape[1]
+        through_mean, through_std = d_bias * scale / -rows, d_gain * scale * inverse / -rows
+        d_x = torch.addcmul(through_mean, d_out, scale).addcmul_(centered, through_std)
         return d_x, d_gain, d_bias, None
 
 
 class RenormCritics(nn.Module):
-    """N critics `[N, B]` of features and actions, with batch renormalisation of inputs and of hidden outputs.
+    """N critics of features `[B, F]` and actions `[B, A]`, which return `[N, B]`.
 
-    `inputs` is the number of features and action dimensions together.
+    Batch renormalisation normalises the inputs and the activated outputs of hidden layers. `inputs` is F + A.
     """
 
-    products = Products()  # Params replaces the products, as those of `drl.MLP`
+    products = Products()  # Params replaces this object, see `drl.MLP`
 
     def __init__(self, network: NetworkConfig, inputs: int, ensemble: int, momentum: float, warm_up: int) -> None:
         super().__init__()
@@ -111,10 +114,13 @@ class RenormCritics(nn.Module):
 
 
 def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return `x weight + bias`, computed by `products` both forward and backward."""
+    """Return `x weight + bias`, with `products` for the forward and the backward pass.
+
+    x is `[B, in]`, weight `[in, out]`, and bias `[out]`.
+    """
     if torch.compiler.is_compiling():
         return products.linear(x, weight, bias)
-    with torch.autocast(x.device.type, enabled=False):  # `products` rounds to bfloat16 itself where it should
+    with torch.autocast(x.device.type, enabled=False):  # because `products` decides what is rounded to bfloat16
         out: Tensor = _Linear.apply(products, x, weight, bias)  # type: ignore[no-untyped-call]
     return out
 

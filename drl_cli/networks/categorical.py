@@ -11,18 +11,18 @@ from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.optim.products import Products
 
 ALWAYS = 2**62
-"""A `warm_up` that never ends, so that batch renormalisation is batch norm."""
+"""A `warm_up` that never ends. With it, BatchRenorm is batch norm."""
 
 
 class CategoricalCritics(nn.Module):
-    """N critics `[N, B, K]`, logits of K values, with batch norm of inputs and before the activations of hidden layers.
+    """N critics of features `[B, F]` and actions `[B, A]`, which return logits of K = `outputs` values, `[N, B, K]`.
 
-    `inputs` is the number of features and action dimensions together. `scale_to_unit_norm` scales the incoming weights
-    of every unit, also those of the outputs, to norm 1. Hidden units and the batch norm of inputs have no bias, because
-    the next batch norm would cancel their biases.
+    Batch norm normalises the inputs, and the outputs of hidden layers before the activation. `inputs` is F + A. The
+    incoming weights of every unit have norm 1 after `scale_to_unit_norm`. Hidden layers and the batch norm of the
+    inputs have no bias, because the next batch norm would cancel it.
     """
 
-    products = Products()  # Params replaces the products, as those of `drl.MLP`
+    products = Products()  # Params replaces this object, see `drl.MLP`
 
     def __init__(self, network: NetworkConfig, inputs: int, ensemble: int, momentum: float, outputs: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CategoricalCritics(nn.Module):
         self.scale_to_unit_norm()
 
     def scale_to_unit_norm(self) -> None:
-        """Scale the incoming weights of every unit to norm 1."""
+        """Scale the incoming weights of every hidden and output unit to norm 1."""
         with torch.no_grad():
             for weight in self.weights:
                 weight.copy_(nn.functional.normalize(weight, dim=1))
@@ -51,6 +51,6 @@ class CategoricalCritics(nn.Module):
         return self.layer(h, last, self.bias)
 
     def layer(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return the products `[N, B, out]` of h `[N, B, in]` and weight `[N, in, out]`, plus bias `[N, out]`."""
+        """Return h weight + bias `[N, B, out]`; h is `[N, B, in]`, weight `[N, in, out]` and bias `[N, out]`."""
         parts = zip(h.unbind(), weight.unbind(), bias.unbind(), strict=True)
         return torch.stack([linear(self.products, *part) for part in parts])

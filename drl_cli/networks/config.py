@@ -11,7 +11,7 @@ TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Options of a network (observation -> torso -> memory -> hidden layers -> outputs), explained in conf/network."""
+    """Options of a network, explained in conf/network: observation -> torso -> memory -> hidden layers -> outputs."""
 
     hidden: tuple[Count, ...]
     activation: Activation
@@ -26,5 +26,5 @@ class NetworkConfig:
 
     @property
     def state_size(self) -> int:
-        """Length of one row's recurrent state; 0 without a memory."""
+        """Length of the recurrent state of one environment or sequence; 0 without a memory."""
         return {"none": 0, "gru": 1, "lstm": 2}[self.memory] * self.memory_size

@@ -1,7 +1,7 @@
-"""Encoder: turns observations into features, which are the inputs of the heads, for trainers and for policies.
+"""Encoder: turns observations into features, the inputs of actors and critics, for trainers and for policies.
 
-Plain vectors are only flattened. Images, Dict and Tuple observations go through a torso. If the config asks for a
-memory, the features also go through this memory. Torso and memory are torch modules. Autograd computes their gradients.
+Vectors are only flattened. Images, and Dict and Tuple observations with images, go through a torso, such as a CNN. With
+`network.memory`, the features then go through an LSTM or a GRU. Torso and memory are torch modules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
 
 def memory_columns(network: NetworkConfig) -> Schema:
-    """Return the column `state`, a policy's recurrent state before each step; without a memory, return {}."""
+    """Return the schema of the column `state`, the policy's recurrent state before a step; {} without a memory."""
     return {} if network.memory == "none" else {"state": Column((network.state_size,), "float32")}
 
 
@@ -43,7 +43,7 @@ def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Me
 
 
 class Encoder:
-    """The trainer's encoder. It makes `size` features of an observation. `parts` are its torch modules, for Params."""
+    """The trainer's encoder. It computes `size` features of an observation. `parts` has its modules, for Params."""
 
     def __init__(self, inputs: Inputs, size: int, torso: Any = None, memory: Memory | None = None) -> None:
         """`torso` and `memory` are modules, or functions that a compiled graph calls in place of the modules."""
@@ -60,16 +60,17 @@ class Encoder:
         return cls(inputs, size if memory is None else memory.size, torso, memory)
 
     def on(self, nets: Any) -> Encoder:  # Any: drl_cli.optim.gradients.Nets
-        """Return the same encoder with the torso and the memory of `nets`, which a loss function gets."""
+        """Return the same encoder with the torso and the memory of the Nets that a loss function gets."""
         if not self.is_trainable:
             return self
-        # a constructor, because torch.compile of torch 2.11 cannot follow copy.copy
+        # not with copy.copy, which torch.compile of torch 2.11 cannot compile
         return Encoder(self.inputs, self.size, **{name: getattr(nets, name) for name in self.parts})
 
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
         """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.
 
-        If `learns`, gradients flow through `View.learned` to the encoder.
+        For sequences, the View has one row for each of the B T steps. If `learns`, gradients flow through
+        `View.learned` to the encoder.
         """
         if "valid" in batch:
             if self.memory is not None:
@@ -78,53 +79,57 @@ class Encoder:
         if not self.is_trainable:
             obs, next_obs = self.features(batch["obs"]), self.features(batch["next_obs"])
             return View(lambda: obs, lambda: next_obs)
-        out = None
+        learned = None
         if learns:
             with torch.enable_grad():
-                out = self.features(batch["obs"])
+                learned = self.features(batch["obs"])
 
-        def features(name: str) -> Tensor:
+        def fixed(name: str) -> Tensor:
             with torch.no_grad():
                 return self.features(batch[name])
 
-        return View(lambda: features("obs") if out is None else out.detach(), lambda: features("next_obs"), out)
+        return View(lambda: fixed("obs") if learned is None else learned.detach(), lambda: fixed("next_obs"), learned)
 
     def features(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
-        """Return the float32 features `[N, F]` of observations `[N, ...]`, without the memory."""
+        """Return the float32 features `[N, F]` of observations `[N, ...]` before the memory."""
         features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
 
 
 class View:
-    """The features `[N, size]` of `obs` and of `next_obs`, for the N steps of a batch.
+    """The features `[N, size]` of `obs` and `next_obs`, for the N steps of a batch.
 
-    Features that need no gradient are computed only when they are read, because a torso takes most of an update's time.
-    `out` has the features of `obs` with their autograd graph; it is None if the encoder does not learn from the batch.
+    Features without a gradient are computed when a loss function reads them, because a torso takes most of the time of
+    an update. `learned` has the features of `obs` with autograd's graph, or is None if the encoder does not learn.
     """
 
-    def __init__(self, obs: Callable[[], Tensor], next_obs: Callable[[], Tensor], out: Tensor | None = None) -> None:
-        self._obs, self._next_obs, self._out = obs, next_obs, out
+    def __init__(
+        self, obs: Callable[[], Tensor], next_obs: Callable[[], Tensor], learned: Tensor | None = None
+    ) -> None:
+        self._obs, self._next_obs, self._learned = obs, next_obs, learned
 
     @property
     def obs(self) -> Tensor:
+        """The features of `obs` without a gradient."""
         return self._obs()
 
     @property
     def learned(self) -> Tensor:
-        """The features of `obs` with the graph through which a loss trains the encoder."""
-        return self._obs() if self._out is None else self._out
+        """The features of `obs`, through which a loss trains the encoder."""
+        return self._obs() if self._learned is None else self._learned
 
     @property
     def next_obs(self) -> Tensor:
+        """The features of `next_obs` without a gradient."""
         return self._next_obs()
 
 
 def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
     """Unroll the memory over sequences `[B, L]` from their stored `state`; set the state to 0 where an episode begins.
 
-    The next observation of a step is the observation of the following step, so one pass over T + 1 inputs gives the
-    features of both. The first `burn_in` steps only warm up the memory: no gradient flows through these steps
-    (Kapturowski et al. 2019, section 3).
+    L is burn_in + T. The next observation of a step is the observation of the following step, so one pass over T + 1
+    inputs gives the features of `obs` and of `next_obs`. The first `burn_in` steps only compute the recurrent state,
+    without a gradient (Kapturowski et al. 2019, section 3).
     """
     valid = batch["valid"]  # [B, L]
     size, length = valid.shape
@@ -152,8 +157,8 @@ def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
     size, length = valid.shape
     obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():
-        ends = valid & ~torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
-        last = ends.int().argmax(1)  # the last valid step of each sequence
+        next_valid = torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
+        last = (valid & ~next_valid).int().argmax(1)  # the last valid step of each sequence
         rows = torch.arange(size, device=valid.device)
         final = encoder.features(at_steps(batch["next_obs"], rows, last))  # [B, F]
     after = torch.zeros_like(obs[:1])
@@ -163,8 +168,9 @@ def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
 def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
     """Return all steps after the burn-in of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`.
 
-    `valid_weight` `[B T]` is 1 for valid steps and 0 for padding. `weight` `[B T]` is `valid_weight`, multiplied by the
-    sequence's importance weight if the batch has weights. The columns `state` and `valid` are left out.
+    The new column `valid_weight` `[B T]` is 1 for valid steps and 0 for padding. The column `weight` `[B T]` is
+    `valid_weight`, multiplied by the sequence's importance weight if the batch has these weights. The columns `state`
+    and `valid` are left out.
     """
     valid = batch["valid"][:, burn_in:].float()
     weight = valid * batch["weight"].unsqueeze(-1) if "weight" in batch else valid
@@ -173,6 +179,7 @@ def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: a tens
 
 
 def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: a tensor, or a dict of tensors
+    """Return the steps after the burn-in as rows: `[B, burn_in + T, ...]` -> `[B T, ...]`."""
     return map_parts(lambda x: x[:, burn_in:].flatten(0, 1), column)
 
 
@@ -182,7 +189,7 @@ def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: a tensor, 
 
 
 class ActingEncoder:
-    """A policy's encoder, with numpy inputs and outputs. If it has a torso or a memory, it uses torch on one thread.
+    """A policy's encoder, with numpy inputs and outputs. A torso or a memory runs in torch, on one thread.
 
     `width` is the number of features. `memory` `[E, state_size]` has the recurrent states of the E environments.
     """
@@ -210,7 +217,10 @@ class ActingEncoder:
         return params[size:]
 
     def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the features `[E, width]` of observations, and the columns that `memory_columns` describes."""
+        """Return the features `[E, width]` of observations `[E, ...]`, and the columns that `memory_columns` lists.
+
+        `last` is the previous step. Where it says that an episode begins, the recurrent state is set to 0 first.
+        """
         if self.learner is None:
             return self.inputs.array(obs), {}
         with torch.no_grad(), one_thread():

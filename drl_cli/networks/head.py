@@ -1,4 +1,4 @@
-"""Describe the network of an exported policy: torso, memory, and the arrays of the MLPs after them."""
+"""Head: the description of an exported policy's network: torso, memory, and the arrays of the MLPs after them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 class Head:
     """The network of a policy: torso, memory, `trunk`, and `layers`.
 
-    `trunk` and `layers` are MLPs: weights, biases, and after a hidden layer the two vectors of layer norm. The output
-    of the trunk is activated, and normalised before that if `norms_trunk` (MR.Q). With `embedded` `[K, W]` (IQN), the
-    input of `layers` is `embedded` times the activated output of the trunk, and the value is the mean of the K outputs.
-    With a `support` `[K]` (C51), the outputs are K logits per action, and the value is the mean of the distribution,
-    weighted by `risk` (drl_cli.losses.distributional.risky_share). With `components` K > 1 (BC), the outputs are K
-    actions and then K logits, and the action with the largest logit is chosen.
+    `trunk` and `layers` are MLPs, given as lists of arrays: weight and bias of each layer and, with layer norm, gain
+    and bias of each norm. An activation follows the trunk; with `norms_trunk` (MR.Q), a norm comes before it. Some
+    algorithms need more:
+
+    - `embedded` `[K, W]` (IQN): The input of `layers` is `embedded` times the activated output of the trunk. The value
+      of an action is the mean of its K outputs.
+    - `support` `[K]` (C51): The outputs are K logits for each action. The value of an action is the mean of the
+      distribution, weighted by `risk` (drl_cli.losses.distributional.risky_share).
+    - `components` K > 1 (BC): The outputs are K actions, followed by K logits. The policy chooses the action with the
+      largest logit.
     """
 
     torso: "nn.Module"

@@ -1,4 +1,4 @@
-"""Image observations: their layout, and the number of features of convolutional torsos. Does not import torch."""
+"""The layout of image observations, and the sizes of convolutional torsos. This file must not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ SMALL = ((16, 3, 1),)
 IMPALA = (16, 32, 32)
 """Channels of each section of the deep residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3)."""
 IMPALA_SIDE = 8
-"""Least height and width, in pixels, of an image for `resnet`, which halves both three times by pooling."""
+"""The smallest height and width, in pixels, of an image for `resnet`, whose pooling halves both three times."""
 
 Kind = Literal["cnn", "resnet"]
 
@@ -26,9 +26,9 @@ Kind = Literal["cnn", "resnet"]
 class Image:
     """The layout of an image observation.
 
-    The shape of an image is (height, width), (height, width, channels) or (channels, height, width). A stack of images
-    has one more axis in front, of length `frames`; the network sees the frames as more channels. The first axis of an
-    image is taken as its channels if this axis is shorter than both other axes, as in frames stacked by Gymnasium.
+    The shape of an image is (height, width), (height, width, channels) or (channels, height, width). The channels come
+    first if the first axis is shorter than both other axes, as in frames that Gymnasium stacks. A stack of images has
+    one more axis in front, of length `frames`. The network treats the frames as more channels.
     """
 
     height: int
@@ -42,9 +42,9 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape of an image whose frames have a separate first axis, and an order of axes for `permute`.
+        """The shape of an observation with a separate axis of frames, and the order of axes for `permute`.
 
-        With a batch axis in front, this order gives `[batch, frames, channels, height, width]`.
+        After a batch axis is added in front, `permute` gives `[batch, frames, channels, height, width]`.
         """
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
@@ -52,9 +52,10 @@ class Image:
 
 
 def image(column: Column) -> Image | None:
-    """Return the image layout of a part of an observation; None if the part is not an image.
+    """Return the image layout of a part of an observation, or None if the part is not an image.
 
-    A part with three or four axes is an image. A part with two axes is an image if its values are bytes or booleans.
+    A part with three or four axes is an image, and so is a part with two axes of bytes or booleans. Height and width
+    need at least LEAST_SIDE pixels.
     """
     shape, frames = column.shape, 1
     if column.choices or len(shape) > 4 or len(shape) < (2 if column.dtype in ("uint8", "bool") else 3):
@@ -74,13 +75,13 @@ def is_large(image: Image) -> bool:
 
 
 def convolutions(image: Image, times: float) -> list[tuple[int, int, int]]:
-    """Return (channels, kernel, stride) of each layer of `cnn`; `times` scales the published numbers of channels."""
+    """Return (channels, kernel, stride) of each layer of `cnn`. `times` multiplies the published channels."""
     layers = NATURE if is_large(image) else SMALL
     return [(max(1, round(channels * times)), kernel, stride) for channels, kernel, stride in layers]
 
 
 def sections(times: float) -> list[int]:
-    """Return the number of channels of each section of `resnet`; `times` scales the published numbers."""
+    """Return the number of channels of each section of `resnet`. `times` multiplies the published numbers."""
     return [max(1, round(channels * times)) for channels in IMPALA]
 
 

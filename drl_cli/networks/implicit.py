@@ -1,9 +1,13 @@
 """Implicit quantile networks, which estimate any quantile of a return (Dabney et al. 2018, arXiv 1806.06923, eq. 4).
 
-The trunk consists of all hidden layers except the last. Its output is multiplied by an embedding of the quantile
-fraction, which is the relu of a linear layer applied to cosines of the fraction. The product is the input of the last
-hidden layer, which the output layer follows. Policies evaluate these networks in numpy, see below. The trainer's
-network is `drl_cli.algos.value.iqn.Algorithm.read`.
+The parts of the network are:
+
+- `trunk`: all hidden layers except the last.
+- `embedding`: a linear layer and a relu, from cosines of the quantile fraction to the width of the trunk's output.
+- `online`: the last hidden layer and the output layer. Their input is the product of trunk and embedding.
+
+Policies evaluate these networks in numpy, with the classes below. The trainer's forward pass is
+`drl_cli.algos.value.iqn.Algorithm.read`.
 """
 
 import dataclasses
@@ -18,13 +22,13 @@ from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 
 COSINES = 64
-"""Each fraction is embedded by this number of cosines: cos(pi i fraction) for i = 0, ..., 63."""
+"""The embedding's inputs are this number of cosines: cos(pi i fraction) for i = 0, ..., COSINES - 1."""
 
 
 def implicit_shapes(
     network: NetworkConfig, features: int, actions: int, dueling: bool, noisy: bool
 ) -> dict[str, QShape]:
-    """Return the shapes of `embedding`, `online` (the last two layers) and, with several hidden layers, `trunk`."""
+    """Return the shapes of the parts: `embedding`, `online` and, with more than one hidden layer, `trunk`."""
     *before, _ = network.hidden or (0,)
     width = before[-1] if before else features
     shapes = {
@@ -45,7 +49,7 @@ def cosines(fraction: Any) -> Any:  # Any: numpy or torch
 
 
 class ActingImplicitNetwork:
-    """The policy's implicit quantile network in numpy, at fixed fractions `[K]`."""
+    """The policy's implicit quantile network in numpy. It estimates the quantiles at the fractions `fraction` `[K]`."""
 
     def __init__(self, shapes: dict[str, QShape], fraction: Array) -> None:
         self.parts = {name: ActingQNetwork(shape) for name, shape in shapes.items()}
@@ -56,7 +60,7 @@ class ActingImplicitNetwork:
         self.shapes: Shapes = [each for shape in (*shapes.values(), *noisy) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load and return `params`: the weights of all parts, then the sigmas of noisy parts."""
+        """Load `params`, the means of all parts and then the sigmas of noisy parts, and return them unchanged."""
         rest = iter(params)
         means = [[next(rest) for _ in part.shape.shapes] for part in self.parts.values()]
         for (name, part), mean in zip(self.parts.items(), means, strict=True):
@@ -66,7 +70,7 @@ class ActingImplicitNetwork:
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """Return quantiles, `[E, features] -> [E, actions K]`. If `rng` is given, noisy weights get new noise."""
+        """Return quantiles: `[E, features]` -> `[E, actions K]`. If `rng` is given, noisy weights get new noise."""
         state = features
         if "trunk" in self.parts:
             state = activate_numpy(self._call("trunk", features, rng), self.activation)
@@ -83,4 +87,4 @@ class ActingImplicitNetwork:
 
 
 ActingNetwork: TypeAlias = ActingQNetwork | ActingImplicitNetwork
-"""A policy's network that returns one or more numbers for each action."""
+"""A policy's Q network, which returns one or more numbers for each action."""

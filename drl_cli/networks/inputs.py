@@ -1,4 +1,4 @@
-"""Inputs: turns observations into the rows of a matrix, the input of an MLP, in numpy and in torch."""
+"""Inputs: flattens observations into the inputs of an MLP, `[n, size]`, in numpy and in torch."""
 
 import math
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ def visible(obs: ObsSpec) -> ObsSpec:
 
 
 def width(column: Column) -> int:
-    """Return how many inputs a part of an observation needs; a choice among n values needs n inputs (one-hot)."""
+    """Return the number of inputs for a part of an observation. A choice among n values needs n inputs (one-hot)."""
     return sum(column.choices) or math.prod(column.shape)
 
 
 class Inputs:
     """Turns observations `[n, ...]` into float32 rows `[n, size]`, with bit-equal results in numpy and torch.
 
-    Booleans become 0 and 1, choices become one-hot, bytes are scaled to [0, 1], and images are flattened. The parts of
-    a Dict or Tuple are joined; a legal-action mask is left out.
+    Booleans become 0 and 1, choices become one-hot vectors, bytes are scaled to [0, 1], and images are flattened. The
+    parts of a Dict or Tuple are joined. The legal-action mask is left out.
     """
 
     def __init__(self, obs: ObsSpec) -> None:
@@ -57,7 +57,7 @@ def _array(obs: Array, column: Column) -> Array:
 def _tensor(obs: Tensor, column: Column) -> Tensor:
     if column.choices:
         first = torch.from_numpy(_first_inputs(column)).to(obs.device)
-        # obs.shape[0], because an exported policy would treat len(obs) as a constant.
+        # obs.shape[0] in place of len(obs), which would be a constant in an exported policy.
         one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)
         return one_hot.scatter_(1, obs.reshape(obs.shape[0], -1) + first, 1.0)
     if obs.ndim == 2 and obs.dtype == torch.float32:
@@ -67,5 +67,5 @@ def _tensor(obs: Tensor, column: Column) -> Tensor:
 
 
 def _first_inputs(column: Column) -> Array:
-    """Return, for each choice, the index of the first of its one-hot inputs."""
+    """Return the index of each choice's first one-hot input, `[choices]`."""
     return np.cumsum((0, *column.choices[:-1]))

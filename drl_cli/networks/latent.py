@@ -1,4 +1,4 @@
-"""The networks of MR.Q that are no plain MLPs: an encoder of state-action pairs, and critics."""
+"""The networks of MR.Q that are not plain MLPs: the encoder of state-action pairs, and the critics."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ class PairEncoder(nn.Module):
     def __init__(self, network: NetworkConfig, actions: int) -> None:
         super().__init__()
         width = network.hidden[-1]
-        self.action = MLP(actions, -(-width // 2), dataclasses.replace(network, hidden=()))
+        action_width = (width + 1) // 2
+        self.action = MLP(actions, action_width, dataclasses.replace(network, hidden=()))
         self.activation = ACTIVATIONS[network.activation]()
-        self.mlp = MLP(width + -(-width // 2), width, network)
+        self.mlp = MLP(width + action_width, width, network)
 
     def forward(self, zs: Tensor, action: Tensor) -> Tensor:
         embedding: Tensor = self.mlp(torch.cat([zs, self.activation(self.action(action))], -1))
@@ -27,9 +28,10 @@ class PairEncoder(nn.Module):
 
 
 class Critics(nn.Module):
-    """Two critics of embeddings zsa `[B, Z]`: returns values `[2, B]` and the reward scale in whose units they are.
+    """Two critics of embeddings zsa `[B, Z]`. They return values `[2, B]` and the reward scale `[1]`.
 
-    `seen` has the sum and the number of the mean absolute rewards since the last call of `rescale`.
+    The values are in units of the reward scale. `seen` has the sum and the number of the batches' mean absolute rewards
+    since the last call of `rescale`.
     """
 
     scale: Tensor
@@ -46,12 +48,12 @@ class Critics(nn.Module):
         return self.mlp(zsa, masks).squeeze(-1), self.scale
 
     def observe(self, mean_reward: Tensor) -> None:
-        """Add the mean absolute reward of a batch."""
+        """Add the mean absolute reward of a batch, `[]`, to `seen`."""
         self.seen[0] += mean_reward
         self.seen[1] += 1.0
 
     def rescale(self) -> None:
-        """Set the scale to the mean absolute reward since the last call, unless all rewards were 0."""
+        """Set the reward scale to the mean absolute reward since the last call, unless all rewards were 0."""
         total, count = self.seen.unbind()
         self.scale.copy_(torch.where(total == 0, self.scale, total / count))
         self.seen.zero_()

@@ -1,9 +1,9 @@
 """Multi-layer perceptrons with all weights in one flat vector and a hand-written backward pass.
 
-Trainers (torch) and workers (numpy, no torch) share one layout. Each layer has a weight `[in, out]` and a bias `[out]`;
-with layer norm (Ba et al. 2016, arXiv 1607.06450), a hidden layer also has the norm's gain `[out]` and bias `[out]`.
-The vector contains the networks of an ensemble one after another. The backward pass is written by hand because, for
-such small networks, building an autograd graph takes longer than the arithmetic (docs/performance.md).
+Trainers (torch) and workers (numpy, no torch) use the same layout of the vector. Each layer has a weight `[in, out]`
+and a bias `[out]`. With layer norm (Ba et al. 2016, arXiv 1607.06450), each hidden layer also has the norm's gain
+`[out]` and bias `[out]`. The networks of an ensemble follow one another. The backward pass is written by hand, because
+autograd's graph of such a small network takes longer than the arithmetic (docs/performance.md).
 """
 
 import copy
@@ -27,8 +27,9 @@ NORM_EPS = 1e-5
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: bool = False) -> Shapes:
     """Return the shapes of all parameters, layer by layer. With layer norm, hidden layers have three vectors."""
     vectors = 3 if layer_norm else 1
-    pairs = pairwise([inputs, *hidden, outputs])
-    shapes = [shape for pair in pairs for shape in (pair, *[pair[1:]] * vectors)]
+    shapes: Shapes = []
+    for layer_inputs, layer_outputs in pairwise([inputs, *hidden, outputs]):
+        shapes += [(layer_inputs, layer_outputs), *[(layer_outputs,)] * vectors]
     return shapes[:-2] if layer_norm else shapes  # the last layer is not normalised
 
 
@@ -38,7 +39,7 @@ def num_params(shapes: Shapes, ensemble: int = 1) -> int:
 
 
 def split(flat: Array, shapes: Shapes) -> list[Array]:
-    """Split a flat numpy vector into views of these shapes; raise ValueError if the vector has another size."""
+    """Split a flat vector `[size]` into views with these shapes; raise ValueError if the vector has another size."""
     total = num_params(shapes)
     if flat.shape != (total,):
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
@@ -47,7 +48,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
-    """Return a network's output, `[B, in] -> [B, out]`, as `FlatMLP.forward` does, up to float32 rounding."""
+    """Return a network's output, `[B, in]` -> `[B, out]`. It equals `FlatMLP.forward` up to float32 rounding."""
     last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
     for i in range(0, len(params), step):
         x = x @ params[i]
@@ -61,7 +62,7 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
 
 
 def norm_numpy(x: Array, gain: Array | float = 1.0) -> Array:
-    """Normalise the rows of `x` `[B, n]` to mean 0 and variance 1, in place, and multiply them by `gain`."""
+    """Normalise the rows of `x` `[B, n]` in place to mean 0 and variance 1, and multiply them by `gain` `[n]`."""
     x -= x.mean(1, keepdims=True)
     x *= gain / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
     return x
@@ -77,16 +78,16 @@ def activate_numpy(x: Array, activation: str) -> Array:
 
 @dataclass(slots=True)
 class ForwardPass:
-    """Intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs, for each network of the ensemble."""
+    """Intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs, by network and layer."""
 
-    inputs: list[list[Tensor]]  # input of every layer
+    inputs: list[list[Tensor]]  # the input of each layer
     norms: list[list[tuple[Tensor, ...]]]  # (input, mean, 1 / standard deviation) of each layer norm
-    outputs: list[list[Tensor]]  # output of every hidden layer, before dropout
-    masks: Sequence[Tensor]  # dropout masks
+    outputs: list[list[Tensor]]  # the output of each hidden layer, before dropout
+    masks: Sequence[Tensor]  # the dropout masks `[N, B, width]` of each hidden layer
 
 
 class FlatMLP:
-    """An ensemble of equally shaped networks whose parameters are a FlatPart; `backward` writes its gradient."""
+    """An ensemble of N equally shaped networks. Their parameters and gradients are the two vectors of a FlatPart."""
 
     def __init__(
         self, shapes: Shapes, activation: str, part: FlatPart, ensemble: int = 1, products: Products | None = None
@@ -101,13 +102,13 @@ class FlatMLP:
         self.nothing = self.flat.new_zeros(0)
 
     def writing(self, grad: Tensor) -> "FlatMLP":
-        """Return the same networks; `backward` writes the gradient into `grad` `[size]`."""
+        """Return the same networks, whose `backward` writes the gradient into `grad` `[size]`."""
         other = copy.copy(self)
         other.grad, other.grads = grad, _views(grad, self.shapes, self.ensemble)
         return other
 
     def first(self, num: int) -> "FlatMLP":
-        """Return the first `num` networks, whose parameters are the first part of the vector."""
+        """Return the first `num` networks of the ensemble, with views of their parameters and gradients."""
         other, size = copy.copy(self), num_params(self.shapes, num)
         other.ensemble, other.flat, other.grad = num, self.flat[:size], self.grad[:size]
         other.networks, other.grads = self.networks[:num], self.grads[:num]
@@ -117,8 +118,8 @@ class FlatMLP:
         """Initialise all weights; each network of the ensemble gets different random numbers.
 
         With "uniform", weights and biases are drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)). With "orthogonal", weights
-        are orthogonal with gain sqrt(2), or gain 1 in the last layer, and biases are 0. The last layer is then
-        multiplied by `last`. With a small factor, all outputs start near 0.
+        are orthogonal with gain sqrt(2), or gain 1 in the last layer, and biases are 0. The weights and biases of the
+        last layer are then multiplied by `last`; a small number makes all outputs start near 0.
         """
         for params in self.networks:
             for i in range(0, len(params), self.step):
@@ -138,7 +139,7 @@ class FlatMLP:
             bias *= last
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
-        """Return dropout masks `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate).
+        """Return a dropout mask `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate).
 
         `uniform` `[B, N * hidden units]` has random numbers in [0, 1). Units whose number is below `rate` are dropped.
         """
@@ -147,9 +148,9 @@ class FlatMLP:
         return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
-        """Return the outputs, `[B, in] -> [N, B, out]`, and the intermediate results for `backward`.
+        """Return the outputs, `[B, in]` -> `[N, B, out]`, and the intermediate results for `backward`.
 
-        Call it under torch.no_grad. The outputs of hidden layers are multiplied by dropout masks.
+        Call it under torch.no_grad. Dropout masks multiply the outputs of hidden layers.
         """
         outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
@@ -175,9 +176,10 @@ class FlatMLP:
         return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), trace
 
     def backward(self, trace: ForwardPass, d_out: Tensor, to_weights: bool = True, to_inputs: bool = False) -> Tensor:
-        """Write d loss/d weights to `grad`, given d loss/d output `[N, B, out]`.
+        """Write d loss/d weights into `grad`, given d loss/d output `[N, B, out]`.
 
-        Without `to_weights`, write nothing. With `to_inputs`, return d loss/d input `[B, in]`, else an empty tensor.
+        Without `to_weights`, write nothing. With `to_inputs`, return d loss/d input `[B, in]`, summed over the
+        networks; otherwise return an empty tensor.
         """
         step = self.step
         d_input: Tensor | None = None
@@ -220,7 +222,7 @@ def activate_(x: Tensor, activation: str) -> Tensor:
 
 
 def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
-    """Multiply the gradient `d` by the derivative of the activation whose output is `h`, in place if possible."""
+    """Multiply d loss/d output by the activation's derivative, in place if possible; `h` is the activation's output."""
     if activation == "relu":
         gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
@@ -228,7 +230,11 @@ def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
 
 
 def _norm_backward(d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
-    """Return d loss/d input of layer norm; write the gradients of gain and bias to `grads`, if there are any."""
+    """Return d loss/d input of a layer norm, given d loss/d output `d`.
+
+    `norm` is (input, mean, 1 / standard deviation) and `params` is (gain, bias). Write the gradients of gain and bias
+    into `grads`, unless `grads` is empty.
+    """
     needed = [True, bool(grads), bool(grads)]
     backward = torch.ops.aten.native_layer_norm_backward
     d_input, *d_params = backward(d, norm[0], d.shape[1:], norm[1], norm[2], *params, needed)

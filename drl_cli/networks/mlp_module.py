@@ -23,21 +23,22 @@ class MLP(nn.Module):
     """An ensemble of equally shaped multi-layer perceptrons, evaluated in one call: `[B, inputs] -> [N, B, outputs]`.
 
     With `ensemble=1`, the result is `[B, outputs]`. The inputs may have more axes of rows, such as `[B, L, inputs]`.
-    All weights are one parameter, `flat`. The options of `network` set hidden layers, activation, initial weights and
-    layer norm; other options are the algorithm's choice. The last layer's initial weights are multiplied by `last`.
-    `generator` draws the initial weights; without a generator, torch's default generator does, as for other modules.
+    All weights are one parameter, `flat`. `network` sets the hidden layers, the activation, the initial weights and the
+    layer norm. Its other options have no effect here. The last layer's initial weights are multiplied by `last`.
+    `generator` draws the initial weights. The default is torch's default generator, as for other modules.
 
-    `norm` divides the weights of hidden layers in every forward pass: with "weight" by the norm of each unit's incoming
-    weights (Salimans and Kingma 2016, arXiv 1602.07868, without a learned length), with "spectral" by their largest
-    singular value (Miyato et al. 2018, arXiv 1802.05957). Each forward pass with gradients makes one power iteration.
+    `norm` divides the weights of hidden layers in every forward pass. "weight" divides by the norm of each unit's
+    incoming weights (Salimans and Kingma 2016, arXiv 1602.07868, without the learned length). "spectral" divides by the
+    largest singular value of each weight matrix (Miyato et al. 2018, arXiv 1802.05957), which is estimated by one power
+    iteration in each forward pass with gradients.
 
-    Dropout needs random masks, because all trainers have to draw one mask for all rows:
+    For dropout, the caller passes random masks, because several trainers have to draw the same masks:
 
         uniform = context.rand(len(x), mlp.dropout_size, generator)
         mlp(x, mlp.masks(uniform, rate))
     """
 
-    products = Products()  # Params replaces the products by the products that `trainer.products` and `precision` choose
+    products = Products()  # Params replaces this object by the products that `trainer.products` and `precision` choose
 
     def __init__(
         self,
@@ -67,9 +68,9 @@ class MLP(nn.Module):
                     self.normalised(self.flat)
 
     def on(self, flat: Tensor, grad: Tensor | None = None, num: int | None = None) -> FlatMLP:
-        """Return the first `num` networks (default: all) with these parameters, and with `grad` for their gradient.
+        """Return the first `num` networks (default: all) as a FlatMLP with these parameters and gradients.
 
-        `flat` and `grad` are `[size]`, with the parameters of these networks.
+        `flat` and `grad` are `[size]`, where size is the number of parameters of these networks.
         """
         part = FlatPart(flat, flat if grad is None else grad)
         return FlatMLP(self.shapes, self.activation, part, self.ensemble if num is None else num, self.products)
@@ -79,7 +80,7 @@ class MLP(nn.Module):
         return [i for i, shape in enumerate(self.shapes[:-2]) if len(shape) == 2]
 
     def normalised(self, flat: Tensor) -> Tensor:
-        """Return the parameters with the hidden layers' weights divided as `norm` says. Gradients flow through it."""
+        """Return the parameters `[size]`, with hidden layers' weights divided by `norm`. Gradients flow to `flat`."""
         if self.norm == "none":
             return flat
         pieces = list(torch.split(flat.view(self.ensemble, -1), [math.prod(shape) for shape in self.shapes], 1))
@@ -99,7 +100,7 @@ class MLP(nn.Module):
 
     @property
     def dropout_size(self) -> int:
-        """Number of hidden units of all networks. `masks` needs this number of random values per row."""
+        """The number of hidden units of all networks. `masks` needs this number of random values for each row."""
         return self.ensemble * sum(self.shapes[i][1] for i in self._hidden())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
@@ -107,16 +108,16 @@ class MLP(nn.Module):
         return self.on(self.flat.detach()).masks(uniform, rate)
 
     def network(self, flat: Tensor) -> FlatMLP:
-        """Return the networks with these parameters. The last networks are kept, because making views takes time."""
+        """Return the networks with these parameters. The result is cached, because making the views takes time."""
         kept = self._network
         if kept is None or kept.flat.data_ptr() != flat.data_ptr() or kept.products is not self.products:
             kept = self._network = self.on(flat.detach())
         return kept
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
-        """Return the outputs for inputs `[B, inputs]`. Outputs of hidden layers are multiplied by dropout masks.
+        """Return the outputs for inputs `[B, inputs]`. Dropout masks multiply the outputs of hidden layers.
 
-        With `first`, evaluate only the first networks of the ensemble, this many.
+        With `first`, evaluate only this number of networks, the first ones of the ensemble.
         """
         return self.evaluate(self.normalised(self.flat), x, masks, first)
 
@@ -145,7 +146,7 @@ class Critics(MLP):
 
 
 class Embedding(MLP):
-    """An MLP whose outputs are normalised, without a learned gain, and activated."""
+    """An MLP whose outputs go through layer norm without learned parameters, and then through the activation."""
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
         out = super().forward(x, masks, first)
@@ -154,10 +155,10 @@ class Embedding(MLP):
 
 
 class Network(nn.Module):
-    """A torso for the observation and an MLP for its features, such as an actor, or critics of state and action.
+    """A torso and an MLP, such as an actor, or critics of state and action.
 
-    With `actions` > 0, the MLP's inputs are the features and an action `[B, actions]`. The result is `[B, outputs]`, or
-    with an ensemble of N MLPs, which share the torso, `[N, B, outputs]`.
+    The inputs of the MLP are the torso's features of the observation and, with `actions` > 0, an action `[B, actions]`.
+    The result is `[B, outputs]`. With an ensemble of N MLPs, which share the torso, the result is `[N, B, outputs]`.
     """
 
     def __init__(
@@ -191,12 +192,12 @@ class _HandWritten(torch.autograd.Function):
         out: Tensor
         network, kind = module.network(flat), x.device.type
         ctx.network = network if num == module.ensemble else network.first(num)
-        if torch.is_autocast_enabled(kind):  # off here: `products` rounds to bfloat16 itself where it should
+        if torch.is_autocast_enabled(kind):  # switched off, because `products` decides what is rounded to bfloat16
             with torch.autocast(kind, enabled=False):
                 out, ctx.trace = ctx.network.forward(x, masks)
         else:
             out, ctx.trace = ctx.network.forward(x, masks)
-        ctx.save_for_backward(flat)  # so that backward raises if a step has changed the parameters
+        ctx.save_for_backward(flat)  # so that `backward` raises RuntimeError if a step has changed the parameters
         return out
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Torsos and memory as torch modules. Other files import this file only to build a module, because it imports torch."""
+"""Torsos and memory as torch modules. This file imports torch, so other files import it inside functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class Flat(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolutional torso: images `[n, ...]` -> features `[n, size]`, which are the flat output of the last layer."""
+    """A convolutional torso: images `[n, ...]` -> features `[n, size]`, the flattened output of the last layer."""
 
     def __init__(self, column: Column, layers: nn.Module, size: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Convolution(nn.Module):
         return features.flatten(1)
 
     def pixels(self, obs: Tensor) -> Tensor:
-        """Return images as `[n, channels, height, width]` in the dtype of the weights, with bytes scaled to [0, 1]."""
+        """Return images as `[n, channels, height, width]` in the dtype of the weights. Bytes are scaled to [0, 1]."""
         rows, (shape, axes) = obs.shape[0], self.image.layout
         x = obs.reshape(rows, *shape).permute(axes).reshape(rows, -1, self.image.height, self.image.width)
         x = x.to(next(self.parameters()).dtype, memory_format=torch.channels_last)
@@ -61,7 +61,7 @@ class Residual(nn.Module):
 
 
 class Multi(nn.Module):
-    """A torso for observations with several parts. It joins features of the images and values of the other parts."""
+    """A torso for Dict and Tuple observations. It joins the features of images and the values of other parts."""
 
     def __init__(self, torsos: Mapping[str, Convolution], others: Inputs) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Multi(nn.Module):
 
 
 class Unmasked(nn.Module):
-    """Calls a user's torso with observations from which the legal-action mask is removed."""
+    """Removes the legal-action mask from observations before a user's torso gets them."""
 
     def __init__(self, torso: nn.Module, paths: Sequence[str]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Unmasked(nn.Module):
 
 
 class AnyRows(nn.Module):
-    """Calls a torso with observations that may have several axes of rows: `[B, L, ...]` -> features `[B, L, size]`."""
+    """A torso for observations with any number of axes of rows: `[B, L, ...]` -> features `[B, L, size]`."""
 
     def __init__(self, torso: nn.Module, obs: ObsSpec) -> None:
         super().__init__()
@@ -109,8 +109,8 @@ class AnyRows(nn.Module):
 class Memory(nn.Module):
     """One recurrent layer with `size` outputs: LSTM (Hochreiter & Schmidhuber 1997) or GRU (Cho et al. 2014).
 
-    The state of a row, `[state_size]`, is the hidden vector; an LSTM's cell vector follows it. An episode begins with
-    a state of zeros.
+    The state of a row `[state_size]` is the hidden vector and, for an LSTM, the cell vector after it. At the start of
+    an episode, the state is 0.
     """
 
     def __init__(self, network: NetworkConfig, inputs: int) -> None:
@@ -134,10 +134,10 @@ class Memory(nn.Module):
         return hidden, torch.cat([hidden, c], -1)
 
     def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Make T steps: x `[T, n, F]` and the first state `[n, S]` -> outputs `[T, n, size]` and the last state.
+        """Make T steps: x `[T, n, F]` and first state `[n, S]` -> outputs `[T, n, size]` and last state `[n, S]`.
 
-        `begins`, bool `[T, n]`, marks the steps at which an episode begins; the state of such a row is set to 0 first.
-        Steps between which no episode begins are computed in one call. The results equal `step`'s up to rounding.
+        `begins`, bool `[T, n]`, is True where an episode begins. There, the state is set to 0 before the step. One call
+        computes all steps up to the next step at which an episode begins. Results equal those of `step` up to rounding.
         """
         starts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist()]
         parts = []
@@ -190,7 +190,7 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Seed torch's default generator from `generator`; after the block, restore the default generator's state."""
+    """Seed torch's default generator from `generator`, and restore its previous state after the block."""
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -198,7 +198,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 def checked(torso: Any, path: str) -> nn.Module:  # Any: what the user's class made
-    """Return a user's torso; raise ValueError if the torso is not a torch module with a whole number `size`."""
+    """Return a user's torso; raise ValueError if it is not a torch module with an int attribute `size`."""
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "size", None), int):
         raise ValueError(f"network.torso={path}: must be a torch.nn.Module with a whole number `size` of features")
     return torso

@@ -14,7 +14,8 @@ class PredictiveCritic(nn.Module):
     """Features `[B, F]` and actions `[B, A]` -> logits `[B, K]`, embedding and predicted next embedding `[B, Z]`.
 
     The encoder has the hidden layers of `network`. Its output, after layer norm and activation, is the embedding. Z is
-    the width of the last hidden layer. The head (logits) and the predictor have one hidden layer each.
+    the width of the last hidden layer. The head computes the logits, and the predictor the next embedding, with one
+    hidden layer each.
     """
 
     def __init__(self, network: NetworkConfig, features: int, actions: int, outputs: int) -> None:
@@ -28,7 +29,7 @@ class PredictiveCritic(nn.Module):
 
     @property
     def dropout_size(self) -> int:
-        """Number of hidden units. `masks` needs this number of random values per row."""
+        """The number of hidden units. `masks` needs this number of random values for each row."""
         return sum(self.sizes)
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
@@ -37,6 +38,6 @@ class PredictiveCritic(nn.Module):
         return [mask for mlp, part in parts for mask in mlp.masks(part, rate)]
 
     def forward(self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits, embedding and predicted next embedding; hidden layers are multiplied by dropout masks."""
+        """Return logits, embedding and predicted next embedding. Dropout masks multiply the hidden layers' outputs."""
         embedding = self.encoder(torch.cat([features, action], -1), masks[:-2])
         return self.head(embedding, masks[-2:-1]), embedding, self.predictor(embedding, masks[-1:])

@@ -14,13 +14,14 @@ SIGMA = 0.5
 
 
 class QNetwork(MLP):
-    """The Q network of a QShape, `[N, features] -> [N, actions * atoms]`. Its parameters are the means of the weights.
+    """The Q network of a QShape: `[N, features]` -> `[N, actions * atoms]`.
 
-    The weights between dueling streams start at 0. They stay 0 if `zero_between_streams_` zeroes their gradients.
+    In a noisy network, the parameters are the means of the weights. The weights that would connect the two dueling
+    streams start at 0. They stay 0 if `zero_between_streams_` sets their gradients to 0.
     """
 
     def __init__(self, shape: QShape, generator: torch.Generator | None = None) -> None:
-        # In a dueling network, half of the last layer's weights are 0, so the other weights start sqrt(2) times larger.
+        # In a dueling network, half of the last layer's weights are 0. The other weights start sqrt(2) times as large.
         network, last = dataclasses.replace(shape.network, hidden=shape.hidden), 2**0.5 if shape.dueling else 1.0
         super().__init__(shape.features, shape.outputs, network, last=last, generator=generator)
         self.shape = shape
@@ -31,8 +32,8 @@ class QNetwork(MLP):
     ) -> Tensor:
         """Return the outputs for inputs `x` `[B, inputs]`.
 
-        With `sigma` and `noise`, both `[size]`, the parameters are mean + sigma * noise. The outputs of hidden layers
-        are multiplied by the dropout masks `masks`.
+        With `sigma` and `noise`, both `[size]`, the parameters are mean + sigma * noise. Dropout masks multiply the
+        outputs of hidden layers.
         """
         flat = self.flat if sigma is None or noise is None else torch.addcmul(self.flat, sigma, noise)
         out = self.evaluate(flat, x, masks)
@@ -50,12 +51,12 @@ class QNetwork(MLP):
         return self.zero_between_streams_(torch.cat([piece.flatten() for piece in pieces])[: self.flat.numel()])
 
     def draw_noise(self, normals: Tensor) -> Tensor:
-        """Return noise of all parameters, `[n, size]`, made from standard normal samples `[n, noise_size]`."""
+        """Return n samples of the noise of all parameters, `[n, size]`, from standard normals `[n, noise_size]`."""
         pieces = factorised(self.shapes, normals)
         return self.zero_between_streams_(torch.cat([piece.flatten(1) for piece in pieces], 1))
 
     def zero_between_streams_(self, flat: Tensor) -> Tensor:
-        """Zero the values for the weights between dueling streams in `[..., size]`; return the tensor."""
+        """Set the values of the weights between the dueling streams in `[..., size]` to 0; return the tensor."""
         if self.shape.dueling:
             weight, bias = self.shapes[-2:]
             end = flat.shape[-1] - bias[0]

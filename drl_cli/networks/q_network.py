@@ -1,11 +1,12 @@
 """Q networks: MLPs from features to the values of each action, optionally with dueling streams and noisy weights.
 
 Dueling (Wang et al. 2016, arXiv 1511.06581, eq. 9): the last hidden layer is twice as wide. The first half of its units
-feeds only the state's value, and the second half only the advantages. All other weights of the last layer stay 0.
+is the stream of the state's value, and the second half is the stream of the advantages. Weights of the last layer that
+would connect one stream to the output of the other stay 0.
 
 Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean + sigma * noise, with factorised noise.
 
-Policies evaluate Q networks in numpy, see below. `drl_cli.networks.q_module` has the trainer's torch modules.
+Policies evaluate Q networks in numpy, with ActingQNetwork. `drl_cli.networks.q_module` has the trainer's torch module.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class QShape:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs before dueling streams are joined."""
+        """The number of the last layer's outputs, before `joined` combines the dueling streams."""
         return (self.dueling + self.actions) * self.atoms
 
     @property
@@ -56,7 +57,7 @@ class QShape:
         return sum(sum(shape) for shape in self.shapes if len(shape) == 2)
 
     def zero_between_streams_(self, last: Any) -> None:  # Any: numpy or torch
-        """Zero the blocks between the two streams in the last layer's weights `[..., 2 H, (1 + actions) atoms]`."""
+        """Set the weights between the streams to 0 in the last layer's weights `[..., 2 H, (1 + actions) atoms]`."""
         half = self.network.hidden[-1]
         last[..., :half, self.atoms :] = 0.0
         last[..., half:, : self.atoms] = 0.0
@@ -81,13 +82,13 @@ def factorised(shapes: Shapes, normals: Any) -> list[Any]:  # Any: numpy or torc
             of_inputs, of_outputs = scaled[..., begin:middle], scaled[..., middle:end]
             noise += [of_inputs[..., None] * of_outputs[..., None, :], of_outputs]
             begin = end
-        elif len(shapes[i - 1]) == 1:  # not a bias, which follows a weight, but a vector of layer norm
+        elif len(shapes[i - 1]) == 1:  # a vector of layer norm, because a layer's bias follows a weight
             noise.append(0.0 * of_outputs)
     return noise
 
 
 class ActingQNetwork:
-    """The policy's Q network in numpy. Each call draws new noise for noisy weights."""
+    """The policy's Q network in numpy. In a noisy network, each call draws new noise."""
 
     def __init__(self, shape: QShape) -> None:
         self.shape, self.activation = shape, shape.network.activation
@@ -95,9 +96,10 @@ class ActingQNetwork:
         self.params: list[Array] = []
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load the mean weights and, with noise, the sigmas; return the means as the parameters of a plain MLP.
+        """Load the mean weights and, for a noisy network, the sigmas; return the parameters of an MLP without noise.
 
-        A dueling network becomes a plain MLP, because its last layer and the joining of its streams are linear.
+        This MLP has the mean weights. It has no dueling streams, because the last layer and `joined` are linear and can
+        be combined into one layer.
         """
         self.params, params = params, params[: len(self.shape.shapes)]
         if self.shape.dueling:
@@ -105,11 +107,12 @@ class ActingQNetwork:
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """Return outputs, `[E, features] -> [E, actions * atoms]`. The weights' noise is drawn once for all rows."""
+        """Return outputs: `[E, features]` -> `[E, actions * atoms]`. All rows have the same noise of the weights."""
         assert rng is not None
         shapes = self.shape.shapes
         noise = factorised(shapes, rng.standard_normal(self.shape.noise_size, np.float32))
-        triples = zip(self.params[: len(shapes)], self.params[len(shapes) :], noise, strict=True)
-        out = mlp_numpy([mean + sigma * one for mean, sigma, one in triples], features, self.activation)
+        means, sigmas = self.params[: len(shapes)], self.params[len(shapes) :]
+        weights = [mean + sigma * one for mean, sigma, one in zip(means, sigmas, noise, strict=True)]
+        out = mlp_numpy(weights, features, self.activation)
         values: Array = self.shape.joined(out) if self.shape.dueling else out
         return values

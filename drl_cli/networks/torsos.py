@@ -1,4 +1,4 @@
-"""Torsos: modules between observations and hidden layers. The config or the kind of observation selects the torso."""
+"""Torsos: modules that turn observations into features, and the choice of a torso for an environment."""
 
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
-    """Return `cnn`, `resnet`, `multi` or the import path of a class; return None if no torso is needed.
+    """Return `cnn`, `resnet`, `multi` or the import path of a class; return None if observations are only flattened.
 
-    Raise ValueError if the torso that the config names does not fit the environment's observations.
+    Raise ValueError if `network.torso` does not fit the environment's observations.
     """
     name, images = network.torso, _images(spec)
     has_one_part = isinstance(spec.obs, Column)
@@ -54,10 +54,10 @@ def describe(network: NetworkConfig, spec: EnvSpec) -> str:
 
 
 def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") -> "nn.Module | None":
-    """Return the torso, initialised from the generator; None if `torso_name` returns None.
+    """Return a new torso, initialised from the generator, or None if observations are only flattened.
 
-    A torso turns observations `[n, ...]`, as replay stores them, into features `[n, size]`. Raise ValueError as
-    `torso_name` does, or if the class that the config names cannot be used.
+    A torso turns observations `[n, ...]`, as replay stores them, into features `[n, size]`. Raise ValueError if
+    `network.torso` does not fit the observations, or if it names a class that cannot be used.
     """
     name, parts = torso_name(network, spec), visible(spec.obs)
     if name is None:
@@ -78,12 +78,11 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 
 
 def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
-    """Return a module that turns observations `[n, ...]` into features `[n, size]`, for a user's algorithm.
+    """Return a module for a user's algorithm that turns observations `[n, ...]` into features `[n, size]`.
 
-    Windows `[B, L, ...]` become `[B, L, size]`.
-
-    Images get a CNN, the parts of a Dict or Tuple are joined, and other observations are only flattened. The weights
-    come from torch's default generator. Raise Refused if `network.torso` does not fit the observations.
+    Windows `[B, L, ...]` become `[B, L, size]`. By default, images go through a CNN, the parts of a Dict or Tuple are
+    joined, and other observations are only flattened. torch's default generator draws the weights. Raise Refused if
+    `network.torso` does not fit the observations.
     """
     import torch
 
@@ -97,7 +96,7 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:
-    """Return the layouts of the parts that are images, by path."""
+    """Return the layout of each part of the observation that is an image, by path."""
     found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
     return {path: one for path, one in found.items() if one is not None}
 

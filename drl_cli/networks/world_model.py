@@ -1,4 +1,4 @@
-"""The networks of MuZero (Schrittwieser et al. 2020, appendix F and G), and two that EfficientZero adds."""
+"""The networks of MuZero (Schrittwieser et al. 2020, appendices F and G), and two that EfficientZero adds."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from drl_cli.types import EnvSpec
 
 
 class Representation(nn.Module):
-    """h: observations `[B, ...]` -> latent states `[B, Z]`, where Z is the last hidden width."""
+    """h: observations `[B, ...]` -> latent states `[B, Z]`. Z is the width of the last hidden layer."""
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Representation(nn.Module):
 class Dynamics(nn.Module):
     """g: latent states `[B, Z]` and actions `[B, A]` -> next latent states `[B, Z]` and logits of the reward `[B, K]`.
 
-    Discrete actions are one-hot vectors. The network learns the change of the latent state. With a value prefix, which
+    Discrete actions are one-hot vectors. The MLP predicts the change of the latent state. With a value prefix, which
     replaces rewards, K is 0.
     """
 
@@ -73,9 +73,9 @@ class ValuePrefix(nn.Module):
 
 
 class Head(nn.Module):
-    """A projection or a predictor of the consistency loss: `[..., Z]` -> `[..., Z]`, with one hidden layer.
+    """The projection or the predictor of the consistency loss: `[..., Z]` -> `[..., Z]`, with one hidden layer.
 
-    EfficientZero has batch normalisation here; this network has the layer norm of `network`, which needs no other rows.
+    EfficientZero uses batch normalisation here. This network uses `network.layer_norm`, which works on single rows.
     """
 
     def __init__(self, network: NetworkConfig) -> None:
@@ -89,6 +89,6 @@ class Head(nn.Module):
 
 
 def scaled(latent: Tensor) -> Tensor:
-    """Return latent states `[B, Z]`, each on a scale from 0 (its least value) to 1 (appendix G)."""
+    """Scale each latent state `[B, Z]` so that its smallest value is 0 and its largest value is 1 (appendix G)."""
     low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
     return (latent - low) / (high - low + 1e-5)

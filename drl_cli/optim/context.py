@@ -1,4 +1,4 @@
-"""Context: what parameters, gradients and optimizers use besides their options, and how updates run."""
+"""Context: the device, the group of trainers and the other settings that updates need, and how updates run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _NUMBERS = count()
 
 @dataclass(frozen=True)
 class Context:
-    """What an update uses: device, group of trainers, matrix products, options of the optimizer.
+    """The settings of an update: device, group of trainers, matrix products, options of the optimizer.
 
-    If `replays`, updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps. If
-    `skips`, updates whose loss or gradient is not finite are skipped. `chain` tells when whole updates are compiled;
-    None: never. If `compiles`, torch.compile compiles each loss together with its gradient.
-    `clock` is what the position of the run is counted in, and `total_env_steps` is its last position, for schedules.
+    - `skips`: Updates whose loss or gradient is not finite are skipped.
+    - `compiles`: torch.compile compiles each loss function together with its gradient.
+    - `chain`: When whole updates are compiled (drl_cli.chains.when), or None for never.
+    - `replays`: Updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps.
+    - `clock`: Counts the position of the run, for schedules.
     """
 
     device: torch.device
@@ -62,12 +63,12 @@ class Context:
         return self.compiles and self.device.type == "cuda" and bool(config.triton.cudagraphs)
 
     def compiled(self, function: Function) -> Function:
-        """Return the function, which torch.compile compiles at the first call; if not `compiles`, return it unchanged.
+        """Return a function that torch.compile compiles at the first call. Without `compiles`, return it unchanged.
 
-        The function may only compute with tensors: no random numbers, no averaging over the group, no `.item()`. In
-        every call, torch checks whether the arguments, or the object's attributes that are not tensors, have changed.
-        If they have, torch compiles the function again. Raise Refused, with the line, if the function does not fit into
-        one graph.
+        The function may only compute with tensors: no random numbers, no averages over the group, no `.item()`. If an
+        argument's type or shape, or an attribute of the object that is no tensor, changes, torch compiles the function
+        again. The compiled function raises Refused, with the line, if torch cannot put the whole function into one
+        graph.
         """
         if not self.compiles:
             return function
@@ -89,7 +90,8 @@ class Context:
     def chained(self, step: Function, owner: Any, skipped: Callable[[], Any] = dict) -> Function:  # Any: any type
         """Return a function that makes the gradient step `step(columns)` of `owner`, as `chain_of` makes an update.
 
-        The step calls `owner.optimizer`. All other tensors that the step reads have to be changed in place.
+        The step has to call `owner.optimizer`. Between calls, all tensors that the step reads, except its columns, may
+        only be changed in place. If a step is skipped, the function returns `skipped()`.
         """
         if self.chain is None and not self.replays:
             return step
@@ -99,9 +101,9 @@ class Context:
 
         chain = self.chain_of(update, owner, lambda: (skipped(), None))
 
-        def call(columns: Any) -> Any:  # Any: tensors by name, but perhaps stacks of images or parts of observations
+        def call(columns: Any) -> Any:  # Any: columns of a batch, by name
             if not (type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())):
-                return step(columns)
+                return step(columns)  # columns with image stacks or dicts of tensors are not recorded
             result, owner.optimizer.norm = chain(columns)
             return result
 
@@ -110,28 +112,28 @@ class Context:
     def chain_of(self, update: Callable[[Any, Any], Any], owner: Any, skipped: Callable[[], Any]) -> Callable[..., Any]:
         """Return a function that makes the update `update(columns, counts)` of `owner`.
 
-        This context decides whether the function replays the update, compiles it, or only calls it. If an update is
-        skipped because a value is not finite, the function returns `skipped()`.
+        The settings of this context decide whether the function replays the update, compiles it, or only calls it. If
+        an update is skipped because a value is not finite, the function returns `skipped()`.
         """
         from drl_cli.chains.chain import Chain
         from drl_cli.chains.replays import Replays
 
         plain: Callable[[Any, Any], Any] = update
-        has_kernels = self.compiles  # those of a compiled function, which a record would not see
-        if self.replays and not self.skips and not has_kernels:
+        # A record would not see the kernels of compiled functions, nor could it skip an update.
+        if self.replays and not self.skips and not self.compiles:
             self.recorded.append(replays := Replays(update, owner))
             plain = replays
         return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain, self.group.least)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return standard normal noise `[rows, size]`, which is this trainer's slice of noise drawn for all trainers.
+        """Return this trainer's rows `[rows, size]` of standard normal noise that is drawn for all trainers.
 
-        All trainers need generators with equal seeds. Then two trainers use the same noise as one trainer would.
+        All trainers need generators with equal seeds. Two trainers then use the same noise as one trainer would.
         """
         return self._own_rows(torch.randn(self.group.size * rows, size, generator=generator, device=self.device))
 
     def rand(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return uniform random numbers in [0, 1), `[rows, size]`, divided among the trainers as by `randn`."""
+        """Return uniform random numbers in [0, 1), `[rows, size]`: this trainer's rows, as in `randn`."""
         return self._own_rows(torch.rand(self.group.size * rows, size, generator=generator, device=self.device))
 
     def _own_rows(self, drawn: Tensor) -> Tensor:
@@ -140,28 +142,30 @@ class Context:
 
 
 def _graph_break(error: Exception) -> str:
-    """Return the line that torch can't compile, and torch's reason."""
+    """Return a message with the line that torch cannot compile, and with torch's reason."""
     reason = str(error).strip().splitlines()[0]
-    own = [frame for frame in getattr(error, "real_stack", None) or [] if "/torch/" not in frame.filename]
-    return f"{own[-1].filename}:{own[-1].lineno}: {reason} ({own[-1].line})" if own else reason
+    frames = [frame for frame in getattr(error, "real_stack", None) or [] if "/torch/" not in frame.filename]
+    if not frames:
+        return reason
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {reason} ({frames[-1].line})"
 
 
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
-    """Return, for each guard, whether torch.compile checks the guard.
+    """Return, for each guard, whether torch.compile checks it before each call. A guard is a condition for a recompile.
 
-    Guards of globals and of the tensors of the method's object are not checked: the checks took a fifth of the time of
-    a small update. These guards are not needed, because no function of a module is ever replaced, and the tensors are
-    only changed in place.
+    Guards of globals, and of tensors that are attributes of the method's object, are not checked. They are not needed,
+    because no function of a module is replaced and these tensors are only changed in place. Checking them takes a fifth
+    of the time of a small update.
     """
     own = "L['self']"
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]
 
 
 def _with_own_code(function: Any) -> Any:  # Any: a function or method of any type
-    """Copy a function or method with a code object that has its own name.
+    """Return a copy of a function or method whose code object has a unique name.
 
-    torch caches compiled programs by code object, and compares sizes of tensors by the file, line and name of the code.
-    Without its own name, the second function of a program is compiled for tensors of any size.
+    torch remembers the sizes of arguments by the file, line and name of the code. When a second object's method has
+    arguments of other sizes, torch would compile slower code for any size. The unique name prevents this.
     """
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)

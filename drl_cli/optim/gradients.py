@@ -1,4 +1,4 @@
-"""Gradients: compute the gradient of one loss function, with trainer.compile=true in one compiled graph."""
+"""Gradients: computes the gradient of a loss function. With trainer.compile=true, torch.compile compiles it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ Loss: TypeAlias = Callable[["Nets", Any, Any], tuple[Tensor, Tensors]]
 
 
 class Nets:
-    """The networks and values that a loss function uses, as attributes with the names of the parts.
+    """The networks and tensors that a loss function uses. The attributes have the names of the parts of Params.
 
-    `nets.critic(obs, action)` evaluates a module, and `nets.log_alpha` is the tensor `[size]` of a part without a
-    module. `nets.frozen` has the same networks and values, but no gradient reaches their parameters.
-    `nets.target.critic` is the target network of `critic`, if the algorithm has made one.
+    - `nets.critic(obs, action)` evaluates a part that is a module.
+    - `nets.log_alpha` is the tensor `[size]` of a part without a module.
+    - `nets.frozen` has the same networks and tensors, but no gradient reaches their parameters.
+    - `nets.target.critic` is the target network of `critic`, if the algorithm has called `params.target("critic")`.
     """
 
     frozen: Nets
@@ -57,9 +58,9 @@ class Gradients:
         loss, metrics = self.gradients(batch, noise)
         self.optimizer.step(loss, parts=self.gradients.parts)
 
-    `noise` contains everything random, because with trainer.compile=true a loss function may only compute with tensors.
-    Then the loss and its gradients are one compiled graph. In the graph, the loss function can call a part, but not the
-    part's submodules. Raise Refused, with the line, if torch can't put the whole loss function into one graph.
+    `noise` contains all random numbers. With trainer.compile=true, torch compiles the loss and its gradients into one
+    graph. The loss function may then only compute with tensors and draw no random numbers. It can call a part, but not
+    a submodule of a part. A call raises Refused, with the line, if torch cannot put the loss function into one graph.
     """
 
     def __init__(self, params: Params, loss: Loss, context: Context, *parts: str) -> None:
@@ -67,17 +68,18 @@ class Gradients:
         self.parts = parts or tuple(params.slices)
         self._others = [name for name in params.slices if name not in self.parts]
         for name in self.parts:
-            params[name]  # raises LookupError for a misspelt part
+            params[name]  # raises LookupError if there is no such part
         self._compiled = context.compiled(self._one_graph) if context.compiles else None
         self._nets: Nets | None = None
 
     def __call__(self, batch: Any, noise: Any = None) -> tuple[Tensor, Tensors]:  # Any: tensors in any containers
-        """Write the gradients into `params.grad`, and return the loss and the metrics without their graph."""
+        """Write the gradients into `params.grad`; return the loss and the metrics, detached from autograd's graph."""
         with torch.enable_grad():
             loss, metrics = self._eager(batch, noise) if self._compiled is None else self._in_one_graph(batch, noise)
         return loss.detach(), {name: metric.detach() for name, metric in metrics.items()}
 
     def _eager(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:
+        """Call the loss function with the modules themselves, and write the gradients that autograd computes."""
         if self._nets is None:  # not in the constructor, because the algorithm may make its target networks later
             with untaped():
                 self._nets = _modules(self.params)
@@ -90,9 +92,10 @@ class Gradients:
         return loss, metrics
 
     def _in_one_graph(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:
+        """Call the compiled graph with the flat parameters and the buffers, and write the gradients it returns."""
         assert self._compiled is not None
         if isinstance(batch, Mapping):
-            batch = dict(batch)  # a graph's inputs are tensors
+            batch = dict(batch)  # torch.compile needs a plain dict of tensors
         params = self.params
         learned, others = ([params[name].flat for name in names] for names in (self.parts, self._others))
         targets = {name: target.flat for name, target in params.targets.items()}
@@ -106,17 +109,19 @@ class Gradients:
     def _one_graph(
         self, learned: Sequence[Tensor], others: Sequence[Tensor], targets: Tensors, buffers: _Buffers, inputs: Any
     ) -> tuple[Sequence[Tensor], Tensor, Tensors]:
+        """Return the gradients of the flat tensors `learned`, the loss and the metrics. torch.compile compiles this."""
+
         def loss_of(learned: Sequence[Tensor], buffers: _Buffers) -> tuple[Tensor, Tensors]:
             flats = dict(zip((*self.parts, *self._others), (*learned, *others), strict=True))
             return self.loss(_functional(self.params, flats, targets, buffers), *inputs)
 
-        # torch.func lets a function change tensors in place, such as running means, only if they are arguments.
+        # torch.func lets a function change a tensor in place, such as a running mean, only if it is an argument.
         grads, (loss, metrics) = torch.func.grad_and_value(loss_of, has_aux=True)(learned, buffers)
         return grads, loss, metrics
 
 
 def _modules(params: Params) -> Nets:
-    """Return the modules themselves, frozen copies that share their memory, and the target modules."""
+    """Return the Nets for eager updates: the modules, frozen copies that share their memory, and target modules."""
     modules, values = params.modules, {name: params.value(name) for name in params.slices if name not in params.modules}
     frozen = {name: params.frozen(name) for name in modules} | {name: value.detach() for name, value in values.items()}
     targets = {name: target.flat if target.module is None else target.module for name, target in params.targets.items()}
@@ -124,17 +129,15 @@ def _modules(params: Params) -> Nets:
 
 
 def _buffers(params: Params) -> _Buffers:
-    """Return the buffers of every module and of every target network, by the name of the part."""
+    """Return the buffers of all modules, and those of all target networks, both as {part: {name: tensor}}."""
     targets = {name: target.module for name, target in params.targets.items() if target.module is not None}
-    live, target = (
-        {name: dict(module.named_buffers()) for name, module in modules.items()}
-        for modules in (params.modules, targets)
-    )
-    return live, target
+    of_parts = {name: dict(module.named_buffers()) for name, module in params.modules.items()}
+    of_targets = {name: dict(module.named_buffers()) for name, module in targets.items()}
+    return of_parts, of_targets
 
 
 def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buffers) -> Nets:
-    """Return networks and values that take their parameters from flat tensors, and their buffers from `buffers`."""
+    """Return the Nets for compiled updates: functions of the flat parameters `flats` and `targets` and the buffers."""
 
     def part(name: str, module: nn.Module | None, flat: Tensor, buffers: Mapping[str, Tensors]) -> Any:
         if module is None:
@@ -147,8 +150,8 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
 
         return call
 
-    own, theirs = buffers
-    live = {name: part(name, params.modules.get(name), flat, own) for name, flat in flats.items()}
-    frozen = {name: part(name, params.modules.get(name), flat.detach(), own) for name, flat in flats.items()}
-    target = {name: part(name, params.targets[name].module, flat, theirs) for name, flat in targets.items()}
+    of_parts, of_targets = buffers
+    live = {name: part(name, params.modules.get(name), flat, of_parts) for name, flat in flats.items()}
+    frozen = {name: part(name, params.modules.get(name), flat.detach(), of_parts) for name, flat in flats.items()}
+    target = {name: part(name, params.targets[name].module, flat, of_targets) for name, flat in targets.items()}
     return Nets({**live, "frozen": Nets(frozen), "target": _Targets(target)})

@@ -1,4 +1,4 @@
-"""ProcessGroup: trainers that make each update together, from different rows of one batch."""
+"""ProcessGroup: the trainers that make each update together, from different rows of one batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProcessGroup:
         self.broken: PeerLost | None = None
 
     def listen(self, host: str) -> int:
-        """Listen for the other trainers at a free port of `host`; return the port. Only rank 0 does this."""
+        """Listen for the other trainers at a free port of `host`; return the port. Only rank 0 calls this."""
         self.store = self._store(host, 0)
         port: int = self.store.port
         return port
@@ -49,13 +49,13 @@ class ProcessGroup:
         """Replace a tensor by its mean over all trainers; raise PeerLost if this or an earlier call failed."""
         if self.size == 1:
             return
-        if (tape := recording()) is not None:
+        if (tape := recording()) is not None:  # repeated updates have to average, too
             tape.effect(self._mean_, tensor)
         else:
             self._mean_(tensor)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of all trainers, `[size * N, ...]`, by rank; each trainer gives `[N, ...]`.
+        """Return the rows of all trainers `[size * N, ...]` in order of rank, given this trainer's rows `[N, ...]`.
 
         Raise PeerLost as `mean_` does.
         """
@@ -67,7 +67,7 @@ class ProcessGroup:
         return rows.flatten(0, 1)
 
     def spread(self, tensor: Tensor) -> Tensor:
-        """Return the maximum minus the minimum of each element over all trainers; raise PeerLost as `mean_` does."""
+        """Return, for each element, the maximum minus the minimum over all trainers; raise PeerLost as `mean_` does."""
         ends = torch.stack([tensor, -tensor])
         if self.size > 1:
             self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
@@ -77,7 +77,8 @@ class ProcessGroup:
         """Return the smallest value of all trainers; raise PeerLost as `mean_` does."""
         if self.size == 1:
             return value
-        self._all_reduce(negative := torch.tensor([-value]), torch.distributed.ReduceOp.MAX)
+        negative = torch.tensor([-value])
+        self._all_reduce(negative, torch.distributed.ReduceOp.MAX)
         return -int(negative)
 
     def _mean_(self, tensor: Tensor) -> None:

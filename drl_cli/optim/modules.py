@@ -1,4 +1,4 @@
-"""Changes to a torch module whose parameters are views of flat tensors, and copies of such a module."""
+"""Functions for torch modules whose parameters are views of flat tensors: checks, preparation, copies, loading."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def frozen(module: nn.Module) -> Named:
 
 
 def views(module: nn.Module, *flat: Tensor) -> list[list[Tensor]]:
-    """Return, for each flat tensor `[size]`, views of its pieces in the shapes of the module's trained parameters."""
+    """Split each flat tensor `[size]` into views with the shapes of the module's trained parameters."""
     shapes = [p.shape for _, p in trained(module)]
     pieces = [torch.split(one, [shape.numel() for shape in shapes]) for one in flat]
     return [[piece.view(shape) for piece, shape in zip(one, shapes, strict=True)] for one in pieces]
 
 
 def check_module(name: str, module: nn.Module, context: Context) -> None:
-    """Raise Refused if a parameter is not float32, or if a layer does not work with several trainers."""
+    """Raise Refused if a parameter is not float32, or if several trainers use a module with dropout or batch norm."""
     for key, parameter in trained(module):
         if parameter.dtype != torch.float32:
             raise Refused(f"parameter {name}.{key} is {parameter.dtype}; parameters have to be float32")
@@ -56,7 +56,10 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
 
 
 def prepare(module: nn.Module, context: Context) -> None:
-    """Make a module use the context's products and, if the context asks for them, bfloat16 and torch.compile (GPUs)."""
+    """Apply the context's settings to a module: matrix products, bfloat16 (`is_bf16`) and torch.compile (`compiles`).
+
+    On a CPU, torch.compile is not applied, because single modules are faster without it.
+    """
     for layer in module.modules():
         if isinstance(getattr(layer, "products", None), Products):
             vars(layer)["products"] = context.products
@@ -72,16 +75,16 @@ def prepare(module: nn.Module, context: Context) -> None:
             return tree_map_only(torch.Tensor, _widened, out)
 
         module.forward = rounded
-    if context.compiles and context.device.type != "cpu":  # on a CPU, single modules are faster without torch.compile
+    if context.compiles and context.device.type != "cpu":
         module.compile()
 
 
 def share(module: nn.Module, other: nn.Module) -> None:
-    """Make `other`, a copy of `module`, use the parameters and buffers of `module`, without copies of them."""
-    for own, theirs in zip(module.modules(), other.modules(), strict=True):
-        for name, parameter in theirs.named_parameters(recurse=False):
-            parameter.data = own.get_parameter(name).data
-        theirs._buffers.update(own._buffers)
+    """Make `other`, a copy of `module`, share the memory of the parameters and buffers of `module`."""
+    for layer, copied_layer in zip(module.modules(), other.modules(), strict=True):
+        for name, parameter in copied_layer.named_parameters(recurse=False):
+            parameter.data = layer.get_parameter(name).data
+        copied_layer._buffers.update(layer._buffers)
 
 
 def _widened(tensor: Tensor) -> Tensor:
@@ -99,7 +102,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def misfit(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:  # Any: a tensor, or an array
-    """Return which name is missing in `saved`, or has another shape, or None."""
+    """Return an error message if a name of `tensors` is missing in `saved` or has another shape there, else None."""
     for name, own in tensors.items():
         if name not in saved:
             return f"the saved state has no '{name}'"

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class NotFinite(Exception):
-    """A loss or gradient is NaN or infinite, and trainer.on_nonfinite=skip: the trainer skips this update."""
+    """With trainer.on_nonfinite=skip, a loss or gradient is NaN or infinite. The trainer skips the update."""
 
 
 class Optimizer:
     """Updates parameters from their gradients, with the rule, schedule and clipping that the `optimizer` options set.
 
-    `lrs` has the learning rate of every part of `params`, or a `Part` with more options for this part. Each step
-    averages the gradient over all trainers. Then it clips the norm of the gradient of all parts together to
-    `optimizer.max_norm`, except parts with their own `max_norm`. `rule` is a class derived from torch.optim.Optimizer
-    that is used in place of `optimizer.name`.
+    `lrs` has the learning rate of every part of `params`, or a `Part` with more options of the part. Each step averages
+    the gradient over all trainers. A part with its own `max_norm` is clipped alone. The gradients of all other parts
+    together are clipped to the norm `optimizer.max_norm`. `rule` is a class derived from torch.optim.Optimizer that
+    replaces `optimizer.name`. Raise ValueError if a part has no learning rate, or a learning rate has no part.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Optimizer:
         self._all = tuple(lrs)
 
     def schedule(self, position: int) -> None:
-        """Set the learning rates to their scheduled values at a position of the run's clock."""
+        """Set the learning rates to their scheduled values at this position (environment steps or updates)."""
         self.factor = self.config.factor(position, self.context.clock.total)
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
-        """Set the gradients of these parts (default: all parts) to 0, because `loss.backward()` adds to gradients."""
+        """Set the gradients of these parts (default: all parts) to 0. Call it before `loss.backward()`, which adds."""
         for name in parts or self._all:
             self.params[name].grad.zero_()
 
@@ -82,22 +82,16 @@ class Optimizer:
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         """Make one step of these parts (default: all parts) with the gradients in `params.grad`.
 
-        With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the averaged gradient, or one of the
-        `losses` of any trainer, is not finite.
+        With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the averaged gradient is not finite,
+        or if a loss in `losses` is not finite in any trainer.
         """
         self.params.collect()
         names = tuple(parts) or self._all
-        is_all = names == self._all
-        grads = [self.params.grad] if is_all else [grad for name in names if len(grad := self.params[name].grad)]
-        tape = recording()
-        factor: float | Tensor = self.factor
-        if tape is not None:
-            if tape.wants_plain and not self.rule.is_plain:
-                tape.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
-            elif not (self.config.is_constant or self.rule.is_plain):
-                tape.fail("the learning rate of this optimizer is a number in Python")
-            elif not self.config.is_constant:
-                factor = tape.scalar(lambda counts: self.factor)
+        if names == self._all:
+            grads = [self.params.grad]
+        else:
+            grads = [grad for name in names if len(grad := self.params[name].grad)]
+        factor, tape = self._factor(), recording()
         if self.context.skips:
             _spoil(grads[0], losses)
         for grad in grads:
@@ -110,8 +104,21 @@ class Optimizer:
         self.rule.step(names, factor)
         self.params.changed(names)
 
+    def _factor(self) -> float | Tensor:
+        """Return the factor of the learning rates. A recorded update reads a changing factor from a tensor."""
+        tape = recording()
+        if tape is None:
+            return self.factor
+        if tape.wants_plain and not self.rule.is_plain:
+            tape.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
+        elif not (self.config.is_constant or self.rule.is_plain):
+            tape.fail("the learning rate of this optimizer is a number in Python")
+        elif not self.config.is_constant:
+            return tape.scalar(lambda counts: self.factor)
+        return self.factor
+
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
-        """Measure the gradient's norm, and clip the gradients.
+        """Store the norm of the gradient in `norm`, and clip the gradients.
 
         A part with its own limit is clipped alone, and all other parts are clipped together.
         """
@@ -119,10 +126,11 @@ class Optimizer:
         if limit is not None or self.context.skips or self.limits:
             self.norm = norm = _norm(grads)
         if self.limits:
-            grads = [self.params[name].grad for name in names if name not in self.limits]
             for name in names:
                 if name in self.limits:
-                    _scale(own := [self.params[name].grad], self.limits[name], _norm(own))
+                    own = [self.params[name].grad]
+                    _scale(own, self.limits[name], _norm(own))
+            grads = [self.params[name].grad for name in names if name not in self.limits]
         if limit is not None and grads:
             _scale(grads, limit, _norm(grads) if self.limits else norm)
 
@@ -147,12 +155,12 @@ def _spoil(grad: Tensor, losses: Sequence[Tensor]) -> None:
 
 
 def _norm(grads: Sequence[Tensor]) -> Tensor:
-    """Return the norm of all these gradients together."""
+    """Return the Euclidean norm of all gradients together, `[]`."""
     norms: list[Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 def _scale(grads: Sequence[Tensor], limit: float, norm: Tensor) -> None:
-    """Scale gradients so that their `norm` is at most `limit`."""
+    """Clip gradients: scale them so that their norm, which is `norm` now, is at most `limit`."""
     for grad in grads:
         grad *= (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -1,4 +1,4 @@
-"""The options of the optimizer, in a separate file, because checking a command line must not import torch."""
+"""The options of the optimizer. This file must not import torch, so that commands start fast."""
 
 import inspect
 import math
@@ -17,15 +17,15 @@ NAMES = (
 _CAPITALS = {"rmsprop": "RMSprop", "sgd": "SGD", "asgd": "ASGD", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"}
 """Names of torch.optim classes that have more than one capital letter."""
 OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in NAMES}
-"""Class names of torch.optim, by `optimizer.name`: all classes that work on flat tensors."""
+"""The class name in torch.optim for each `optimizer.name`. All these classes work on flat tensors."""
 
 
 @dataclass(frozen=True)
 class Part:
     """Options of the optimizer for one part of the parameters.
 
-    None stands for the value that the `optimizer` options set. The gradients of all parts without their own `max_norm`
-    are clipped together; the gradient of a part with its own `max_norm` is clipped alone.
+    None stands for the value in the `optimizer` options. A part with its own `max_norm` is clipped alone; the gradients
+    of all other parts are clipped together. Raise ValueError if a value is out of range.
     """
 
     lr: float
@@ -55,8 +55,8 @@ class OptimizerConfig:
     def factor(self, position: int, total: int) -> float:
         """Return the factor by which all learning rates are multiplied at a position of the run's clock.
 
-        The factor grows linearly from 0 to 1 during the warm-up. Then it stays 1, or falls until it is `end` at the
-        position `total`, linearly or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
+        The factor grows linearly from 0 to 1 during the warm-up. Then it stays 1, or it falls to `end` at the position
+        `total`, linearly or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
         """
         if position < self.warmup_steps:
             return (position + 1) / (self.warmup_steps + 1)
@@ -68,7 +68,7 @@ class OptimizerConfig:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the learning rates never change."""
+        """Whether the learning rates stay the same during the whole run."""
         return self.schedule == "constant" and not self.warmup_steps
 
     @property
@@ -82,7 +82,7 @@ FIXED = {"self", "params", "lr", "weight_decay", "foreach", "maximize", "captura
 
 
 def option_problems(config: OptimizerConfig) -> list[str]:
-    """Return an error line for each option that is set but unknown to the optimizer (`kwargs`, `weight_decay`).
+    """Return an error line for each option (in `kwargs`, or `weight_decay`) that this optimizer does not have.
 
     Raise ModuleRaised if the import of the user's optimizer raises.
     """
@@ -104,7 +104,7 @@ def option_problems(config: OptimizerConfig) -> list[str]:
 
 
 def takes(kind: Any) -> set[str]:  # Any: a class derived from torch.optim.Optimizer
-    """Return the names of the arguments of an optimizer. A class with `**kwargs` also has its base's arguments."""
+    """Return the names of an optimizer's arguments. A class with `**kwargs` also has the arguments of its base."""
     names: set[str] = set()
     for base in kind.__mro__:
         own = inspect.signature(base.__init__).parameters

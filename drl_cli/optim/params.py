@@ -1,4 +1,4 @@
-"""Params: everything that an algorithm trains, in one flat tensor with one flat gradient."""
+"""Params: all parameters of an algorithm in one flat tensor, with one flat gradient, and target networks."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class FlatPart:
 
 
 class Params:
-    """All parameters of an algorithm in one flat tensor, and their gradients in another. Both have named parts.
+    """All parameters of an algorithm in one flat tensor, and their gradients in another. Both consist of named parts.
 
-    A part is given as its number of values, or as a torch.nn.Module, whose parameters and gradients become views of the
-    flat tensors:
+    A part is a torch.nn.Module, whose parameters and gradients become views of the flat tensors, or it is a number of
+    values without a module:
 
         params = Params(context, actor=Actor(), critic=Critic(), log_alpha=1)
         params["critic"].flat          # all parameters of the critic, [size]
-        params.value("log_alpha")      # a plain part as a tensor that autograd knows, [size]
+        params.value("log_alpha")      # a part without a module, as a tensor for autograd, [size]
         params.target("critic")        # a target network: a copy, called like the module, saved with everything else
         params.generator("noise", 3)   # a random generator, saved with everything else
 
-    A module's buffers, and its parameters that need no gradient, are not in the flat tensors. They are saved and sent
+    A module's buffers and frozen parameters (requires_grad=False) are not in the flat tensors. They are saved and sent
     to the policy, but no optimizer changes them.
     """
 
@@ -72,7 +72,7 @@ class Params:
         return FlatPart(self.flat[self.slices[name]], self.grad[self.slices[name]])
 
     def value(self, name: str) -> Tensor:
-        """Return a part without a module as one tensor `[size]`, from which a loss can be computed and minimized."""
+        """Return a part without a module as a tensor `[size]` with a gradient. Raise ValueError if it is a module."""
         part = self[name]
         if name in self.modules:
             raise ValueError(f"part '{name}' is a module; compute the loss from the module's output")
@@ -83,9 +83,9 @@ class Params:
         return self._leaves[name][0]
 
     def leaves(self, names: Sequence[str]) -> list[nn.Parameter]:
-        """Return the tensors of these parts for which autograd computes gradients.
+        """Return the leaf tensors of these parts, for which autograd computes gradients.
 
-        Raise ValueError if a part has no module and `value` was never called for this part.
+        Raise ValueError for a part without a module if `value` was never called, because no loss can depend on it.
         """
         for name in names:
             if len(self[name].flat) and not self._leaves[name]:
@@ -93,14 +93,14 @@ class Params:
         return [leaf for name in names for leaf in self._leaves[name]]
 
     def changed(self, names: Sequence[str]) -> None:
-        """Tell autograd that an optimizer changed these parts, so that an older graph raises in its backward pass."""
+        """Tell autograd that these parts changed, so that the backward pass of an older graph raises RuntimeError."""
         leaves = [leaf for name in names for leaf in self._leaves[name]]
         leaves += [p for name in names if name in self._frozen for p in self._frozen[name].parameters()]
         if leaves:
             torch.autograd.graph.increment_version(leaves)
 
     def frozen(self, name: str) -> nn.Module:
-        """Return a copy of a part's module that shares the module's memory and whose parameters get no gradient."""
+        """Return a copy of a part's module that shares its memory, but whose parameters get no gradient."""
         if name not in self._frozen:
             module = copied(self.modules[name]).requires_grad_(False)
             share(self.modules[name], module)
@@ -109,7 +109,7 @@ class Params:
         return self._frozen[name]
 
     def target(self, name: str) -> Target:
-        """Make and return the target network of a part. The target network starts with the part's present values."""
+        """Make and return a target network of a part: a copy with the part's present values."""
         self.targets[name] = Target(self[name].flat, self.modules.get(name), self.context)
         return self.targets[name]
 
@@ -119,15 +119,15 @@ class Params:
             target.follow(tau)
 
     def generator(self, name: str, seed: int, on_cpu: bool = False) -> torch.Generator:
-        """Make and return a random generator, on the trainer's device or on the CPU. `state` includes its state."""
+        """Make and return a random generator, on the trainer's device or on the CPU. Checkpoints save its state."""
         self.generators[name] = torch.Generator("cpu" if on_cpu else self.device).manual_seed(seed)
         return self.generators[name]
 
     def collect(self) -> None:
-        """Make every module's gradients views of `grad` again: copy gradients that autograd replaced into `grad`.
+        """Copy every gradient that is no view of `grad` into `grad`, and make it a view again.
 
-        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradients. Raise Refused if a parameter was
-        replaced or moved, because it would not be saved, and its gradient would not be averaged over trainers.
+        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradient tensors. Raise Refused if a
+        parameter was replaced or moved, because the flat tensors would not contain it.
         """
         for name, parameter, flat, grad in self._adopted:
             if parameter.data_ptr() != flat.data_ptr():
@@ -141,13 +141,13 @@ class Params:
             parameter.grad = grad
 
     def vector(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return a flat float32 CPU copy of these parts. A module's frozen parameters and buffers follow its part."""
+        """Return a flat float32 copy: for each part its values, then its module's frozen parameters and buffers."""
         pieces = [piece.detach().float().flatten().cpu() for piece in self._pieces(names)]
         vector: npt.NDArray[np.float32] = torch.cat(pieces).numpy().copy()
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """Load what the method `vector` returned, also into target networks; raise ValueError if the sizes differ."""
+        """Load what `vector` returned, also into the parts' target networks; raise ValueError if the sizes differ."""
         tensors = list(self._pieces(names))
         sizes = [tensor.numel() for tensor in tensors]
         if vector.shape != (sum(sizes),):
@@ -166,7 +166,7 @@ class Params:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned. If names or shapes differ, change nothing and raise ValueError.
 
-        A generator whose state comes from another kind of device starts again, with a seed that follows from the state.
+        If a generator's state was saved on another kind of device, the generator gets a seed computed from that state.
         """
         generators = {f"generator.{name}": generator for name, generator in self.generators.items()}
         if missing := [name for name in generators if name not in state]:
@@ -180,7 +180,7 @@ class Params:
                 generator.manual_seed(int.from_bytes(digest[:7], "little"))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that `state` copies (parameters, target networks, buffers), without generators."""
+        """Return the tensors themselves (parameters, target networks, buffers) by name, without the generators."""
         tensors = {"params": self.flat} | {f"target.{name}": target.flat for name, target in self.targets.items()}
         for name, module in self.modules.items():
             tensors |= {f"buffer.{name}.{key}": tensor for key, tensor in kept(module)}
@@ -203,7 +203,7 @@ class Params:
             for (key, parameter), flat, grad in zip(trained(module), *views(module, part.flat, part.grad), strict=True):
                 owner = next((known for known, other, *_ in self._adopted if other is parameter), None)
                 if owner is not None:
-                    raise Refused(f"{name}.{key} is also {owner}; make the shared module a part of its own")
+                    raise Refused(f"{name}.{key} is also {owner}; make the shared module a separate part")
                 flat.copy_(parameter)
                 parameter.data, parameter.grad = flat, grad
                 self._add_leaf(name, f"{name}.{key}", parameter, flat, grad)
@@ -221,7 +221,7 @@ class Params:
 
 
 class Target:
-    """A target network: an untrained copy of a part. If the part is a module, `module` is a copy of this module."""
+    """A target network: a copy of a part that no optimizer changes. `module` is the copy of a part's module."""
 
     def __init__(self, source: Tensor, module: nn.Module | None, context: Context) -> None:
         self.flat = source.clone()
@@ -244,7 +244,7 @@ class Target:
         return out
 
     def follow(self, tau: float) -> None:
-        """Move toward the part: target += tau * (part - target). Copy buffers and frozen parameters."""
+        """Move toward the part: target += tau * (part - target). Copy the part's buffers and frozen parameters."""
         self.flat.lerp_(self._source, tau)
         self._finish()
 
@@ -254,14 +254,14 @@ class Target:
         self._finish()
 
     def kept(self) -> Named:
-        """Return (name, tensor) for each tensor of the target's module that no gradient changes; [] without a module.
+        """Return (name, tensor) for each frozen parameter and buffer, as `modules.kept` does; [] without a module.
 
-        Frozen parameters come before buffers, as in `modules.kept`.
+        No parameter of a target network needs a gradient. Only those that are frozen in the part, too, are listed.
         """
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
     def _finish(self) -> None:
-        """Copy buffers and frozen parameters, and tell autograd that the target network changed."""
+        """Copy the part's buffers and frozen parameters, and tell autograd that the target network changed."""
         if self._source_module is not None:
             torch.autograd.graph.increment_version(self._changing)
             if self._has_kept:

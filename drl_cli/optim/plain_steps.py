@@ -1,4 +1,4 @@
-"""Steps of torch.optim's classes as plain operations, which can be recorded and compiled with the rest of an update."""
+"""Steps of torch.optim's classes as separate tensor operations, which can be recorded and compiled with an update."""
 
 from __future__ import annotations
 
@@ -50,17 +50,21 @@ def _radam(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad:
     mean, square = _zeros(memory, "exp_avg", flat), _zeros(memory, "exp_avg_sq", flat)
     mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
     square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
-    most, seen = 2.0 / (1.0 - beta2) - 1.0, 1.0 - beta2**step
-    length = most - 2.0 * step * beta2**step / seen
+    # The names in the paper (algorithm 2): `longest` is rho_inf, `length` is rho_t, `rectified` is r_t.
+    longest, correction = 2.0 / (1.0 - beta2) - 1.0, 1.0 - beta2**step
+    length = longest - 2.0 * step * beta2**step / correction
     safe = length.clamp_min(5.0)
-    rectified = ((safe - 4.0) * (safe - 2.0) * most / ((most - 4.0) * (most - 2.0) * safe)).sqrt()
-    adaptive = (rectified * seen.sqrt()).float() / (square.sqrt() + group["eps"])
+    rectified = ((safe - 4.0) * (safe - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * safe)).sqrt()
+    adaptive = (rectified * correction.sqrt()).float() / (square.sqrt() + group["eps"])
     size = (lr / (1.0 - beta1**step)).float()
     flat.copy_(flat - size * mean * torch.where(length > 5.0, adaptive, 1.0))
 
 
 def _zeros(memory: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """Return an optimizer's tensor, which is 0 before the first step; an empty `like` stands for a single number."""
+    """Return the tensor `name` of an optimizer's state; create it with zeros in the shape of `like` at the first step.
+
+    If `like` is empty, the tensor is a single number.
+    """
     if memory.get(name) is None:
         with untaped():
             memory[name] = torch.zeros_like(like) if len(like) else torch.zeros(())
@@ -69,4 +73,4 @@ def _zeros(memory: dict[str, Any], name: str, like: Tensor) -> Tensor:
 
 
 PLAIN = {"sgd": _sgd, "rmsprop": _rmsprop, "radam": _radam}
-"""By `optimizer.name`: step(options of the optimizer, its memory, parameters, gradient, learning rate)."""
+"""By `optimizer.name`: step(options, state of the optimizer, parameters, gradient, learning rate)."""

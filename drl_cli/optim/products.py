@@ -1,4 +1,4 @@
-"""Matrix products for learning, with a library and a precision that the user can choose."""
+"""Matrix products of MLPs in training. The user can choose their library and precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drl_cli.utils.processor import describe_processor, is_zen_5
 
 
 class Products:
-    """float32 products by torch's default library: MKL on a CPU, cuBLAS on a GPU."""
+    """float32 products with torch's default library: MKL on a CPU, cuBLAS on a GPU."""
 
     def chosen(self) -> Mapping[str, Any]:
         """Return the choice of library as json-compatible values, for run.json."""
@@ -38,7 +38,7 @@ class Products:
 
 
 class OneDNN(Products):
-    """float32 products by oneDNN. Small products use torch, because calling oneDNN would cost more time than it saves.
+    """float32 products with oneDNN. Small products use torch, because they are slower with oneDNN.
 
     oneDNN computes a product if the batch has at least `rows` rows, the weight has at least `width` inputs and outputs,
     and the product needs at least `multiplications` multiplications.
@@ -71,17 +71,17 @@ class OneDNN(Products):
         return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-        if torch.compiler.is_compiling():  # it needs the operator; elsewhere a direct call is 10 us faster
+        if torch.compiler.is_compiling():  # torch.compile needs the operator; without it, a direct call is 10 us faster
             product: Tensor = self.differentiable(a, b, bias)
             return product
         return _onednn(a, b, bias)
 
 
 class BFloat16(OneDNN):
-    """Wide products in bfloat16, which some CPUs and GPUs compute faster than float32.
+    """Products of wide layers in bfloat16, which some CPUs and GPUs compute faster than float32.
 
-    Everything else stays float32: weights, biases, the optimizer's state, and the thin products of first and last
-    layers, so neither observations nor outputs are rounded.
+    Weights, biases and the optimizer's state stay float32. First and last layers with few inputs or outputs stay
+    float32, too, so observations and outputs are not rounded.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -107,9 +107,9 @@ class BFloat16(OneDNN):
 def make_products(library: str, precision: str, device: torch.device, is_repeatable: bool = True) -> Products:
     """Return the products for these options; raise ValueError if `library` is onednn and torch lacks oneDNN.
 
-    `auto` means oneDNN on AMD's Zen 5 with AVX-512, and torch elsewhere. On Zen 5, oneDNN was faster for products of
+    `auto` means oneDNN on AMD's Zen 5 with AVX-512, and torch elsewhere. On Zen 5, oneDNN is faster for products of
     about 2 million multiplications or more. Repeatable runs use oneDNN only for batches of at least 256 rows and layers
-    of at least 256 units, as earlier versions did, so that a seed still gives the same weights as in these versions.
+    of at least 256 units, so that a seed gives the same weights as in earlier versions.
     """
     if precision == "bf16":
         return BFloat16(device)
@@ -128,13 +128,14 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
 
 
 def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `a b + bias` with oneDNN; a `[B, in]`, b `[in, out]`, bias `[out]`."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
     return product
 
 
 @cache
 def _operators() -> torch.library.Library:
-    """Register oneDNN's product as an operator, because torch.compile's use of oneDNN assumes constant weights."""
+    """Register `_onednn` as an operator for torch.compile, whose own use of oneDNN assumes constant weights."""
     library = torch.library.Library("drl_cli", "DEF")  # type: ignore[no-untyped-call]
     library.define("onednn(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
     library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
@@ -144,7 +145,7 @@ def _operators() -> torch.library.Library:
 
 @cache
 def _differentiable() -> Any:
-    """Return oneDNN's operator as a function of autograd that torch.compile and torch.func can follow."""
+    """Return oneDNN's operator as an autograd function that works with torch.compile and torch.func."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -167,7 +168,7 @@ def _differentiable() -> Any:
 
 
 def _is_thin(x: Tensor, outputs: int) -> bool:
-    """Return whether to compute the transposed product, which MKL does up to four times faster for few outputs."""
+    """Return whether to compute the transposed product, which is up to four times faster with MKL for few outputs."""
     return 1 < outputs <= 8 and x.numel() >= 2**14
 
 

@@ -1,4 +1,4 @@
-"""The rules by which an optimizer changes parameters: Adam, the classes of torch.optim, and a class of the user."""
+"""The rules by which an optimizer changes parameters: Adam, the classes of torch.optim, and the user's classes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class Rule(Protocol):
-    """Changes parameters by their gradients. Learning rates are multiplied by `factor`.
+    """Changes the parameters of the parts `names` by their gradients. `factor` multiplies the learning rates.
 
-    If `is_plain`, a step that a tape records consists of plain operations, and `factor` may be a tensor.
+    If `is_plain`, a recorded step (drl_cli.chains) consists of separate tensor operations, and `factor` may be a
+    tensor.
     """
 
     @property
@@ -31,7 +32,7 @@ class Rule(Protocol):
 
 
 def filled(part: float | Part, config: OptimizerConfig) -> Part:
-    """Return a part's options, with the values of `optimizer` in place of None; a number is a learning rate."""
+    """Return a part's options, with None replaced by the values in `config`. A number is a learning rate."""
     own = part if isinstance(part, Part) else Part(part)
     if own.weight_decay is None:
         own = replace(own, weight_decay=config.weight_decay)
@@ -41,7 +42,7 @@ def filled(part: float | Part, config: OptimizerConfig) -> Part:
 
 
 def arguments(name: str, part: Part, kind: Any, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class, its options
-    """Return the arguments of a torch optimizer for a part; raise ValueError if it has no such argument."""
+    """Return the arguments of a part's torch optimizer; raise ValueError if it does not take an option."""
     options: dict[str, Any] = {"lr": part.lr, **config.kwargs}  # Any: arguments of the torch class
     taken = takes(kind)
     if "weight_decay" in taken:
@@ -56,10 +57,10 @@ def arguments(name: str, part: Part, kind: Any, config: OptimizerConfig) -> dict
 
 
 class FusedAdam:
-    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019). Calls one fused kernel per set of options.
+    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019). Parts with equal options share one fused kernel.
 
-    torch.optim.Adam(fused=True) computes the same bits, but made fewer updates per second: 27% fewer with a small DQN,
-    20% fewer with PPO, and 2% fewer with SAC and two layers of 256 units.
+    torch.optim.Adam(fused=True) gives the same bits, but a run makes fewer updates per second: 27% fewer with a small
+    DQN, 20% fewer with PPO, and 2% fewer with SAC and two layers of 256 units.
     """
 
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
@@ -67,7 +68,7 @@ class FusedAdam:
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
         self.count = torch.zeros(len(parts), device=params.device)  # number of steps of each part
         self.options = {"eps": config.kwargs.get("eps", 1e-8), "amsgrad": False, "maximize": False}
-        # By parts, for each set of options: the kernel's five lists of tensors, in which every part has one view.
+        # names -> [(options, the kernel's five lists of tensors)]. A list has one view for each part of these options.
         self._views: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
 
     is_plain = True
@@ -77,9 +78,9 @@ class FusedAdam:
             views = self._views[names] = self._views_of(names)
         if len(names) == len(self.parts):
             self.count += 1
-        else:  # an index would be copied to a GPU in every step
-            for _, tensors in views:
-                for steps in tensors[-1]:
+        else:  # not by an index, which would be copied to the GPU in every step
+            for _, (*_, counts) in views:
+                for steps in counts:
                     steps += 1
         if (tape := recording()) and tape.wants_plain:
             for part, tensors in views:
@@ -103,34 +104,31 @@ class FusedAdam:
         square: Tensor,
         count: Tensor,
     ) -> None:
-        """Make the fused kernel's step with plain operations, which can be compiled together with the gradient."""
+        """Make the same step as the fused kernel with separate operations, which can be compiled with the gradient."""
         (beta1, beta2), lr = part.betas or (0.9, 0.999), part.lr * factor
         if part.weight_decay and self.config.name == "adam":
             grad = grad + part.weight_decay * flat
         decay = 1.0 - lr * part.weight_decay if part.weight_decay and self.config.name == "adamw" else 1.0
         mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
         square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
-        steps = count.double()  # 1 - 0.999 has four digits in float32
+        steps = count.double()  # in float32, 1 - 0.999 would have only four correct digits
         size = (lr / (1.0 - beta1**steps)).float()
         scale = (1.0 - beta2**steps).rsqrt().float()
         flat.copy_(decay * flat - size * mean / (square.sqrt() * scale + self.options["eps"]))
 
     def _views_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
+        """Group these parts by their options; return (options, [flat, grad, mean, square, count]) for each group."""
         by_options: dict[Part, list[str]] = {}
         for name in names:
             by_options.setdefault(replace(self.parts[name], max_norm=None), []).append(name)
-        tensors = (self.params.flat, self.params.grad, self.mean, self.square)
-        index = list(self.parts).index
-        return [
-            (
-                options,
-                [
-                    *([tensor[self.params.slices[name]] for name in mine] for tensor in tensors),
-                    [self.count[index(name)] for name in mine],
-                ],
-            )
-            for options, mine in by_options.items()
-        ]
+        groups = []
+        for options, group in by_options.items():
+            slices = [self.params.slices[name] for name in group]
+            flats = (self.params.flat, self.params.grad, self.mean, self.square)
+            lists = [[flat[where] for where in slices] for flat in flats]
+            counts = [self.count[list(self.parts).index(name)] for name in group]
+            groups.append((options, [*lists, counts]))
+        return groups
 
     def state(self) -> dict[str, Tensor]:
         return {"optimizer.mean": self.mean, "optimizer.square": self.square, "optimizer.count": self.count}
@@ -142,8 +140,8 @@ class FusedAdam:
 class OneForEachPart(ABC):
     """A rule with one torch optimizer for each part that has parameters.
 
-    The tensors and numbers of an optimizer are saved for each of its parameters (`optimizer.<part>.<index>.<name>`) and
-    for the whole part (`optimizer.<part>.group.<name>`).
+    A checkpoint has the optimizer's state of each parameter, `optimizer.<part>.<index>.<name>`, and the state of the
+    whole part, `optimizer.<part>.group.<name>`.
     """
 
     is_plain = False
@@ -159,7 +157,7 @@ class OneForEachPart(ABC):
     @staticmethod
     @abstractmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
-        """Return the tensors of a part that its optimizer changes."""
+        """Return the tensors of a part that its optimizer changes, with their gradients in `grad`."""
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         for name in names:
@@ -168,7 +166,7 @@ class OneForEachPart(ABC):
                 self.optimizers[name].step()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors to save. A number is saved as a tensor without dimensions, `number.<name>`."""
+        """Return the tensors to save. A number `name` is saved as a tensor without dimensions, `number.<name>`."""
         saved: dict[str, Tensor] = {}
         for name, optimizer in self.optimizers.items():
             for place, memory in _memories(optimizer).items():
@@ -182,26 +180,14 @@ class OneForEachPart(ABC):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned. If a part or a shape does not fit, change nothing and raise ValueError."""
-        loaded: list[tuple[torch.optim.Optimizer, str, str, Tensor]] = []
-        for name, value in state.items():
-            if name.startswith("optimizer."):
-                _, part, place, key, *_ = [*name.split(".", 3), "", ""]
-                place, key = (place, key) if key else ("0", place)  # earlier versions left out the only index
-                optimizer = self.optimizers.get(part)
-                leaves = optimizer.param_groups[0]["params"] if optimizer else []
-                if optimizer is None or place not in ("group", *map(str, range(len(leaves)))) or not self.knows(key):
-                    raise ValueError(f"saved '{name}' is of another optimizer")
-                needed = leaves[int(place)].shape if place != "group" else value.shape
-                if value.ndim == len(needed) and value.shape != needed:
-                    raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(needed)}")
-                loaded.append((optimizer, place, key, value))
+        loaded = [self._located(name, value) for name, value in state.items() if name.startswith("optimizer.")]
         for optimizer in self.optimizers.values():
             optimizer.state.clear()
             group = optimizer.param_groups[0]
             for key in group.keys() - {"params", "lr"} - optimizer.defaults.keys():
                 del group[key]
             group.update({key: value for key, value in optimizer.defaults.items() if key != "lr"})
-        for optimizer, place, key, value in loaded:
+        for (optimizer, place, key), value in loaded:
             group = optimizer.param_groups[0]
             memory = group if place == "group" else optimizer.state[group["params"][int(place)]]
             if key.startswith("number."):
@@ -209,13 +195,30 @@ class OneForEachPart(ABC):
             else:  # as in torch.optim, only single values stay on the CPU
                 memory[key] = value.clone() if value.ndim == 0 else value.to(group["params"][0].device, copy=True)
 
+    def _located(self, name: str, value: Tensor) -> tuple[tuple[torch.optim.Optimizer, str, str], Tensor]:
+        """Return ((optimizer, index of the parameter or `group`, key), value) for a saved tensor.
+
+        Raise ValueError if no optimizer has this tensor, or if its shape is not that of the parameter.
+        """
+        _, part, place, key, *_ = [*name.split(".", 3), "", ""]
+        if not key:
+            place, key = "0", place  # earlier versions left out the index if a part had only one parameter
+        optimizer = self.optimizers.get(part)
+        leaves = optimizer.param_groups[0]["params"] if optimizer else []
+        if optimizer is None or place not in ("group", *map(str, range(len(leaves)))) or not self.knows(key):
+            raise ValueError(f"saved '{name}' is of another optimizer")
+        needed = leaves[int(place)].shape if place != "group" else value.shape
+        if value.ndim == len(needed) and value.shape != needed:
+            raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(needed)}")
+        return (optimizer, place, key), value
+
     def knows(self, key: str) -> bool:
-        """Return whether the optimizers keep a tensor or number with this name."""
+        """Return whether the state of these optimizers can have a tensor or number with this name."""
         return True
 
 
 class TorchOptim(OneForEachPart):
-    """All optimizers of torch.optim except Adam and AdamW. Each works on the flat tensor of its part."""
+    """The optimizers of torch.optim, except Adam and AdamW. Each optimizer works on the flat tensor of a part."""
 
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
         super().__init__(params, parts, config, config.kind)
@@ -245,7 +248,7 @@ class TorchOptim(OneForEachPart):
 
     @cached_property
     def _known(self) -> set[str]:
-        """The names of the tensors that an optimizer keeps. One step of a new optimizer shows these names."""
+        """The names of the tensors in an optimizer's state, found by one step of a new optimizer with equal options."""
         used = next(iter(self.optimizers.values()))
         value = torch.zeros(1)
         value.grad = torch.zeros(1)
@@ -256,10 +259,7 @@ class TorchOptim(OneForEachPart):
 
 
 class OwnRule(OneForEachPart):
-    """A class of the user, derived from torch.optim.Optimizer.
-
-    Each object gets the parameters of the part's module in their own shapes.
-    """
+    """A user's class, derived from torch.optim.Optimizer. It gets the parameters of a part's module in their shapes."""
 
     @staticmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
@@ -267,14 +267,14 @@ class OwnRule(OneForEachPart):
 
 
 def _memories(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:  # Any: tensors, numbers, others
-    """Return what an optimizer keeps for each of its parameters, by index, and for `group`, the whole part."""
+    """Return an optimizer's state: index of the parameter -> its state, and `group` -> the state of the whole part."""
     (group,) = optimizer.param_groups
     memories = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
     return memories | {"group": {key: value for key, value in group.items() if _is_changed(optimizer, key, value)}}
 
 
 def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
-    """Return whether a step made or changed this number or tensor of the whole part. If not, a resumed run sets it."""
+    """Return whether a checkpoint has to save this option: a step of the optimizer added or changed it."""
     if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
         return False
     return key not in optimizer.defaults or value is not optimizer.defaults[key]

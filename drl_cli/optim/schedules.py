@@ -1,4 +1,4 @@
-"""The clock of a run, and schedules: values that change during a run, as functions of the clock's position."""
+"""RunClock, which counts the position of a run, and schedules, which are functions of this position."""
 
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -6,7 +6,7 @@ Unit: TypeAlias = Literal["env_steps", "opt_steps"]
 
 
 class HasCounts(Protocol):
-    """The counters of a run, a header, or a record that has them."""
+    """An object with the counters of a run: `env_steps` of all workers, and `opt_steps`, the number of updates."""
 
     @property
     def env_steps(self) -> int: ...
@@ -16,9 +16,9 @@ class HasCounts(Protocol):
 
 
 class RunClock(NamedTuple):
-    """What a run's position is counted in: environment steps, or updates (`opt_steps`) if there are no workers.
+    """The unit of a run's position: environment steps, or updates (`opt_steps`) if the run has no workers.
 
-    Everything that has a period or a schedule asks this clock. The run ends at the position `total`.
+    All periods and schedules use this clock. The run ends at the position `total`.
     """
 
     unit: Unit = "env_steps"
@@ -30,7 +30,7 @@ class RunClock(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key that sets `total`."""
+        """The key of the config that sets `total`."""
         return "total_env_steps" if self.unit == "env_steps" else "total_updates"
 
     @property

@@ -39,7 +39,11 @@ class Support:
 
 
 def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy: int) -> Mapping[str, nn.Module]:
-    """Return representation, dynamics and prediction, for a policy with `policy` parameters, and the value prefix."""
+    """Return new networks: representation, dynamics, prediction and, with `config.value_prefix`, the value prefix.
+
+    `policy` is the number of the policy's parameters in one state. Rewards and values have the support -`support`, ...,
+    `support`.
+    """
     from drl_cli.networks.world_model import Dynamics, Prediction, Representation, ValuePrefix  # imports torch
 
     bins = 2 * config.support + 1

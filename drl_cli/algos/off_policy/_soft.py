@@ -88,7 +88,7 @@ class SoftAlgorithm(Learner):
 
     @abstractmethod
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the critics' value `[B]` of the actions `[B, A]`, which the actor maximises."""
+        """Combine the critics' values of actions `[B, A]` into the value `[B]` that the actor maximises."""
 
     def draw(self, rows: int) -> Random:
         """Return the random numbers of one loss function for `rows` rows."""

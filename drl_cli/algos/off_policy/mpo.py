@@ -58,35 +58,38 @@ class Algorithm(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of all losses: the critic's at `obs`, those of actor and dual variables at `next_obs`.
+        """Return the sum of the losses of critic, actor and dual variables, and a dict with metrics and `td_error`.
 
-        The S actions sampled at `next_obs` serve both the critic's target and the actor's loss.
+        The critic learns at `obs`, and the actor learns at `next_obs`. S actions are sampled at `next_obs`, for the
+        critic's target and for the actor's loss.
         """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
         temperature, mean_weight, std_weight = torch.nn.functional.softplus(nets.duals).unbind()
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
-            old = squashed(nets.target.actor(next_obs)).inner
+            old = squashed(nets.target.actor(next_obs)).inner  # the target actor's Gaussian, before tanh
             noise = random["action"].view(len(next_obs), -1, self.size).transpose(0, 1)
-            drawn = old.mean + old.log_std.exp() * noise  # [S, B, A]
+            sampled = old.mean + old.log_std.exp() * noise  # [S, B, A], actions before tanh
             masks = [mask.repeat(1, config.samples, 1) for mask in random["target_masks"]]
             repeated = next_obs.repeat(config.samples, 1)
-            next_q = nets.target.critic(repeated, drawn.flatten(0, 1).tanh(), masks).view(config.samples, -1)  # [S, B]
+            next_q = nets.target.critic(repeated, sampled.flatten(0, 1).tanh(), masks)
+            next_q = next_q.view(config.samples, -1)  # [S, B]
             target = rows["reward"] + rows["discount"] * next_q.mean(0)
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)
         critic_loss = mse(q - target, rows.get("weight"))
 
         # E-step: weights of the sampled actions, and the dual of the temperature (eq. 4 and 8).
         weights = (next_q / temperature.detach()).softmax(0)
-        likelihood = mean((next_q / temperature).logsumexp(0), valid) - math.log(config.samples)
-        temperature_loss = temperature * (config.epsilon + likelihood)
+        log_mean_exp = mean((next_q / temperature).logsumexp(0), valid) - math.log(config.samples)
+        temperature_loss = temperature * (config.epsilon + log_mean_exp)
 
-        # M-step: the weighted likelihood of the sampled actions. One Gaussian has only the new mean, and the other has
-        # only the new standard deviation (2018b, eq. 11).
+        # M-step: the weighted likelihood of the sampled actions, for two Gaussians. One has only the mean of the new
+        # policy, and the other has only its standard deviation (2018b, eq. 11).
         new = squashed(nets.actor(view.next_obs)).inner
-        by_mean, by_std = Gaussian(new.mean, old.log_std), Gaussian(old.mean, new.log_std)
-        policy_loss = -mean((weights * (by_mean.log_prob(drawn) + by_std.log_prob(drawn))).sum(0), valid)
-        mean_kl, std_kl = mean(old.kl(by_mean), valid), mean(old.kl(by_std), valid)
+        new_mean, new_std = Gaussian(new.mean, old.log_std), Gaussian(old.mean, new.log_std)
+        log_probs = new_mean.log_prob(sampled) + new_std.log_prob(sampled)
+        policy_loss = -mean((weights * log_probs).sum(0), valid)
+        mean_kl, std_kl = mean(old.kl(new_mean), valid), mean(old.kl(new_std), valid)
         penalty = mean_weight.detach() * mean_kl + std_weight.detach() * std_kl
         dual_loss = mean_weight * (config.epsilon_mean - mean_kl.detach())
         dual_loss = dual_loss + std_weight * (config.epsilon_std - std_kl.detach())

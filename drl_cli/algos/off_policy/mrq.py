@@ -198,12 +198,13 @@ class Algorithm(Learner):
         windows = n_step_windows(reward, rows["discount"], valid, config.value_horizon)
         total, discount, last = (column[:, 0] for column in windows)
         index = torch.arange(len(last), device=last.device)
-        zs = next_zs[index, last]
+        zs = next_zs[index, last]  # the embedding after the last step of the n-step return
         mask = None if rows["mask_next"] is None else rows["mask_next"][index, last]
-        clip, factor = (config.noise_clip, 1.0) if self.is_box else (0.5 * config.noise_clip, 0.5)
+        factor = 1.0 if self.is_box else 0.5
+        clip = factor * config.noise_clip
         smoothing = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
-        action = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + smoothing
-        action = action.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(action, mask).argmax(-1), self.size)
+        noisy = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + smoothing
+        action = noisy.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(noisy, mask).argmax(-1), self.size)
         next_q, next_scale = nets.target.value(nets.target.pair(zs, action), random["target_masks"])
         target: Tensor = total + discount * next_q.amin(0) * next_scale
         return target

@@ -58,8 +58,8 @@ class QLearner(Learner):
         self.num_actions, self.shapes = spec.action.size, self.network_shapes(spec)
         self.sigmas = {name: self.sigma_name.format(name) for name, shape in self.shapes.items() if shape.noisy}
         self.networks = {name: q_module.QNetwork(shape, self.init) for name, shape in self.shapes.items()}
-        sigmas = {sigma: self.networks[name].flat.numel() for name, sigma in self.sigmas.items()}
-        parts: dict[str, Any] = {**self.networks, **sigmas}  # Any: modules and sizes
+        sigma_sizes = {sigma: self.networks[name].flat.numel() for name, sigma in self.sigmas.items()}
+        parts: dict[str, Any] = {**self.networks, **sigma_sizes}  # Any: modules, and sizes of parts without a module
         self.build(tuple(parts), config.lr, targets=tuple(parts), **parts)
         self.online = self.networks["online"]
         for name, sigma in self.sigmas.items():

@@ -97,8 +97,8 @@ class Algorithm(QLearner):
         probs, entropy = softmax_policy(means, config.soft_temperature)
         reward = reward + rows["discount"] * config.soft_temperature * entropy
         if config.munchausen:
-            now = permitted(self.means(nets.target, target_view.obs, draws.target), rows["mask_now"])
-            bonus = scaled_log_policy(now, rows["action"], config.soft_temperature, config.munchausen_floor)
+            q_now = permitted(self.means(nets.target, target_view.obs, draws.target), rows["mask_now"])
+            bonus = scaled_log_policy(q_now, rows["action"], config.soft_temperature, config.munchausen_floor)
             reward = reward + config.munchausen * bonus
         mean_q = (like(probs, next_q) * next_q).sum(1)
         return self.backed_up(reward, rows["discount"], mean_q)

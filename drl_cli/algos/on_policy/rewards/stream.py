@@ -83,9 +83,10 @@ class RewardStream:
         kind = import_object(BUILT_IN.get(config.name, config.name))
         if not (isinstance(kind, type) and issubclass(kind, Reward) and issubclass(kind, torch.nn.Module)):
             raise Refused(f"reward={config.name}: derive the class from drl.Reward and torch.nn.Module")
+        make = cast(Any, kind)  # Any: mypy knows no constructor with these arguments
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = cast(Any, kind)(network, spec, *([config] if config.name in BUILT_IN else []))
+            module = make(network, spec, config) if config.name in BUILT_IN else make(network, spec)
         given = {"coef": config.coef, "gamma": config.gamma, "lr": config.lr, "minibatch_size": config.minibatch_size}
         for name, value in given.items():
             if value is not None:
