@@ -72,10 +72,10 @@ def result(graph):
     "args", [pytest.param(("mode=single",), id="single"), pytest.param(SYNC, id="sync", marks=pytest.mark.exhaustive)]
 )
 def test_a_run_ends_at_the_same_step_however_long_its_evaluations_take(slowly, args):
-    graphs = [slowly(*args, delay=delay) for delay in (0, 1, 3, SLOW)]
+    graphs = [slowly(*args, delay=delay) for delay in (0, 1, SLOW)]
     first, *others = [result(graph) for graph in graphs]
-    assert others == [first] * 3
-    assert [(graph.stop_reason, graph.manage.skipped) for graph in graphs] == [("return", 0)] * 4
+    assert others == [first] * 2
+    assert [(graph.stop_reason, graph.manage.skipped) for graph in graphs] == [("return", 0)] * 3
     assert first[3] == [128, 256, 384, 512, first[0]]
     assert 512 + 32 <= first[0] <= 512 + 64  # a quarter of the period later
 
