@@ -88,6 +88,18 @@ def _loaded(record: Record, library: str) -> Program:
         raise NotCompiled(f"{library} cannot be loaded: {str(error).splitlines()[0]}") from error
 
 
+class Bound:
+    """A program as a function of columns of one size; `call` returns the tensors of the `result`."""
+
+    def __init__(
+        self, call: Callable[[Sequence[Tensor]], list[Tensor]], result: Callable[[Sequence[Tensor]], Any]
+    ) -> None:
+        self.call, self._result = call, result
+
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
+        return self._result(self.call(tensors))
+
+
 class Chain:
     """Makes the updates of `owner`: calls `update(columns, counts)` or, when it is ready, the compiled program.
 
@@ -130,17 +142,16 @@ class Chain:
             else self._beside(sizes, columns, counts)
         )
 
-    def bound(self, columns: Columns, counts: Any = ()) -> Callable[[Sequence[Tensor]], Any] | None:
+    def bound(self, columns: Columns, counts: Any = ()) -> Bound | None:
         """Return the program as a function of columns of these sizes, without checks, or None if it is not compiled.
 
         The function may be called until something changes that the update depends on, other than its columns. It may
         write its results into the same tensors in each call.
         """
         variant = find(self._variants, sizes_of(columns), counts)
-        if variant is None or (program := variant.program) is None or variant.record.demands:
+        if variant is None or (program := variant.program) is None or self._needs_care(variant):
             return None
-        call = program.repeated(counts, len(columns))
-        return lambda tensors: variant.result(call(tensors))
+        return Bound(program.repeated(counts, len(columns)), variant.result)
 
     def many(self, columns: Columns, counts: Sequence[Any]) -> list[Any]:
         """Make an update for each of the counts, with columns `[U, ...]`; return the results.

@@ -44,6 +44,8 @@ class Program:
             self._native.restype = ctypes.c_char_p
         self._keep(record)
 
+    _in_place: InPlace | None = None
+
     def _keep(self, record: Record) -> None:
         self._storages, self._results = [*record.storages], record.results
         self._scalars, self._draws = record.scalars, record.draws
@@ -61,20 +63,9 @@ class Program:
         """
         if self._native is None or self._scalars or self._draws:
             return lambda columns: self(columns, counts)
-        native, first, one = self._native, len(self._addresses), ctypes.c_int64(1)
-        results = [torch.empty(size, dtype=dtype) for size, dtype in self._results]
-        inputs = _array([*self._addresses, *[0] * num_columns])
-        outputs = _array([values.data_ptr() for values in results])
-        no_steps = _array([0] * max(len(inputs), len(outputs)))  # one update needs no steps
-
-        def call(columns: Sequence[Tensor]) -> list[Tensor]:
-            for i, column in enumerate(columns, first):
-                inputs[i] = column.data_ptr()
-            if (error := native(one, inputs, no_steps, outputs, no_steps)) is not None:
-                raise RuntimeError(error.decode())
-            return results
-
-        return call
+        if self._in_place is None or self._in_place.num_columns != num_columns:
+            self._in_place = InPlace(self._native, self._addresses, num_columns, self._results)
+        return self._in_place
 
     def updates(self, columns: Sequence[Tensor], counts: Sequence[Any]) -> list[Tensor]:
         """Make an update for each of the `U` counts, with columns `[U, ...]`; return the results as `[U, ...]`."""
@@ -104,6 +95,29 @@ class Program:
         """Give the storages the content that `contents` returned."""
         for tensor, content in zip(self._written, contents, strict=True):
             tensor.copy_(content)
+
+
+class InPlace:
+    """A program that makes one update in each call, and always writes to the same tensors `results`.
+
+    `address` is that of its function, whose other arguments are `inputs`, `outputs`, and `no_steps` after each of them.
+    """
+
+    def __init__(self, native: Any, addresses: Sequence[int], num_columns: int, results: Sequence[Any]) -> None:
+        self.num_columns, self._native = num_columns, native
+        self.address = ctypes.cast(native, ctypes.c_void_p).value
+        self._first, self._one = len(addresses), ctypes.c_int64(1)
+        self.results = [torch.empty(size, dtype=dtype) for size, dtype in results]
+        self.inputs = _array([*addresses, *[0] * num_columns])
+        self.outputs = _array([values.data_ptr() for values in self.results])
+        self.no_steps = _array([0] * max(len(self.inputs), len(self.outputs)))  # one update needs no steps
+
+    def __call__(self, columns: Sequence[Tensor]) -> list[Tensor]:
+        for i, column in enumerate(columns, self._first):
+            self.inputs[i] = column.data_ptr()
+        if (error := self._native(self._one, self.inputs, self.no_steps, self.outputs, self.no_steps)) is not None:
+            raise RuntimeError(error.decode())
+        return self.results
 
 
 def _step(values: Tensor) -> int:

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from ctypes import c_double, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drl_cli.chains.program import InPlace
 from drl_cli.search.formulas import Gumbel
 from drl_cli.search.model import Embedding, Memory, check_shape, parts_of
 from drl_cli.search.plain import Plain
@@ -48,6 +50,10 @@ class _Memory(ctypes.Structure):
     ]
 
 
+class _Model(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("call", "inputs", "outputs", "steps")]
+
+
 class HostMemory(Memory):
     """Embeddings on the CPU, which the kernel copies: `take` returns the same tensors each time."""
 
@@ -78,11 +84,17 @@ class HostMemory(Memory):
     def take(self, rows: Tensor, action: Tensor) -> tuple[Embedding, Tensor]:
         return self._selected, action
 
+    @property
+    def added(self) -> Sequence[Tensor]:
+        """The tensors of the last embedding, which the kernel copies."""
+        return self._added
+
 
 class Compiled:
     """The steps of one search; `Plain` describes the methods."""
 
     def __init__(self, trees: Trees, library: ctypes.CDLL, memory: Memory) -> None:
+        self._host = memory
         self._buffer = _Buffer(trees.roots, trees.nodes, trees.actions, trees.buffer.ctypes.data)
         self._memory = memory.struct if isinstance(memory, HostMemory) else _Memory(0)
         self._rule, self._library, self._size = _Rule(), library, (trees.roots, trees.actions)
@@ -107,6 +119,19 @@ class Compiled:
     def advance(self, node: int, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> None:
         addresses = reward.data_ptr(), discount.data_ptr(), logits.data_ptr(), value.data_ptr()
         self._library.advance(*self._arguments, node, *addresses)
+
+    def simulate(self, node: int, program: InPlace, results: Sequence[Tensor]) -> bool:
+        """Make all simulations from this node on in one call, if the compiled model's `results` are its own tensors."""
+        if not isinstance(self._host, HostMemory):
+            return False
+        used = [*results, *self._host.added]
+        if len(used) != len(program.results) or any(x is not y for x, y in zip(used, program.results, strict=True)):
+            return False
+        addresses = [ctypes.addressof(x) for x in (program.inputs, program.outputs, program.no_steps)]
+        model = _Model(program.address, *addresses)
+        if (error := self._library.simulate(*self._arguments, node, ctypes.byref(model))) is not None:
+            raise RuntimeError(error.decode())
+        return True
 
     def finish_gumbel(self) -> tuple[Array, Array]:
         action, policy = np.empty(self._size[0], np.int64), np.empty(self._size)
@@ -144,10 +169,12 @@ def load() -> ctypes.CDLL | None:
         "plant": pointers,
         "choose": [c_void_p, c_void_p, c_void_p, c_int64],
         "advance": [c_void_p, c_void_p, c_void_p, c_int64, *pointers],
+        "simulate": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
         "finish_gumbel": pointers,
     }.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
+    library.simulate.restype = ctypes.c_char_p
     return library
 
 

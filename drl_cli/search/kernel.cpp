@@ -49,6 +49,13 @@ struct Memory {  // the tensors of the embeddings: of all nodes, of the selected
     const int64_t* bytes;  // of one node of one tree
 };
 
+struct Model {  // a compiled model: inputs are the selected embeddings, outputs as those of `recurrent` in model.py
+    const char* (*call)(int64_t, char* const*, const int64_t*, char* const*, const int64_t*);
+    char* const* inputs;
+    char* const* outputs;
+    const int64_t* steps;
+};
+
 static const double INFINITE = std::numeric_limits<double>::infinity();
 
 // Replace x, at most 0, by e^x. Compilers make vector instructions of the loop.
@@ -203,6 +210,13 @@ static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* consi
         walk(t, tree, scores.data(), [&](int64_t row, int64_t edge) {
             const int32_t* visits = t.visits + edge;
             const double *q = t.q + edge, *prior = t.prior + edge, *noisy = rule.table + tree * t.actions;
+            if (row != tree * t.nodes && t.node_visits[row] == 1) {  // all completed values are equal
+                double sum = 0.;
+                for (int64_t a = 0; a < t.actions; a++) sum += prior[a];
+                sum = 1. / sum;
+                for (int64_t a = 0; a < t.actions; a++) scores[a] = prior[a] > 0. ? prior[a] * sum : -INFINITE;
+                return;
+            }
             const Sigma sigma(t, row, edge, rule);
             if (row == tree * t.nodes) {
                 for (int64_t a = 0; a < t.actions; a++) {
@@ -240,6 +254,14 @@ static void choose_in(const Trees& t, const Rule& rule, const Memory& memory, in
     }
 }
 
+// Add a node with its embedding to each tree, and choose for the next simulation.
+static void advance_in(const Trees& t, const Rule& rule, const Memory& memory, int64_t node, const float* reward,
+                       const float* discount, const float* logits, const float* value) {
+    store(t, memory, node);
+    grow(t, node, reward, discount, logits, value);
+    if (node + 1 < t.nodes) choose_in(t, rule, memory, node);
+}
+
 extern "C" {
 
 void plant(const Buffer* buffer, const Memory* memory, const float* logits, const float* value) {
@@ -254,13 +276,21 @@ void choose(const Buffer* buffer, const Memory* memory, const Rule* rule, int64_
     choose_in(Trees(*buffer), *rule, *memory, simulation);
 }
 
-// Add a node with its embedding to each tree, and choose for the next simulation.
 void advance(const Buffer* buffer, const Memory* memory, const Rule* rule, int64_t node, const float* reward,
              const float* discount, const float* logits, const float* value) {
+    advance_in(Trees(*buffer), *rule, *memory, node, reward, discount, logits, value);
+}
+
+// Make all simulations from this node on. Return what went wrong, or null.
+const char* simulate(const Buffer* buffer, const Memory* memory, const Rule* rule, int64_t node, const Model* model) {
+    auto outputs = reinterpret_cast<const float* const*>(model->outputs);
     const Trees t(*buffer);
-    store(t, *memory, node);
-    grow(t, node, reward, discount, logits, value);
-    if (node + 1 < t.nodes) choose_in(t, *rule, *memory, node);
+    for (; node < t.nodes; node++) {
+        const char* error = model->call(1, model->inputs, model->steps, model->outputs, model->steps);
+        if (error != nullptr) return error;
+        advance_in(t, *rule, *memory, node, outputs[0], outputs[1], outputs[2], outputs[3]);
+    }
+    return nullptr;
 }
 
 void finish_gumbel(const Buffer* buffer, const Rule* rule, int64_t* action, double* policy) {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
 
+from drl_cli.chains.program import InPlace
 from drl_cli.search import formulas
 from drl_cli.search.formulas import Gumbel
 from drl_cli.search.trees import Trees
@@ -79,6 +80,10 @@ class Plain:
         self._back_up(node)
         if node + 1 < t.nodes:
             self.choose(node)
+
+    def simulate(self, node: int, program: InPlace, results: Sequence[Tensor]) -> bool:
+        """Return False: only the kernel makes all simulations from a node on in one call."""
+        return False
 
     def _grow(self, node: int, logits: Tensor, value: Tensor) -> None:
         t = self._trees

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from drl_cli.chains.chain import Chain
+from drl_cli.chains.chain import Bound, Chain
+from drl_cli.chains.program import InPlace
 from drl_cli.chains.replays import Replays
 from drl_cli.search.model import Embedding, Model, parts_of
 
@@ -39,9 +40,18 @@ class Repeated:
             return self._bound((action, *embedding) if self._is_tuple else (action, embedding))  # type: ignore[arg-type]
         self._is_tuple = isinstance(embedding, tuple)
         columns = {"action": action} | {str(i): part for i, part in enumerate(parts_of(embedding))}
+        if isinstance(self._call, Chain) and (bound := self._call.bound(columns)) is not None:
+            self._bound = bound
+            return self.recurrent(embedding, action)
         outputs: Outputs = self._call(columns)
         self._bound = self._call.bound(columns)
         return outputs
+
+    @property
+    def program(self) -> InPlace | None:
+        """The compiled model of the search that goes on, which writes its results into the same tensors, if any."""
+        call = self._bound.call if isinstance(self._bound, Bound) else None
+        return call if isinstance(call, InPlace) else None
 
     def _recurrent(self, columns: Any, counts: Any) -> Outputs:
         action, *parts = columns.values()

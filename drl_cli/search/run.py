@@ -15,6 +15,7 @@ from drl_cli.search import formulas
 from drl_cli.search.compiled import Steps, make_steps
 from drl_cli.search.formulas import GUMBEL, PUCT, Gumbel, Puct
 from drl_cli.search.model import Embedding, Memory, Model, check_shape
+from drl_cli.search.repeated import Repeated
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
 
@@ -126,13 +127,16 @@ def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory) -> None:
     for node in range(1, trees.nodes):
         reward, discount, logits, value, embedding = model.recurrent(*memory.take(rows, actions))
         memory.put(node, embedding)
-        steps.advance(
-            node,
+        results = (
             _on_host("reward", reward, roots),
             _on_host("discount", discount, roots),
             _on_host("logits", logits, edges),
             _on_host("value", value, roots),
         )
+        steps.advance(node, *results)
+        program = model.program if node == 1 and isinstance(model, Repeated) else None
+        if program is not None and steps.simulate(node + 1, program, results):
+            return
 
 
 def _on_host(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -5,8 +5,8 @@
 PEERS_VENV has mctx (`pip install mctx`), and for LightZero its wheel (`pip install --no-deps lightzero`) and torch. All
 sides have the same model: dynamics and prediction with one hidden layer each. Our sides call the model as compiled code
 (`ours`), as a replayed list of operations, or as plain torch; `numpy` has no C++ kernel. Each figure is of processor
-time, which other programs disturb less. `not the model` is the share of the time that is not spent in the model's
-calls, which a clock around each call measures.
+time, which other programs disturb less. `not the model` is the share of the time of a search that its calls of the
+model alone do not take.
 """
 
 import argparse
@@ -32,6 +32,7 @@ LAYERS = {  # name: inputs, outputs; 0 is the number of units, -1 of actions
     "policy": (0, -1),
     "value": (0, 1),
 }
+MODEL = "only the model"
 Search = Callable[[], Any]
 
 
@@ -53,7 +54,6 @@ class TorchModel:
         self.biases = {name: torch.zeros(array.shape[1]) for name, array in self.weights.items()}
         self.discount = torch.full((args.batch,), GAMMA)
         self.obs = torch.randn(args.batch, OBS, generator=torch.Generator().manual_seed(0))
-        self.seconds = 0.0
 
     def linear(self, name: str, x: Any) -> Any:
         return self.biases[name].addmm(x, self.weights[name])
@@ -72,21 +72,9 @@ class TorchModel:
         return self.linear("reward", x).flatten(), self.discount, *self.prediction(x), x
 
 
-class Timed:
-    """A model that adds up the time of its calls."""
-
-    def __init__(self, model: Any, clock: TorchModel) -> None:
-        self.root, self._model, self._clock = model.root, model, clock
-
-    def recurrent(self, embedding: Any, action: Any) -> Any:
-        begin = time.thread_time()
-        result = self._model.recurrent(embedding, action)
-        self._clock.seconds += time.thread_time() - begin
-        return result
-
-
-def ours(args: argparse.Namespace) -> tuple[dict[str, Search], TorchModel]:
+def ours(args: argparse.Namespace) -> dict[str, Search]:
     import numpy as np
+    import torch
 
     from drl_cli.chains.chain import Chain
     from drl_cli.chains.replays import Replays
@@ -104,18 +92,25 @@ def ours(args: argparse.Namespace) -> tuple[dict[str, Search], TorchModel]:
         compiled.load = lambda: None
     elif compiled.load() is None:
         raise SystemExit("the kernel was not compiled")
-    timed, random = Timed(model, plain), np.random.default_rng(0)
+    random = np.random.default_rng(0)
     dirichlet = random.dirichlet([0.3] * args.actions, args.batch)
     noise = random.gumbel(size=(args.batch, args.actions))
-    searches = {
-        "PUCT": lambda model: run.puct(model, plain.obs, args.simulations, noise=dirichlet),
-        "Gumbel": lambda model: run.gumbel(model, plain.obs, args.simulations, noise),
+    embedding, action = torch.zeros(args.batch, args.units), torch.zeros(args.batch, dtype=torch.int64)
+
+    @torch.no_grad()
+    def only_the_model() -> None:
+        model.root(plain.obs)
+        for _ in range(args.simulations):
+            model.recurrent(embedding, action)
+
+    return {
+        "PUCT": lambda: run.puct(model, plain.obs, args.simulations, noise=dirichlet),
+        "Gumbel": lambda: run.gumbel(model, plain.obs, args.simulations, noise),
+        MODEL: only_the_model,
     }
-    tasks = {name: lambda search=search: search(model) for name, search in searches.items()}
-    return tasks | {f"{name}, timed": lambda search=search: search(timed) for name, search in searches.items()}, plain
 
 
-def mctx(args: argparse.Namespace) -> tuple[dict[str, Search], None]:
+def mctx(args: argparse.Namespace) -> dict[str, Search]:
     import os
 
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -153,10 +148,10 @@ def mctx(args: argparse.Namespace) -> tuple[dict[str, Search], None]:
         key = jax.random.PRNGKey(0)
         return lambda: [np.asarray(x) for x in search(params, key, obs)]
 
-    return {"PUCT": task(mctx.muzero_policy), "Gumbel": task(mctx.gumbel_muzero_policy)}, None
+    return {"PUCT": task(mctx.muzero_policy), "Gumbel": task(mctx.gumbel_muzero_policy)}
 
 
-def lightzero(args: argparse.Namespace) -> tuple[dict[str, Search], None]:
+def lightzero(args: argparse.Namespace) -> dict[str, Search]:
     """The loops of lzero/mcts/tree_search/mcts_ctree.py around LightZero's compiled trees, with our plain model."""
     import numpy as np
     import torch
@@ -196,32 +191,31 @@ def lightzero(args: argparse.Namespace) -> tuple[dict[str, Search], None]:
             back(i + 1, GAMMA, reward.tolist(), value.tolist(), logits.tolist(), bounds, results, players)
         return roots.get_distributions(), roots.get_values()
 
-    return {"PUCT": lambda: search(puct_tree, False), "Gumbel": lambda: search(gumbel_tree, True)}, None
+    return {"PUCT": lambda: search(puct_tree, False), "Gumbel": lambda: search(gumbel_tree, True)}
 
 
 SIDES = {"ours": ours, "replayed": ours, "plain torch": ours, "numpy": ours, "mctx": mctx, "lightzero": lightzero}
 
 
 def played(args: argparse.Namespace) -> Callable[[], Figures]:
-    searches, model = SIDES[args.side](args)
+    searches = SIDES[args.side](args)
     for _ in range(5):  # compiles, and records
         for search in searches.values():
             search()
 
     def play() -> Figures:
-        figures = Figures()
+        figures, speeds = Figures(), dict[str, float]()
         for name, search in searches.items():
             num, begin, wall = 0, time.process_time(), time.perf_counter()
-            if model is not None:
-                model.seconds = 0.0
             while (spent := time.process_time() - begin) < args.seconds:
                 search()
                 num += args.batch * args.simulations
-            if name.endswith("timed"):
-                figures[name.replace("timed", "not the model")] = 1.0 - model.seconds / spent
-            else:
+            speeds[name] = num / spent
+            if name != MODEL:
                 figures[f"{name}, simulations/s of processor time"] = num / spent
                 figures[f"{name}, simulations/s"] = num / (time.perf_counter() - wall)
+        if model := speeds.pop(MODEL, None):
+            figures |= {f"{name}, not the model": 1.0 - speed / model for name, speed in speeds.items()}
         return figures
 
     return play
