@@ -105,12 +105,15 @@ class InPlace:
 
     def __init__(self, native: Any, addresses: Sequence[int], num_columns: int, results: Sequence[Any]) -> None:
         self.num_columns, self._native = num_columns, native
-        self.address = ctypes.cast(native, ctypes.c_void_p).value
         self._first, self._one = len(addresses), ctypes.c_int64(1)
         self.results = [torch.empty(size, dtype=dtype) for size, dtype in results]
         self.inputs = _array([*addresses, *[0] * num_columns])
         self.outputs = _array([values.data_ptr() for values in self.results])
         self.no_steps = _array([0] * max(len(self.inputs), len(self.outputs)))  # one update needs no steps
+
+    @property
+    def address(self) -> int | None:
+        return ctypes.cast(self._native, ctypes.c_void_p).value
 
     def __call__(self, columns: Sequence[Tensor]) -> list[Tensor]:
         for i, column in enumerate(columns, self._first):
