@@ -24,10 +24,12 @@ PIECE = 512
 class Rollouts:
     """The rows `[N, ...]` of an on-policy batch in time order, and the same rows as pieces `[n, T, ...]`.
 
-    A piece has consecutive steps of one episode. A piece ends with the episode, with the worker's block or with the
-    batch, or after `max_length` steps. `rows` has the batch's columns. Its column `cut` is True in the last row of an
-    episode, of a block and of the batch. The algorithm may add columns `[N, ...]` to `rows`. `index` `[n, T]` has the
-    indices of each piece's rows. `mask`, bool `[n, T]`, is False for padding, which repeats the piece's last row.
+    N is the number of rows, n the number of pieces, and T the length of the longest piece. A piece is a run of
+    consecutive steps of one episode. It ends where the episode, the batch or the worker's block ends, or after
+    `max_length` steps. A block is what one collect call of a worker returns. `rows` has the batch's columns, and the
+    algorithm may add columns `[N, ...]`. The column `cut` is True in the last row of each episode, of each block, and
+    of the batch. `index` `[n, T]` has the indices of each piece's rows. `mask`, bool `[n, T]`, is False for padding,
+    which repeats the piece's last row.
     """
 
     def __init__(self, batch: Batch, group: ProcessGroup, max_length: int | None = None) -> None:
@@ -87,11 +89,12 @@ class Rollouts:
         return (column - mean) / (self.mean((column - mean).square()).sqrt() + 1e-8)
 
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
-        """Yield every row once, in minibatches `[M, ...]` of random rows. `size` counts the rows of all trainers.
+        """Yield each of this trainer's rows once, in random minibatches `[M, ...]`.
 
-        The column `weight` `[M]` scales each row's loss. All trainers draw the same minibatch, and each trainer gets
-        its own rows of it. With the weights, the average over the trainers of the mean of `weight * loss` is the mean
-        loss of the whole minibatch. All trainers need generators with equal seeds.
+        A minibatch has `size` random rows from all trainers together. Every trainer draws the same minibatch, because
+        the generators of all trainers have equal seeds, and yields only its own rows. Trainers own different numbers of
+        these rows, and the column `weight` `[M]` corrects for this. Each trainer takes the mean of `weight * loss` over
+        its rows, and the average of these means over the trainers is the mean loss of the whole minibatch.
         """
         order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
         device = self.index.device
@@ -102,15 +105,16 @@ class Rollouts:
             yield minibatch
 
     def _own(self, part: Tensor) -> tuple[Tensor, float]:
-        """Return this trainer's rows of a minibatch, and their weight. `part` indexes the rows of all trainers.
+        """Return the indices of this trainer's rows in a minibatch, and their weight.
 
-        If the minibatch contains no row of this trainer, return its first row with weight 0, because all trainers make
-        the gradient step together.
+        `part` has the indices of the minibatch's rows among the rows of all trainers. A trainer without a row in the
+        minibatch gets its own row 0 with weight 0, because every trainer has to take part in the gradient step.
         """
         first = self.group.rank * self.num
         own = part[(part >= first) & (part < first + self.num)] - first
-        weight = len(own) * self.group.size / len(part)
-        return (own if weight else torch.zeros_like(part[:1])), weight
+        if len(own) == 0:
+            return part.new_zeros(1), 0.0
+        return own, len(own) * self.group.size / len(part)  # this trainer's rows, divided by the mean over the trainers
 
 
 class EncodedRollouts(Rollouts):
@@ -159,13 +163,15 @@ class EncodedRollouts(Rollouts):
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
         """Yield every row once, in minibatches of random rows `[M, ...]` or, with a memory, of pieces `[M, T, ...]`.
 
-        With several trainers, rows have a column `weight`, as in `Rollouts.minibatches`. Pieces have a column `valid`,
-        from which `drl_cli.algos.learner.steps` computes their weights.
+        With several trainers, rows are drawn and weighted as in `Rollouts.minibatches`, but pieces are drawn by each
+        trainer from its own. Pieces have a column `valid`, from which `drl_cli.algos.learner.steps` computes their
+        weights.
         """
         ranks = self.group.size
         if self.encoder.memory is not None:
             order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
-            for part in torch.split(order, max(1, size // ranks // self.index.shape[1])):
+            num_pieces = size // ranks // self.index.shape[1]  # of this trainer; `size` counts rows of all trainers
+            for part in torch.split(order, max(1, num_pieces)):
                 yield self._chunks(part)
         elif ranks > 1:
             yield from super().minibatches(generator, size)
@@ -174,8 +180,9 @@ class EncodedRollouts(Rollouts):
             if self.encoder.is_trainable:
                 yield from (take(self.rows, part) for part in torch.split(order, size))
             else:  # shuffle all rows at once, which is cheap because the rows are small
-                parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
-                yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
+                shuffled = {name: column[order] for name, column in self.rows.items()}
+                for start in range(0, self.num, size):
+                    yield {name: column[start : start + size] for name, column in shuffled.items()}
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
         """Return these pieces with their columns `valid` `[M, T]` and the first recurrent states `state` `[M, S]`."""

@@ -196,20 +196,25 @@ class OneForEachPart(ABC):
                 memory[key] = value.clone() if value.ndim == 0 else value.to(group["params"][0].device, copy=True)
 
     def _located(self, name: str, value: Tensor) -> tuple[tuple[torch.optim.Optimizer, str, str], Tensor]:
-        """Return ((optimizer, index of the parameter or `group`, key), value) for a saved tensor.
+        """Find where a saved tensor with the name `optimizer.PART.PLACE.KEY` belongs.
 
-        Raise ValueError if no optimizer has this tensor, or if its shape is not that of the parameter.
+        Return ((optimizer of the part, place, key), value). The place is the index of a parameter, "0", "1", ..., or
+        "group" for a value of the optimizer's param group.
+
+        Raise ValueError if no optimizer has this tensor, or if its shape is that of another parameter.
         """
-        _, part, place, key, *_ = [*name.split(".", 3), "", ""]
-        if not key:
-            place, key = "0", place  # earlier versions left out the index if a part had only one parameter
+        _, part, *rest = name.split(".", 3)
+        if len(rest) == 1:  # earlier versions left out the index if a part had only one parameter
+            rest = ["0", *rest]
+        place, key = rest if len(rest) == 2 else ("", "")
         optimizer = self.optimizers.get(part)
-        leaves = optimizer.param_groups[0]["params"] if optimizer else []
-        if optimizer is None or place not in ("group", *map(str, range(len(leaves)))) or not self.knows(key):
+        parameters = optimizer.param_groups[0]["params"] if optimizer else []
+        if optimizer is None or place not in ("group", *map(str, range(len(parameters)))) or not self.knows(key):
             raise ValueError(f"saved '{name}' is of another optimizer")
-        needed = leaves[int(place)].shape if place != "group" else value.shape
-        if value.ndim == len(needed) and value.shape != needed:
-            raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(needed)}")
+        expected = value.shape if place == "group" else parameters[int(place)].shape
+        has_parameters_shape = value.ndim == len(expected)  # other values, such as a count of steps, are single numbers
+        if has_parameters_shape and value.shape != expected:
+            raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(expected)}")
         return (optimizer, place, key), value
 
     def knows(self, key: str) -> bool:

@@ -74,7 +74,10 @@ class Algorithm(SoftAlgorithm):
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs, "least": values.amin(0)}
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the actor's loss, an exact expectation (eq. 12), and the temperature's loss (eq. 11)."""
+        """Return the actor's loss (eq. 12) plus the temperature's loss (eq. 11), and a dict with metrics.
+
+        The actor's loss is an exact expectation over all actions.
+        """
         features, weight, alpha = rows["features"], rows.get("valid_weight"), nets.log_alpha.detach().exp()
         policy = Categorical(nets.actor(features), rows["mask_now"])
         cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least"])).sum(-1)

@@ -92,8 +92,8 @@ class ActorCritic(OnPolicy):
     ) -> tuple[Tensor, Tensor]:
         """Return the advantages and the critic's targets of all rows, `[N]` each; the default is GAE.
 
-        The current parameters give the arguments: `features` `[N, F]` of obs, `value` = V(obs) `[N]` and `next_value` =
-        V(next_obs) `[N]`.
+        `features` `[N, F]` of obs, `value` = V(obs) `[N]` and `next_value` = V(next_obs) `[N]` are computed with the
+        current parameters.
         """
         reward, discount = batch["reward"], batch["discount"]
         advantage = gae(reward, discount, value, next_value, batch["cut"], self.config.gae_lambda)
