@@ -211,7 +211,7 @@ def test_generators_are_on_the_device_that_draws_from_them(monkeypatch):
 def test_a_module_in_two_parts_is_refused_by_name():
     shared = torch.nn.Linear(3, 3)
     actor, critic = torch.nn.Sequential(shared, torch.nn.Linear(3, 2)), torch.nn.Sequential(shared)
-    with pytest.raises(Refused, match=r"critic\.0\.weight is also actor\.0\.weight; make the shared module a part"):
+    with pytest.raises(Refused, match=r"critic\.0\.weight is also actor\.0\.weight; make the shared module a sep"):
         Params(CPU, actor=actor, critic=critic)
 
 
