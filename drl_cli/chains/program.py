@@ -44,13 +44,12 @@ class Program:
             self._native.restype = ctypes.c_char_p
         self._keep(record)
 
-    _in_place: InPlace | None = None
-
     def _keep(self, record: Record) -> None:
         self._storages, self._results = [*record.storages], record.results
         self._scalars, self._draws = record.scalars, record.draws
         self._written = [record.storages[index] for index in record.written]
         self._addresses = [tensor.data_ptr() for tensor in record.storages]
+        self._in_place: InPlace | None = None
 
     def __call__(self, columns: Sequence[Tensor], counts: Any) -> list[Tensor]:
         """Make an update; return the tensors that were given to `Tape.record`."""

@@ -361,7 +361,10 @@ def test_a_tensor_that_is_replaced_between_updates_ends_the_program(instant):
     chain = Chain(learner.update, learner, when)
     learn(chain, learner, 2)
     assert learner.w.tolist() == [3.0] * 3
+    columns = {"x": torch.ones(3)}
+    assert chain.bound(columns, Counts(0, 0)) is not None
     learner.factor = torch.tensor(10.0)
+    assert chain.bound(columns, Counts(0, 0)) is None
     learn(chain, learner, 2)
     assert learner.w.tolist() == [33.0] * 3
     assert "the attribute 'factor' was replaced" in when.take_notes()[-1][1]
