@@ -172,7 +172,7 @@ def test_a_repeated_call_writes_to_the_same_results(library):
     """The kernel adds its first input to the second one, which is the column here; the results are ten times the sum."""
     storage, program = torch.ones(3), Program.__new__(Program)
     program._native, program._addresses = library.drl_updates, [storage.data_ptr()]
-    program._scalars, program._draws = (), ()
+    program._scalars, program._draws, program._in_place = (), (), None
     program._results = [((size,), torch.float32) for size in (3, 2, 2)]
     call = program.repeated((), num_columns=1)
     for column, value in ((torch.zeros(3), 10.0), (torch.full((3,), 2.0), 30.0)):
@@ -182,7 +182,7 @@ def test_a_repeated_call_writes_to_the_same_results(library):
 def test_what_goes_wrong_in_a_repeated_call_is_raised():
     program = Program.__new__(Program)
     program._native, program._addresses, program._scalars = lambda *args: b"no memory", [], ()
-    program._draws, program._results = (), []
+    program._draws, program._results, program._in_place = (), [], None
     with pytest.raises(RuntimeError, match="no memory"):
         program.repeated((), 0)([])
 
