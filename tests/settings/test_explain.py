@@ -120,7 +120,7 @@ def test_null_and_auto_say_what_they_are_here(explained):
 
 def test_a_shortened_warm_up_says_so(explained):
     rows = explained("env=HalfCheetah-v5", "algo=sac", "mode=single", "total_env_steps=3000")
-    source = "conf/tuned/sac-mujoco.yaml: 5000, shortened to a tenth of total_env_steps=3000"
+    source = "conf/tuned/td3-mujoco.yaml: 5000, shortened to a tenth of total_env_steps=3000"
     assert rows["orchestrator.min_inserts"] == ("300", "tuned", source)
     assert rows["worker.random_steps"] == ("null", "default", "conf/worker/default.yaml; here 300")
     typed = explained("env=HalfCheetah-v5", "algo=sac", "total_env_steps=3000", "orchestrator.min_inserts=4000")
