@@ -48,9 +48,7 @@ class _Rule(ctypes.Structure):
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [
-        (name, c_int64 if name == "parts" else c_void_p) for name in ("parts", "stores", "selected", "added", "bytes")
-    ]
+    _fields_ = [("parts", c_int64), *((name, c_void_p) for name in ("stores", "selected", "added", "bytes"))]
 
 
 class _Model(ctypes.Structure):
@@ -72,11 +70,12 @@ class HostMemory(Memory):
         self._selected: Embedding = tuple(selected) if self.is_tuple else selected[0]
         self._shapes, self._added = shapes, list[Tensor]()
         num = len(shapes)
+        # The addresses of the tensors of `stores`, of `selected`, and of the added embedding, which `put` writes.
         addresses = [x.data_ptr() for x in (*self.stores, *selected)]
-        self._addresses = (c_void_p * (3 * num))(*addresses)  # of stores, selected and, written by `put`, added tensors
-        self._bytes = (c_int64 * num)(*[x.nbytes // max(1, x.shape[0]) for x in selected])
-        stores, step = ctypes.addressof(self._addresses), num * ctypes.sizeof(c_void_p)
-        self.struct = _Memory(num, stores, stores + step, stores + 2 * step, ctypes.addressof(self._bytes))
+        self._addresses = (c_void_p * (3 * num))(*addresses)
+        self._bytes = (c_int64 * num)(*[x.nbytes // max(1, x.shape[0]) for x in selected])  # of one tree
+        begin, third = ctypes.addressof(self._addresses), num * ctypes.sizeof(c_void_p)
+        self.struct = _Memory(num, begin, begin + third, begin + 2 * third, ctypes.addressof(self._bytes))
         self.put(0, root)
 
     def put(self, node: int, embedding: Embedding) -> None:
@@ -170,10 +169,10 @@ Steps = Plain | Compiled
 
 
 def make_steps(trees: Trees, root: Embedding) -> tuple[Steps, Memory]:
-    """Return the steps of a search, and the memory for the embeddings of all nodes.
+    """Return an object whose methods are the steps of a search, and a memory for the embeddings of all nodes.
 
-    The steps are in C++. If kernel.cpp can't be compiled, they are in numpy, and a warning tells why. `root` is the
-    embedding of the roots `[B, ...]`.
+    The object is `Compiled` (C++), or `Plain` (numpy) if kernel.cpp can't be compiled; a warning tells why. `root` is
+    the embedding of the roots `[B, ...]`.
     """
     library = load()
     if library is None:

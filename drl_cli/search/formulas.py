@@ -1,4 +1,4 @@
-"""The formulas of the tree searches, as functions of numpy arrays. The last axis of an array is that of the A actions.
+"""The formulas of the tree searches, as functions of numpy arrays. `[n, A]` has n nodes and the A actions of each.
 
 kernel.cpp has the same floating-point operations in the same order, so that both give the same bits. Therefore, sums
 run from left to right, and `exp` is not numpy's function.
@@ -94,7 +94,7 @@ def first_best(scores: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def exploration(rule: Puct, nodes: int) -> Array:
-    """Return the exploration factor of PUCT, (c1 + log((1 + N + c2) / c2)) sqrt(N), for N = 0, ..., `nodes` visits.
+    """Return PUCT's exploration factor (c1 + log((1 + N + c2) / c2)) sqrt(N) for N = 0, ..., `nodes` visits of a node.
 
     The result is `[nodes + 1]`.
     """
@@ -118,17 +118,17 @@ def puct_scores(prior: Array, visits: Array, q: Array, factor: Array, low: Array
 
 
 def mixed_value(raw_value: Array, prior: Array, visits: Array, q: Array) -> Array:
-    """Return a value of each of n nodes, `[n]`, from the model's value and Q of the visited actions.
+    """Return the mixed value of each of n nodes, `[n]`: a mean of the model's value and of Q of the visited actions.
 
-    v = (raw_value + sum_b N(b) * (sum_{a visited} P(a) Q(a)) / (sum_{a visited} P(a))) / (1 + sum_b N(b))
-
-    This is appendix D of Danihelka et al. 2022. `raw_value` `[n]` is the model's value. The prior P, the numbers of
-    visits N, and Q are `[n, A]`.
+    v = (raw_value + N * mean_q) / (1 + N), where N is the number of all visits. mean_q is the mean Q of the visited
+    actions, weighted by their prior (Danihelka et al. 2022, appendix D). `raw_value` `[n]` is the model's value.
+    `prior`, `visits` and `q` are the prior probabilities, the numbers of visits and Q of the actions, `[n, A]` each.
     """
     is_visited = visits > 0
-    num_visits = visits.sum(-1, keepdims=True)
+    num_visits = visits.sum(-1, keepdims=True)  # N
     prior_sum = np.where(num_visits > 0, total(np.where(is_visited, prior, 0.0)), 1.0)
     weighted_q = total(np.where(is_visited, prior * q, 0.0))
+    # mean_q is weighted_q / prior_sum. Both sides of the fraction are multiplied by prior_sum, which saves a division.
     value: Array = (raw_value[:, None] * prior_sum + num_visits * weighted_q) / (prior_sum * (num_visits + 1.0))
     return value[:, 0]
 
@@ -201,9 +201,9 @@ def halving(considered: int, simulations: int) -> tuple[int, ...]:
     """Return the schedule of sequential halving: one number of visits for each simulation.
 
     A simulation selects, among the actions of the root with this number of visits so far, the action with the best
-    score. The simulations are divided into rounds of about equal length. In a round, all remaining actions get equally
-    many visits. After a round, the better half of the actions remains, but at least 2 (Danihelka et al. 2022, figure 1,
-    and the authors' library mctx).
+    score. `considered` is the number of actions at the start. The simulations are divided into rounds of about equal
+    length. In a round, all remaining actions get equally many visits. After a round, the better half of the actions
+    remains, but at least 2 (Danihelka et al. 2022, figure 1, and the authors' library mctx).
     """
     if considered <= 1:
         return tuple(range(simulations))

@@ -44,11 +44,12 @@ class Repeated:
         # The first call of a search: find or make the record for these shapes.
         self._is_tuple = isinstance(embedding, tuple)
         columns = {"action": action} | {str(i): part for i, part in enumerate(parts_of(embedding))}
-        if isinstance(self._call, Chain) and (bound := self._call.bound(columns)) is not None:
+        bound = self._call.bound(columns) if isinstance(self._call, Chain) else None
+        if bound is not None:  # compiled code is ready
             self._bound = bound
             return self.recurrent(embedding, action)
         outputs: Outputs = self._call(columns)
-        self._bound = self._call.bound(columns)
+        self._bound = self._call.bound(columns)  # for the next calls of this search, if a record exists now
         return outputs
 
     @property

@@ -57,10 +57,9 @@ def puct(
 ) -> Found:
     """Search with MuZero's PUCT from B observations (Schrittwieser et al. 2020, arXiv 1911.08265, appendix B).
 
-    `noise` `[B, A]` are samples of a Dirichlet distribution, for exploration. The root's prior becomes (1 -
-    `rule.noise_share`) prior + `rule.noise_share` noise. `legal`, bool `[B, A]`, is False for actions that the roots
-    must not take. With 0 simulations, the results are the prior and the model's value. Raise ValueError if a root has
-    no legal action.
+    `noise` `[B, A]` are samples of a Dirichlet distribution, for exploration. They make up the fraction
+    `rule.noise_share` of the root's prior. `legal`, bool `[B, A]`, is False for actions that the roots must not take.
+    With 0 simulations, the results are the prior and the model's value. Raise ValueError if a root has no legal action.
 
     In the PUCT formula, N(s) counts the evaluation of s as one visit. The first simulation therefore follows the prior.
     """
@@ -118,7 +117,8 @@ def sample_visits(policy: Array, temperature: float, uniform: Array) -> Array:
 def _plant(model: Model, obs: Any, simulations: int, legal: Array | None) -> tuple[Trees, Steps, Memory, Embedding]:
     """Evaluate B observations with the model, and make B trees that have only a root.
 
-    Return the trees, the functions that grow them, the memory of the embeddings, and the embedding of the roots.
+    Return the trees, the object that grows them (`make_steps`), the memory of the embeddings, and the embedding of the
+    roots.
     """
     with torch.no_grad():
         root, logits, value = model.root(obs)
@@ -141,16 +141,16 @@ def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory) -> None:
     if trees.nodes == 1:  # no simulations
         return
     rows, actions = torch.from_numpy(trees.row), torch.from_numpy(trees.chosen)  # `steps` writes the selected action
-    roots, edges = (trees.roots,), (trees.roots, trees.actions)
+    by_tree, by_action = (trees.roots,), (trees.roots, trees.actions)  # the shapes of the model's results
     steps.choose(0)
     for node in range(1, trees.nodes):
         reward, discount, logits, value, embedding = model.recurrent(*memory.take(rows, actions))
         memory.put(node, embedding)
         results = (
-            _on_host("reward", reward, roots),
-            _on_host("discount", discount, roots),
-            _on_host("logits", logits, edges),
-            _on_host("value", value, roots),
+            _on_host("reward", reward, by_tree),
+            _on_host("discount", discount, by_tree),
+            _on_host("logits", logits, by_action),
+            _on_host("value", value, by_tree),
         )
         steps.advance(node, *results)
         program = model.program if node == 1 and isinstance(model, Repeated) else None

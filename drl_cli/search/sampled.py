@@ -45,7 +45,7 @@ class Sampled:
         return self._join(candidates, embedding), logits, value
 
     def recurrent(self, embedding: Embedding, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
-        candidates, *rest = embedding
+        candidates, *rest = embedding  # `rest` is the embedding of the wrapped model
         chosen = candidates.flatten(0, 1).index_select(0, self._first + action)
         model_embedding = tuple(rest) if self._is_tuple else rest[0]
         reward, discount, policy, value, next_embedding = self._model.recurrent(model_embedding, chosen)

@@ -38,7 +38,7 @@ class Trees:
     the model, plus the number of simulations that went through the node. An action whose prior is 0 is never selected.
     If scores differ by at most 1e-6, the first action is selected.
 
-    All arrays are views of one buffer and are first 0. `__getattr__` makes a view when it is first used.
+    All arrays are views of one buffer, which is 0 at first. A view is made when it is first used.
     """
 
     child: Array

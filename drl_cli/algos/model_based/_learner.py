@@ -153,8 +153,8 @@ class ModelLearner(Algorithm):
         """Encode the first observation of each window, and apply the dynamics to `actions` `[B, K, A]`.
 
         Return four tensors: the outputs of the policy `[B, K + 1, P]`, the logits of the values `[B, K + 1, S]`, the
-        logits of the rewards `[B, K, S]`, and the latent states after each action `[B, K, Z]`. S is the number of
-        integers of `Support`. With `value_prefix`, each reward is replaced by the sum of the rewards so far.
+        logits of the rewards `[B, K, S]`, and the latent states after each action `[B, K, Z]`. S is the number of bins
+        of rewards and values. With `value_prefix`, each reward is replaced by the sum of the rewards so far.
         """
         latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
         predictions, rewards, latents = [nets.prediction(latent)], [], []
@@ -198,7 +198,7 @@ class ModelLearner(Algorithm):
         return Update(metrics, priorities)
 
     def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
-        """Return new columns `root_value` and `has_root`, `[B, L]` each: the target networks' value of every step."""
+        """Return the columns `root_value`, the target networks' values, and `has_root`, all True, `[B, L]` each."""
         flat_obs = map_parts(lambda x: x.flatten(0, 1), rows["obs"])  # [B L, ...]
         with torch.no_grad():
             _, _, value = self.target_model.root(flat_obs)
@@ -211,8 +211,8 @@ class ModelLearner(Algorithm):
         """
         num_windows, length = rows["valid"].shape
         number = torch.arange(1, num_windows + 1, device=rows["valid"].device).double()
-        count = number * self.config.reanalyze  # how many of the first 1, 2, ... windows to choose, before rounding
-        is_chosen = count.floor() > (count - self.config.reanalyze).floor()
+        count = number * self.config.reanalyze  # how many of the first 1, 2, ... windows to choose, not rounded
+        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # where the rounded count grows
         chosen = is_chosen.nonzero().squeeze(1)
         flat_obs = map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"])  # [number of chosen windows * L, ...]
         columns = self.search(self.target_model, flat_obs)
@@ -225,7 +225,7 @@ class ModelLearner(Algorithm):
 
 
 def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return a batch as windows `[B, L, ...]`. A batch of single transitions becomes windows of one step.
+    """Return a batch as B windows of L steps, `[B, L, ...]`. Single transitions become windows of one step.
 
     The new column `has_root`, bool `[B, L]`, is False for steps with a random action, which have no search.
     """

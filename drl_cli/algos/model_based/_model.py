@@ -41,7 +41,8 @@ class Support:
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy `[...]` of predicted logits `[..., 2 size + 1]` and target scalars `[...]`.
 
-        A target is first converted to a two-hot vector: probabilities of two neighbouring integers with the mean h(x).
+        A target is compressed by h (see `EPS`), and then represented by probabilities of the two nearest integers,
+        whose mean is h(target).
         """
         return two_hot_loss(logits, rescaled(target, EPS), self.values)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SearchPolicy(TorchPolicy):
-    """Chooses discrete actions by a tree search. A subclass defines `search`.
+    """Chooses actions by a tree search. A subclass defines `search`. `build` and `prior` are for discrete actions.
 
     Each step also returns the columns `policy` `[E, A]` and `root_value` `[E]`, the results of the search in E
     environments. The training targets are made from these columns.

@@ -32,9 +32,9 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
     """Return the targets of a batch of windows, whose columns are `[B, L, ...]`. K is `unroll`, or L if L is smaller.
 
     A value is the n-step return: the next n rewards, and then the root value of the step after them. If the window ends
-    earlier, the return bootstraps from the window's last step. The value is unknown if this step had a random action,
-    because no search then computed a root value. A step with a random action also has no policy target. After the end
-    of an episode that terminated, rewards and values are 0, and there is no policy (MuZero, appendix G).
+    earlier, the return bootstraps from the window's last step. The value is unknown if the action of the bootstrap step
+    was random, because no search then computed a root value. A step with a random action also has no policy target.
+    After the end of an episode that terminated, rewards and values are 0, and there is no policy (MuZero, appendix G).
     """
     valid, terminated, has_root, root = (rows[name] for name in ("valid", "terminated", "has_root", "root_value"))
     length = valid.shape[1]
@@ -62,5 +62,5 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
 
 
 def first_steps(x: Tensor, num: int) -> Tensor:
-    """Return the first `num` steps of a column `[B, L, ...]`; step L + 1, if needed, is 0."""
+    """Return the first `num` steps `[B, num, ...]` of a column `[B, L, ...]`. If `num` is L + 1, the last step is 0."""
     return torch.cat([x, torch.zeros_like(x[:, :1])], 1)[:, :num]

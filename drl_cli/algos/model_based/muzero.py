@@ -41,10 +41,9 @@ class Config(ModelConfig):
 
 
 class Policy(SearchPolicy):
-    """Chooses actions by MuZero's search.
+    """Chooses actions by MuZero's search. For exploration, the root's prior has Dirichlet noise.
 
-    Two things explore: Dirichlet noise on the root's prior, and actions drawn in proportion to visits^(1 /
-    temperature).
+    An exploring action is drawn with a probability proportional to visits^(1 / temperature).
     """
 
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:

@@ -53,8 +53,8 @@ class Config(ModelConfig):
 class Policy(SearchPolicy):
     """Chooses actions by a search over candidate actions.
 
-    Two things explore: random candidates, and Gumbel noise at the root. Evaluations use the same candidate noise in
-    every step.
+    For exploration, the candidates are random, and the search adds Gumbel noise at the root. Evaluations make the
+    candidates from constant noise, without Gumbel noise.
     """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:

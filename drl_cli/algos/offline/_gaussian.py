@@ -25,7 +25,7 @@ class GaussianPolicy(NetworkPolicy):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.shapes = [*self.shapes, (spec.action.size,)]
+        self.shapes = [*self.shapes, (spec.action.size,)]  # the layers, and then the log standard deviations
         self.std = np.ones(spec.action.size, np.float32)
 
     def load(self, params: Array) -> None:

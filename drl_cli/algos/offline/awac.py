@@ -1,8 +1,8 @@
 """AWAC (Nair et al. 2020, "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", arXiv 2006.09359).
 
-Twin critics learn Q of the actor's policy. The actor maximises the log-likelihood of the batch's
-actions, weighted by exp(advantage / temperature). The advantage is Q(s, a) minus Q of an action that the actor samples.
-The same update learns from a dataset and online.
+Twin critics learn Q of the actor's policy. The actor maximises the log-likelihood of the batch's actions, weighted by
+exp(advantage / temperature). The advantage is Q(s, a) minus Q of an action that the actor samples. The same update
+learns from a dataset and online.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Algorithm(Learner):
         `td_error` `[B]` is the mean |TD error| of both critics, for prioritized replay. `random["action"]` `[B, 2 A]`
         is normal noise for the sampled actions.
         """
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # 0: padding
         noise, next_noise = random["action"].chunk(2, -1)
         with torch.no_grad():
             next_action = gaussian(nets, view.next_obs).sample(next_noise).clamp(-1.0, 1.0)

@@ -43,8 +43,8 @@ class Config(AlgoConfig):
 def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
     """Return the number of the actor's outputs, and the number of its log standard deviations.
 
-    Discrete actions have one output (a logit) each. K Gaussians have K A outputs, the means `[K, A]`. With K > 1, the
-    outputs also have the K logits of the mixture, after the means.
+    Discrete actions have one output (a logit) each. K Gaussians of A dimensions have K A outputs, the means `[K, A]`.
+    With K > 1, the outputs also have the K logits of the mixture, after the means.
     """
     if action.kind != "box":
         return action.size, 0
@@ -65,6 +65,7 @@ class Policy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         outputs, stds = sizes(config, spec.action)
         self.components = config.components if spec.action.kind == "box" else 1
+        # The shapes of the layers, and then of the log standard deviations.
         self.shapes = [*mlp_shapes(self.encoder.width, network.hidden, outputs, network.layer_norm), (stds,)]
         self.std = np.zeros((0, 0), np.float32)
 

@@ -59,7 +59,7 @@ class Algorithm(sac.Algorithm):
         The dict has metrics, the priorities `td_error` `[B]`, and the encoder's outputs `features` `[B, F]`, which the
         actor's loss reads.
         """
-        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")
+        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")  # 0: padding
         with torch.no_grad():
             next_action, _ = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
@@ -74,11 +74,11 @@ class Algorithm(sac.Algorithm):
         return bellman + conservative, metrics | columns
 
     def log_sum_exp(self, nets: Nets, view: View, rows: Batch, random: Random) -> Tensor:
-        """Return an estimate of log(integral of exp(Q(s, a)) over all actions a), plus a constant, `[2, B]`.
+        """Return an estimate of log(integral of exp(Q(s, a)) over all actions a) for each critic and state, `[2, B]`.
 
         The estimate uses 3 S actions in each of B states: S samples of the policy in s, S samples of the policy in the
-        next state, and S uniform actions. Each exp(Q) is divided by the density of its action. The result has a row for
-        each of the two critics.
+        next state, and S uniform actions. Each exp(Q) is divided by the density of its action. The sum is not divided
+        by 3 S, because a constant does not change the gradient.
         """
         num, samples = len(rows["reward"]), self.config.samples
         with torch.no_grad():
@@ -95,5 +95,5 @@ class Algorithm(sac.Algorithm):
         return (self.bounded(q, rows) - log_probs).logsumexp(1)
 
     def bounded(self, q: Tensor, rows: Batch) -> Tensor:
-        """Return Q of the sampled actions, `[2, 3 S, B]`, changed by Cal-QL's lower bound; CQL returns `q` itself."""
+        """Return Q of the sampled actions, `[2, 3 S, B]`, unchanged. Cal-QL overrides this method."""
         return q

@@ -1,8 +1,8 @@
 """IQL (Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", arXiv 2110.06169).
 
 IQL never evaluates an action that is not in the data. A value network learns V(s), an upper expectile of Q(s, a) over
-the data's actions. Twin critics learn Q with the targets r + discount * V(s'). The actor maximises the
-log-likelihood of the data's actions, weighted by exp(beta * advantage). The advantage is Q(s, a) - V(s).
+the data's actions. Twin critics learn Q with the targets r + discount * V(s'). The actor maximises the log-likelihood
+of the data's actions, weighted by exp(beta * advantage). The advantage is Q(s, a) - V(s).
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Algorithm(Learner):
         dropout masks of the critics and their target networks.
         """
         config, view = self.config, self.see(nets, rows)
-        weight, valid = rows.get("weight"), rows.get("valid_weight")
+        weight, valid = rows.get("weight"), rows.get("valid_weight")  # importance weight, and 0 for padding
         with torch.no_grad():
             target_features = self.see_target(nets, rows, view).obs
             target_q = nets.target.critic(target_features, rows["action"], random["target_masks"]).squeeze(-1).amin(0)

@@ -46,7 +46,7 @@ class Policy(NetworkPolicy):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.shapes = [*self.shapes, (log_std_size(spec.action),)]
+        self.shapes = [*self.shapes, (log_std_size(spec.action),)]  # the layers, and then the log standard deviations
         self.log_std = np.zeros(0, np.float32)
         self.is_squashed = config.squash
 

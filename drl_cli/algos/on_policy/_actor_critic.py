@@ -42,7 +42,9 @@ class ActorCritic(OnPolicy):
     def setup(self, config: Any, spec: EnvSpec) -> None:
         check_squash(config, spec)
         self.action = spec.action
-        self.actor = self.mlp(spec.action.size, last=0.01)
+        self.actor = self.mlp(
+            spec.action.size, last=0.01
+        )  # small weights: the first policy hardly depends on the state
         self.critic = self.mlp(1)
         parts: dict[str, Any] = {"actor": self.actor, "log_std": log_std_size(spec.action), "critic": self.critic}
         parts |= self.extra_parts(config)
@@ -55,20 +57,20 @@ class ActorCritic(OnPolicy):
             self.fixed = (*self.fixed, PART)  # minibatches do not train the reward module; `after_epochs` does
         self.build(policy=("actor", "log_std"), lr=config.lr, lrs=lrs, targets=self.targets, **parts)
         if stream is not None:
-            self.params.generator(PART, self.seed + 4, on_cpu=True)
-        self.log_std = self.params["log_std"].flat
+            self.params.generator(PART, self.seed + 4, on_cpu=True)  # shuffles the reward module's minibatches
+        self.log_std = self.params["log_std"].flat  # a view, which changes with the parameters
 
     def extra_parts(self, config: Any) -> dict[str, int]:
-        """Return the sizes of additional trained tensors, by name, such as a dual variable. The policy needs none."""
+        """Return {name: size} of additional trained tensors, such as dual variables. Acting does not need them."""
         return {}
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
         """Store the advantages and the critic's targets of N transitions; return the metric `explained_variance`.
 
         They are the new columns `advantage` and `target` `[N]` of `rollout.rows`. The explained variance is 1 -
-        Var(advantage) / Var(target), where GAE's advantage is target - V(obs). It is 1 if the critic predicts all
-        targets exactly, and 0 if the critic is no better than a constant. With a reward module, the advantages include
-        those of the intrinsic rewards, and the column `reward_target` has the targets of the intrinsic critic.
+        Var(advantage) / Var(target): 1 if the critic predicts all of GAE's targets exactly, and about 0 if the critic
+        is no better than a constant. With a reward module, the advantages include those of the intrinsic rewards, and
+        the column `reward_target` has the targets of the intrinsic critic.
         """
         features, next_features = rollout.features()
         value, next_value = (self.critic(x).squeeze(-1) for x in (features, next_features))
@@ -113,7 +115,8 @@ class ActorCritic(OnPolicy):
         """Return the loss of a minibatch (a scalar), and metrics.
 
         The loss is the policy loss plus `value_coef` times the value loss. The value loss is half the mean squared
-        error of the critic. With a reward module, the same loss of the intrinsic rewards' critic is added.
+        error of the critic. With a reward module, the loss of the intrinsic rewards' critic is added; it has the same
+        form.
         """
         features, weight = self.features(nets, rows), rows.get("weight")
         policy = self.distribution(nets.actor(features), nets.log_std, rows)

@@ -30,11 +30,12 @@ class OnPolicyConfig(LearnerConfig):
 
 
 class OnPolicy(Learner):
-    """Splits each rollout into epochs of minibatches. A subclass defines `prepare`, which runs once, and `loss`.
+    """Splits each rollout into several epochs of minibatches. A subclass defines `prepare` and `loss`.
 
-    `loss` gets the columns `[M, ...]` of a minibatch of M transitions: `action`, `log_prob`, and the columns that
-    `prepare` and `before_epoch` add. A legal-action mask is the column `action_mask`. The column `weight`, if present,
-    multiplies the loss of each transition.
+    `prepare` is called once for each rollout, and `loss` for each minibatch. `loss` gets the columns `[M, ...]` of a
+    minibatch of M transitions: `action`, `log_prob`, and the columns that `prepare` and `before_epoch` add. A
+    legal-action mask is the column `action_mask`. The column `weight`, if present, multiplies the loss of each
+    transition.
     """
 
     is_one_step = False
@@ -84,9 +85,11 @@ class OnPolicy(Learner):
         config, group = self.config, self.context.group
         rollout = EncodedRollouts(batch, self.encoder, group, config.seq_len)
         metrics = self.prepare(batch, rollout)
-        size = config.minibatch_size or rollout.num * group.size
-        done: list[Metrics] = []  # the metrics of all steps that were not skipped
-        last: list[Metrics] = []  # the metrics of the last epoch in which at least one step was not skipped
+        size = (
+            config.minibatch_size or rollout.num * group.size
+        )  # None: one minibatch with the rollouts of all trainers
+        done: list[Metrics] = []  # the metrics of each step that was not skipped
+        last_epoch: list[Metrics] = []  # those of the last epoch in which at least one step was not skipped
         skipped = 0
         for _ in range(config.epochs):
             self.before_epoch(rollout)
@@ -95,13 +98,14 @@ class OnPolicy(Learner):
             done += epoch
             skipped += len(results) - len(epoch)
             if epoch:
-                last = epoch
+                last_epoch = epoch
                 if self.is_enough(epoch):
                     break
         if not done:
             return Update({}, steps=0, skipped=skipped)
         means = {name: mean_of(done, name) for name in done[0]}
-        return Update(means | metrics | self.after_epochs(batch, last), steps=len(done), skipped=skipped)
+        metrics = means | metrics | self.after_epochs(batch, last_epoch)
+        return Update(metrics, steps=len(done), skipped=skipped)
 
     def step(self, minibatch: Batch) -> Metrics:
         """Make one gradient step with a minibatch `[M, ...]`; return its metrics.

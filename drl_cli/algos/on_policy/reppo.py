@@ -78,10 +78,9 @@ class Algorithm(OnPolicy):
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
         """Store what the loss of N transitions needs as new columns of `rollout.rows`; return {}.
 
-        - `target` `[N]`: the soft lambda-returns G = r + d ((1 - lambda) Q(s', a') + lambda G') - d alpha log
-          pi(a'|s'), where d is the discount, a' is a sample of pi(s'), and G' is the return of the next step.
-        - `next_embedding` `[N, Z]`: the critic's embeddings of (s', a'), which the critic learns to predict from (s,
-          a).
+        - `target` `[N]`: the soft lambda-returns G = r + d ((1 - lambda) Q(s', a') + lambda G' - alpha log pi(a'|s')),
+          where d is the discount, a' is a sample of pi(s'), and G' is the return of the next step.
+        - `next_embedding` `[N, Z]`: the critic's embeddings of next_obs and a', which the critic learns to predict.
         - `old` `[N, 2 A]`: the actor's outputs before the update.
         - `terminated` `[N]`: True if the episode terminated with this step.
         """
@@ -118,7 +117,8 @@ class Algorithm(OnPolicy):
         target_probs = hl_gauss(rows["target"], self.support)
         critic_loss = -mean((target_probs * logits.log_softmax(-1)).sum(-1), weight)
         error = (predicted - rows["next_embedding"]).square().mean(-1)
-        prediction_loss = mean(error * ~rows["terminated"], weight)  # a terminal state has no next embedding
+        has_next = ~rows["terminated"]
+        prediction_loss = mean(error * has_next, weight)  # error 0 where the episode terminated
 
         fixed_features = features.detach()  # so that the actor does not train the encoder
         policy, old_policy = squashed(nets.actor(fixed_features)), squashed(rows["old"])
@@ -130,6 +130,7 @@ class Algorithm(OnPolicy):
         soft_q_loss, kl_loss = alpha.detach() * log_prob - q, beta.detach() * kl
         actor_loss = mean(torch.where(is_near, soft_q_loss, kl_loss), weight)
 
+        # Alpha grows while the entropy is below its target, and beta grows while the KL divergence is above its bound.
         entropy, mean_kl = -mean(log_prob.detach(), weight), mean(kl.detach(), weight)
         dual_loss = (alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)).sum()
         metrics = {"critic_loss": critic_loss, "prediction_loss": prediction_loss, "actor_loss": actor_loss}

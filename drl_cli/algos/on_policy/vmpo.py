@@ -77,7 +77,7 @@ class Algorithm(ActorCritic):
         temperature = softplus(self.params["temperature"].flat)
         log_psi = advantage / temperature - (best / temperature).logsumexp(0)
         psi = log_psi.exp() * len(all_advantages)
-        rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)
+        rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)  # best[-1] is the smallest of the best
         self.temperature_gradients(best)  # writes `grad`
         self.temperature_grad.copy_(self.params["temperature"].grad)  # in place: a compiled step reads this tensor
 

@@ -1,4 +1,4 @@
-"""The intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363). This file imports torch."""
+"""ICM, the intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363). This file imports torch."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al. 2018, arXiv 1810.12894). This file imports torch."""
+"""RND, random network distillation (Burda et al. 2018, arXiv 1810.12894). This file imports torch."""
 
 from torch import Tensor, nn
 

@@ -74,7 +74,7 @@ class RewardStream:
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
         self.module, self.context = module, context
-        module.register_buffer("moments", torch.zeros(3))  # number of batches, mean and mean square of the bonus
+        module.register_buffer("moments", torch.zeros(3))  # number of batches, sums of their means and mean squares
         self.modules: dict[str, nn.Module] = {PART: module}
         self._moments: Tensor = module.moments
 
