@@ -226,7 +226,7 @@ def _build() -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of the compiler's output with "error", or the text of any other error."""
+    """Return the first line of the compiler's output that contains "error", or the text of any other exception."""
     if isinstance(error, subprocess.CalledProcessError):
         return next((line for line in error.stderr.splitlines() if "error" in line), str(error))
     return str(error)

@@ -35,7 +35,7 @@ class Plain:
         self._grow(0, logits, value)
 
     def puct(self, exploration: Array) -> None:
-        """Make `choose` select actions by MuZero's PUCT scores. `exploration` `[M + 1]` comes from `formulas.py`."""
+        """Make `choose` select actions by PUCT scores, with the table `exploration` `[M + 1]` of formulas.py."""
         t = self._trees
 
         def scores(trees: Array, nodes: Array, simulation: int) -> Array:

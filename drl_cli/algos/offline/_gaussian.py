@@ -19,7 +19,7 @@ LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
 
 class GaussianPolicy(NetworkPolicy):
-    """Samples actions from the Gaussian and clips them to [-1, 1]."""
+    """Samples actions from a Gaussian with the mean tanh(f(s)), and clips the actions to [-1, 1]."""
 
     is_squashed = True
 

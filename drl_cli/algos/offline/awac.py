@@ -53,7 +53,7 @@ class Algorithm(Learner):
         `td_error` `[B]` is the mean |TD error| of both critics, for prioritized replay. `random["action"]` `[B, 2 A]`
         is normal noise for the sampled actions.
         """
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # 0: padding
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
         noise, next_noise = random["action"].chunk(2, -1)
         with torch.no_grad():
             next_action = gaussian(nets, view.next_obs).sample(next_noise).clamp(-1.0, 1.0)

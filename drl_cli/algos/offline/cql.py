@@ -44,8 +44,9 @@ class Algorithm(sac.Algorithm):
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
         """Return the random numbers of the critics' loss and of the actor's loss.
 
-        In addition to SAC's, the critics' loss gets noise for the sampled actions of the conservative term: `policy`
-        `[rows, 2 S A]` is standard normal, and `uniform` `[rows, S A]` is in [0, 1), where S is `config.samples`.
+        The critics' loss gets the random numbers of SAC and noise for the sampled actions of the conservative term:
+        `policy` `[rows, 2 S A]` is standard normal, and `uniform` `[rows, S A]` is in [0, 1), where S is
+        `config.samples`.
         """
         critics, actor = super().draws(rows, trains_actor)
         num = self.config.samples * self.size
@@ -59,7 +60,8 @@ class Algorithm(sac.Algorithm):
         The dict has metrics, the priorities `td_error` `[B]`, and the encoder's outputs `features` `[B, F]`, which the
         actor's loss reads.
         """
-        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")  # 0: padding
+        view, weight = self.see(nets, rows), rows.get("weight")
+        valid = rows.get("valid_weight")  # 0 for padding
         with torch.no_grad():
             next_action, _ = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs

@@ -39,7 +39,8 @@ class Algorithm(dqn.Algorithm):
         The dict has metrics and `td_error`, the |TD errors| `[B]`, which become the priorities. `draws` has the random
         numbers of the online network and of the target network.
         """
-        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")  # 0: padding
+        view, weight = self.see(nets, rows), rows.get("weight")
+        valid = rows.get("valid_weight")  # 0 for padding
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)
         values = self.read(nets, view.learned, draws.online)  # [B, A]

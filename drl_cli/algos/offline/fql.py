@@ -88,7 +88,7 @@ class Algorithm(Learner):
         The dict has metrics and the priorities `td_error` `[B]`. `random["action"]` `[B, 3 A]` is normal noise, and
         `random["time"]` `[B, 1]` is uniform in [0, 1).
         """
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # 0: padding
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
         action, obs = rows["action"], view.obs
         next_noise, flow_start, noise = random["action"].chunk(3, -1)
         with torch.no_grad():

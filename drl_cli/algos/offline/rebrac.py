@@ -66,7 +66,7 @@ class Algorithm(td3.Algorithm):
         The loss is the penalty on the distance from the batch's actions, minus Q divided by its mean absolute value. Q
         is the smaller value of both critics.
         """
-        features, valid = rows["features"], rows.get("valid_weight")  # 0: padding
+        features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()
         q = nets.frozen.critic(features, action, random["masks"]).squeeze(-1).amin(0)
         difference = action - rows["action"]

@@ -40,7 +40,7 @@ class Algorithm(td3.Algorithm):
         The loss is the mean squared distance between pi(s) and the batch's action, minus alpha Q(s, pi(s)) / mean |Q|,
         where Q is the first critic.
         """
-        features, valid = rows["features"], rows.get("valid_weight")  # 0: padding
+        features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()
         q = nets.frozen.critic(features, action, random["masks"], first=1).squeeze(-1)
         difference = action - rows["action"]

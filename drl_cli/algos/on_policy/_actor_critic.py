@@ -150,7 +150,7 @@ class ActorCritic(OnPolicy):
         return distribution(self.action, self.config.squash, out, log_std, rows.get("action_mask"))
 
     def keep_policy(self, rollout: EncodedRollouts, features: Tensor) -> None:
-        """Store the current policy's distributions in `rollout.rows`, so that a loss can bound the KL divergence.
+        """Store the current policy's distributions in `rollout.rows`. A loss can bound the KL divergence from them.
 
         `features` `[N, F]` are the encoder's outputs for the observations. `kept_policy` reads the stored
         distributions.

@@ -39,7 +39,7 @@ class Config(ppo.Config):
 
 
 class Policy(ppo.Policy):
-    """The actor of PPO. A target policy (`target_period` above 1) needs a network without CNN and LSTM."""
+    """The actor of PPO. A target policy (`target_period` above 1) needs a network without CNN or recurrent layer."""
 
     @classmethod
     def check(cls, config: Config, network: NetworkConfig, spec: EnvSpec) -> None:

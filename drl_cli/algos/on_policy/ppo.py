@@ -91,7 +91,9 @@ class Algorithm(ActorCritic):
         metrics = {"policy_loss": surrogate, "entropy": entropy}
         with torch.no_grad():
             ratio = log_ratio.exp()
-            metrics["approx_kl"] = mean(ratio - 1.0 - log_ratio, weight)
+            metrics["approx_kl"] = mean(
+                ratio - 1.0 - log_ratio, weight
+            )  # estimates KL(pi_old || pi) with a low variance
             is_clipped = (ratio - 1.0).abs() > config.clip
             metrics["clip_fraction"] = mean(is_clipped.float(), weight)
         if config.kl_coef:

@@ -68,8 +68,8 @@ class Reward:
 class RewardStream:
     """Computes the intrinsic rewards of batches with a reward module, and trains the module.
 
-    The rewards are divided by their running standard deviation. The algorithm adds `modules` to its Params, which save
-    all state, and learns a separate critic of the intrinsic rewards.
+    The rewards are divided by their running standard deviation. The algorithm adds `modules` to its Params, so that
+    checkpoints contain all state. It learns a separate critic of the intrinsic rewards.
     """
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
