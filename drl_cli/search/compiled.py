@@ -1,4 +1,4 @@
-"""The steps of a search in C++: compile kernel.cpp once for a machine, load the library, and call it."""
+"""Compiled: the steps of a tree search in C++. The first search on a machine compiles kernel.cpp."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ from drl_cli.utils.compiler import compiler, library_dir
 SOURCE = Path(__file__).with_name("kernel.cpp")
 FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off", "-fno-math-errno")
 COMPILE_S = 60.0
+"""The time limit of the compiler, in seconds."""
+
+# The classes below are the structs of kernel.cpp, field by field. The fields are numbers and addresses.
 
 
 class _Buffer(ctypes.Structure):
@@ -45,9 +48,7 @@ class _Rule(ctypes.Structure):
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [
-        (name, c_int64 if name == "parts" else c_void_p) for name in ("parts", "stores", "selected", "added", "bytes")
-    ]
+    _fields_ = [("parts", c_int64), *((name, c_void_p) for name in ("stores", "selected", "added", "bytes"))]
 
 
 class _Model(ctypes.Structure):
@@ -55,7 +56,11 @@ class _Model(ctypes.Structure):
 
 
 class HostMemory(Memory):
-    """Embeddings on the CPU, which the kernel copies: `take` returns the same tensors each time."""
+    """Stores embeddings that are on the CPU. The C++ code copies them, so that Python does not have to.
+
+    `put` only writes down the address of an embedding, which the C++ code then copies into `stores`. Before `take`, the
+    C++ code has copied the embeddings of the selected nodes into the tensors that `take` always returns.
+    """
 
     def __init__(self, root: Embedding, nodes: int) -> None:
         self.is_tuple, self.parts = isinstance(root, tuple), parts_of(root)
@@ -65,44 +70,54 @@ class HostMemory(Memory):
         self._selected: Embedding = tuple(selected) if self.is_tuple else selected[0]
         self._shapes, self._added = shapes, list[Tensor]()
         num = len(shapes)
+        # The addresses of the tensors of `stores`, of `selected`, and of the added embedding, which `put` writes.
         addresses = [x.data_ptr() for x in (*self.stores, *selected)]
         self._addresses = (c_void_p * (3 * num))(*addresses)
-        self._bytes = (c_int64 * num)(*[x.nbytes // max(1, x.shape[0]) for x in selected])
-        first, step = ctypes.addressof(self._addresses), num * ctypes.sizeof(c_void_p)
-        self.struct = _Memory(num, first, first + step, first + 2 * step, ctypes.addressof(self._bytes))
+        self._bytes = (c_int64 * num)(*[x.nbytes // max(1, x.shape[0]) for x in selected])  # of one tree
+        begin, third = ctypes.addressof(self._addresses), num * ctypes.sizeof(c_void_p)
+        self.struct = _Memory(num, begin, begin + third, begin + 2 * third, ctypes.addressof(self._bytes))
         self.put(0, root)
 
     def put(self, node: int, embedding: Embedding) -> None:
-        """Keep the embedding until the kernel copies it."""
+        """Keep the embedding `[B, ...]` of a new node until the C++ code copies it.
+
+        Raise ValueError if the embedding has another shape than the embedding of the roots.
+        """
         self._added = []
-        for part, (shape, dtype) in zip(parts_of(embedding), self._shapes, strict=True):
+        first_added = 2 * len(self.parts)
+        for i, (part, (shape, dtype)) in enumerate(zip(parts_of(embedding), self._shapes, strict=True)):
             check_shape("embedding", part, shape)
             is_ready = part.dtype == dtype and part.is_contiguous() and part.is_cpu
-            self._added.append(part if is_ready else part.to("cpu", dtype).contiguous())
-            self._addresses[2 * len(self.parts) + len(self._added) - 1] = self._added[-1].data_ptr()
+            added = part if is_ready else part.to("cpu", dtype).contiguous()
+            self._added.append(added)
+            self._addresses[first_added + i] = added.data_ptr()
 
     def take(self, rows: Tensor, action: Tensor) -> tuple[Embedding, Tensor]:
         return self._selected, action
 
     @property
     def added(self) -> Sequence[Tensor]:
-        """The tensors of the last embedding, which the kernel copies."""
+        """The tensors of the last embedding that `put` got."""
         return self._added
 
 
 class Compiled:
-    """The steps of one search; `Plain` describes the methods."""
+    """The steps of one search, computed by the functions of kernel.cpp; `Plain` describes the methods.
+
+    The C++ functions get the addresses of the arrays. The arrays are kept in `_kept`, so that the addresses stay valid.
+    """
 
     def __init__(self, trees: Trees, library: ctypes.CDLL, memory: Memory) -> None:
         self._host = memory
         self._buffer = _Buffer(trees.roots, trees.nodes, trees.actions, trees.buffer.ctypes.data)
         self._memory = memory.struct if isinstance(memory, HostMemory) else _Memory(0)
         self._rule, self._library, self._size = _Rule(), library, (trees.roots, trees.actions)
-        self._kept: list[object] = [trees, memory]  # the kernel has their addresses, so they have to exist
-        self._arguments = tuple([ctypes.addressof(x) for x in (self._buffer, self._memory, self._rule)])
+        self._kept: list[object] = [trees, memory]
+        structs = self._buffer, self._memory, self._rule  # most C++ functions begin with these arguments
+        self._arguments = tuple([ctypes.addressof(struct) for struct in structs])
 
     def plant(self, logits: Tensor, value: Tensor) -> None:
-        self._library.plant(*self._arguments[:2], logits.data_ptr(), value.data_ptr())
+        self._library.plant(*self._arguments[:2], logits.data_ptr(), value.data_ptr())  # without the rule
 
     def puct(self, exploration: Array) -> None:
         self._kept.append(exploration)
@@ -110,8 +125,11 @@ class Compiled:
 
     def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
         self._kept += [base, considered]
-        self._rule.is_gumbel, self._rule.visit_init, self._rule.value_scale = 1, rule.visit_init, rule.value_scale
-        self._rule.table, self._rule.considered = base.ctypes.data, considered.ctypes.data
+        self._rule.is_gumbel = 1
+        self._rule.visit_init = rule.visit_init
+        self._rule.value_scale = rule.value_scale
+        self._rule.table = base.ctypes.data
+        self._rule.considered = considered.ctypes.data
 
     def choose(self, simulation: int) -> None:
         self._library.choose(*self._arguments, simulation)
@@ -121,21 +139,29 @@ class Compiled:
         self._library.advance(*self._arguments, node, *addresses)
 
     def simulate(self, node: int, program: InPlace, results: Sequence[Tensor]) -> bool:
-        """Make all simulations from this node on in one call, if the compiled model's `results` are its own tensors."""
+        """Make all remaining simulations in one call, and return True; return False if this is not possible.
+
+        The new nodes begin with the index `node`. `program` is the compiled model. `results` are the tensors of its
+        last call: reward, discount, logits and value. The C++ code reads the program's own result tensors, so `results`
+        and the embedding have to be these tensors and not copies.
+        """
         if not isinstance(self._host, HostMemory):
             return False
         used = [*results, *self._host.added]
-        if len(used) != len(program.results) or any(x is not y for x, y in zip(used, program.results, strict=True)):
+        own = program.results
+        if len(used) != len(own) or any(x is not y for x, y in zip(used, own, strict=True)):
             return False
         addresses = [ctypes.addressof(x) for x in (program.inputs, program.outputs, program.no_steps)]
         model = _Model(program.address, *addresses)
-        if (error := self._library.simulate(*self._arguments, node, ctypes.byref(model))) is not None:
+        error = self._library.simulate(*self._arguments, node, ctypes.byref(model))
+        if error is not None:
             raise RuntimeError(error.decode())
         return True
 
     def finish_gumbel(self) -> tuple[Array, Array]:
         action, policy = np.empty(self._size[0], np.int64), np.empty(self._size)
-        self._library.finish_gumbel(*self._arguments[::2], action.ctypes.data, policy.ctypes.data)
+        buffer, _, rule = self._arguments
+        self._library.finish_gumbel(buffer, rule, action.ctypes.data, policy.ctypes.data)
         return action, policy
 
 
@@ -143,21 +169,22 @@ Steps = Plain | Compiled
 
 
 def make_steps(trees: Trees, root: Embedding) -> tuple[Steps, Memory]:
-    """Return the steps in C++, or those in numpy if the kernel can't be compiled (a warning tells why), and the memory.
+    """Return an object whose methods are the steps of a search, and a memory for the embeddings of all nodes.
 
-    The kernel copies embeddings if all are on the CPU.
+    The object is `Compiled` (C++), or `Plain` (numpy) if kernel.cpp can't be compiled; a warning tells why. `root` is
+    the embedding of the roots `[B, ...]`.
     """
     library = load()
     if library is None:
         return Plain(trees), Memory(root, trees.nodes)
-    is_near = all(part.is_cpu for part in parts_of(root))
-    memory = HostMemory(root, trees.nodes) if is_near else Memory(root, trees.nodes)
+    is_on_cpu = all(part.is_cpu for part in parts_of(root))
+    memory = HostMemory(root, trees.nodes) if is_on_cpu else Memory(root, trees.nodes)
     return Compiled(trees, library, memory), memory
 
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """Return the library of kernel.cpp, or None if it can't be compiled or loaded."""
+    """Return the compiled kernel.cpp, or None after a warning if it can't be compiled or loaded."""
     try:
         library = ctypes.CDLL(str(_build()))
     except (OSError, subprocess.SubprocessError) as error:
@@ -165,35 +192,41 @@ def load() -> ctypes.CDLL | None:
         logging.getLogger(__name__).warning(text, _reason(error))
         return None
     pointers = [c_void_p] * 4
-    for name, arguments in {
+    signatures = {  # the types of the arguments
         "plant": pointers,
         "choose": [c_void_p, c_void_p, c_void_p, c_int64],
         "advance": [c_void_p, c_void_p, c_void_p, c_int64, *pointers],
         "simulate": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
         "finish_gumbel": pointers,
-    }.items():
+    }
+    for name, arguments in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
-    library.simulate.restype = ctypes.c_char_p
+    library.simulate.restype = ctypes.c_char_p  # an error message, or None
     return library
 
 
 def _build() -> Path:
-    """Return the path of the library, and compile it if it does not exist. It appears as a whole or not at all."""
+    """Return the path of the compiled kernel.cpp; compile it if this file does not exist.
+
+    The name of the file contains a hash of the source, the compiler's flags and the machine.
+    """
     parts = (SOURCE.read_text(), FLAGS, platform.machine())
-    path = library_dir() / f"search_{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.so"
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    path = library_dir() / f"search_{key}.so"
     if not path.exists():
         unfinished = path.with_suffix(f".{os.getpid()}")
         try:
             command = [compiler(), *FLAGS, "-o", str(unfinished), str(SOURCE)]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
-            os.replace(unfinished, path)
+            os.replace(unfinished, path)  # so that another process never sees an unfinished file
         finally:
             unfinished.unlink(missing_ok=True)
     return path
 
 
 def _reason(error: Exception) -> str:
+    """Return the first line of the compiler's output that contains "error", or the text of any other exception."""
     if isinstance(error, subprocess.CalledProcessError):
         return next((line for line in error.stderr.splitlines() if "error" in line), str(error))
     return str(error)

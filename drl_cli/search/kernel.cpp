@@ -1,5 +1,6 @@
-// The steps of a search in C++. plain.py has the same steps in numpy, with the same operations in the same order, and
-// formulas.py explains them. A test compares the trees bit by bit, so the compiler must not fuse or reorder operations.
+// The steps of a tree search in C++. plain.py has the same steps in numpy, with the same floating-point operations in
+// the same order, and formulas.py explains the formulas. A test compares the trees of both bit by bit, so the compiler
+// must not fuse or reorder operations.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +13,7 @@ struct Buffer {
     char* begin;
 };
 
-struct Trees {  // as in trees.py
+struct Trees {  // the arrays of trees.py, at their places in the buffer
     const int64_t roots, nodes, actions;
     double *q, *prior, *total, *raw_value, *reward, *discount, *low, *high;
     int64_t *row, *chosen;
@@ -36,20 +37,22 @@ struct Trees {  // as in trees.py
     }
 };
 
-struct Rule {  // `table` is `exploration` of formulas.py for PUCT, and noise + logits of the roots for Gumbel
+struct Rule {  // how actions are selected
     int64_t is_gumbel;
     double visit_init, value_scale;
-    const double* table;
-    const int32_t* considered;  // [simulations, B]
+    const double* table;        // PUCT: `exploration` of formulas.py; Gumbel: noise + logits of the roots, [B, A]
+    const int32_t* considered;  // Gumbel: the visits that an action of the root must have, [simulations, B]
 };
 
-struct Memory {  // the tensors of the embeddings: of all nodes, of the selected nodes, and of new nodes
+struct Memory {  // an embedding has `parts` tensors, and each tensor has one address in each array
     int64_t parts;
-    char **stores, **selected, **added;
-    const int64_t* bytes;  // of one node of one tree
+    char** stores;         // of all nodes, [B, M, ...]
+    char** selected;       // of the selected node of each tree, [B, ...]
+    char** added;          // of the new node of each tree, [B, ...]
+    const int64_t* bytes;  // the size of each tensor for one node of one tree
 };
 
-struct Model {  // a compiled model: inputs are the selected embeddings, outputs as those of `recurrent` in model.py
+struct Model {  // a compiled `recurrent` of model.py: its inputs are the selected embeddings and the chosen actions
     const char* (*call)(int64_t, char* const*, const int64_t*, char* const*, const int64_t*);
     char* const* inputs;
     char* const* outputs;
@@ -58,7 +61,7 @@ struct Model {  // a compiled model: inputs are the selected embeddings, outputs
 
 static const double INFINITE = std::numeric_limits<double>::infinity();
 
-// Replace x, at most 0, by e^x. Compilers make vector instructions of the loop.
+// Replace each x by e^x, for x <= 0, as `exp` of formulas.py. The loop has no branches, so that it can be vectorised.
 static inline void exponentials(double* x, int64_t num) {
     static const double SHIFT = 6755399441055744.;  // x + SHIFT rounds x to an integer, which is in the last bits
     static const double TAYLOR[] = {1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720, 1. / 120,
@@ -78,6 +81,7 @@ static inline void exponentials(double* x, int64_t num) {
     }
 }
 
+// Write the probabilities of the logits into `prior`.
 static void softmax(const float* logits, double* prior, int64_t actions) {
     double most = -INFINITE, sum = 0.;
     for (int64_t a = 0; a < actions; a++) most = logits[a] > most ? logits[a] : most;
@@ -88,6 +92,7 @@ static void softmax(const float* logits, double* prior, int64_t actions) {
     for (int64_t a = 0; a < actions; a++) prior[a] *= sum;
 }
 
+// Add the return of a new node to all its ancestors, and update Q and the numbers of visits on the way.
 static void back_up(const Trees& t, int64_t tree, int64_t node) {
     const int64_t first = tree * t.nodes;
     double returns = t.raw_value[first + node];
@@ -114,8 +119,9 @@ static inline int64_t first_best(const double* scores, int64_t actions) {
     return 0;
 }
 
-// Follow the best actions of one tree to an action without a child. `score(row, edge)` writes the scores of the actions
-// of a node, where `row` is the index of the node, and `edge` that of its first action.
+// Select a node and an action of one tree: from the root on, follow the best action until an action has no child.
+// `score(row, edge)` writes the scores of a node's actions into `scores`. `row` is the index of the node among the
+// nodes of all trees, and `edge` is the index of the node's first action among the actions of all these nodes.
 template <typename Score>
 static void walk(const Trees& t, int64_t tree, const double* scores, Score score) {
     int64_t node = 0;
@@ -129,7 +135,7 @@ static void walk(const Trees& t, int64_t tree, const double* scores, Score score
     } while (node > 0);
 }
 
-// sigma of a node's completed values.
+// The function sigma(completed value) of one node, as `transformed` of formulas.py. `mixed` is the mixed value.
 struct Sigma {
     double mixed, low, factor, most;
 
@@ -160,6 +166,7 @@ struct Sigma {
     double operator()(int32_t visits, double q) const { return factor * ((visits > 0 ? q : mixed) - low); }
 };
 
+// Write the improved policy of the node whose first action has the index `edge`.
 static inline void improved_policy(const Trees& t, const Sigma& sigma, int64_t edge, double* policy) {
     double sum = 0.;
     for (int64_t a = 0; a < t.actions; a++) policy[a] = sigma(t.visits[edge + a], t.q[edge + a]) - sigma.most;
@@ -172,6 +179,7 @@ static inline void improved_policy(const Trees& t, const Sigma& sigma, int64_t e
     for (int64_t a = 0; a < t.actions; a++) policy[a] *= sum;
 }
 
+// Add the node with index `node` to each tree, from the model's results, and update its ancestors.
 static void grow(const Trees& t, int64_t node, const float* reward, const float* discount, const float* logits,
                  const float* value) {
     for (int64_t tree = 0; tree < t.roots; tree++) {
@@ -189,6 +197,7 @@ static void grow(const Trees& t, int64_t node, const float* reward, const float*
     }
 }
 
+// Select a node and an action of each tree by MuZero's scores.
 static void select_puct(const Trees& t, const double* exploration) {
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
@@ -204,13 +213,15 @@ static void select_puct(const Trees& t, const double* exploration) {
     }
 }
 
+// Select a node and an action of each tree by Gumbel MuZero's scores. `considered` is the row of this simulation, [B].
 static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* considered) {
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
         walk(t, tree, scores.data(), [&](int64_t row, int64_t edge) {
             const int32_t* visits = t.visits + edge;
             const double *q = t.q + edge, *prior = t.prior + edge, *noisy = rule.table + tree * t.actions;
-            if (row != tree * t.nodes && t.node_visits[row] == 1) {  // all completed values are equal
+            const bool is_root = row == tree * t.nodes;
+            if (!is_root && t.node_visits[row] == 1) {  // no action was visited, so the improved policy is the prior
                 double sum = 0.;
                 for (int64_t a = 0; a < t.actions; a++) sum += prior[a];
                 sum = 1. / sum;
@@ -218,7 +229,7 @@ static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* consi
                 return;
             }
             const Sigma sigma(t, row, edge, rule);
-            if (row == tree * t.nodes) {
+            if (is_root) {
                 for (int64_t a = 0; a < t.actions; a++) {
                     const bool is_considered = prior[a] > 0. && visits[a] == considered[tree];
                     scores[a] = is_considered ? noisy[a] + sigma(visits[a], q[a]) : -INFINITE;
@@ -233,6 +244,7 @@ static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* consi
     }
 }
 
+// Copy the embeddings of new nodes into the stores.
 static void store(const Trees& t, const Memory& memory, int64_t node) {
     for (int64_t i = 0; i < memory.parts; i++) {
         const int64_t bytes = memory.bytes[i];
@@ -241,7 +253,7 @@ static void store(const Trees& t, const Memory& memory, int64_t node) {
     }
 }
 
-// Select actions, and copy the embeddings of the selected nodes.
+// Select a node and an action of each tree, and copy the embeddings of the selected nodes.
 static void choose_in(const Trees& t, const Rule& rule, const Memory& memory, int64_t simulation) {
     if (rule.is_gumbel)
         select_gumbel(t, rule, rule.considered + simulation * t.roots);
@@ -281,7 +293,7 @@ void advance(const Buffer* buffer, const Memory* memory, const Rule* rule, int64
     advance_in(Trees(*buffer), *rule, *memory, node, reward, discount, logits, value);
 }
 
-// Make all simulations from this node on. Return what went wrong, or null.
+// Make all remaining simulations; the new nodes begin with the index `node`. Return an error message, or null.
 const char* simulate(const Buffer* buffer, const Memory* memory, const Rule* rule, int64_t node, const Model* model) {
     auto outputs = reinterpret_cast<const float* const*>(model->outputs);
     const Trees t(*buffer);

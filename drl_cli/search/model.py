@@ -1,4 +1,4 @@
-"""What a search asks of a model, and the memory for the embeddings of the nodes."""
+"""The interface of a model that a tree search calls, and the memory for the model's states in all nodes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from typing import Any, Protocol
 from torch import Tensor
 
 Embedding = Tensor | tuple[Tensor, ...]
-"""The model's state of each tree `[B, ...]`, or a tuple of such tensors."""
+"""The model's states of one node in each of B trees: a tensor `[B, ...]`, or a tuple of such tensors."""
 
 
 class Model(Protocol):
-    """A learned model of B environments. Rewards and values are in the reward's unit, and a search adds them up."""
+    """A learned model of B environments, for a tree search. Rewards and values must have the same unit."""
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: the search only passes observations on
-        """Return the embedding `[B, ...]`, the logits of the policy `[B, A]`, and the value `[B]` of observations."""
+        """Evaluate observations `[B, ...]`, the roots of B trees.
+
+        Return the embedding (the model's states, `[B, ...]`), the logits of the policy `[B, A]`, and the value `[B]`.
+        """
 
     def recurrent(self, embedding: Embedding, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
-        """Return the results of one action, int64 `[B]`, in each state. Both arguments are overwritten after the call.
+        """Predict the results of one action, int64 `[B]`, in each of the B states `embedding`.
 
-        They are the reward `[B]`, the discount of what follows `[B]` (gamma, or 0 where the model predicts that the
-        episode terminates), and the next state's logits `[B, A]`, value `[B]` and embedding.
+        Return the reward `[B]`, the discount of the next state's value `[B]` (gamma, or 0 if the model predicts that
+        the episode terminates), and the next state's policy logits `[B, A]`, value `[B]` and embedding. The search
+        later overwrites the tensors of both arguments, so the model must not keep them.
         """
 
 
 class Memory:
-    """The embeddings of all nodes, one tensor `[B, M, ...]` for each tensor of an embedding."""
+    """Stores the embeddings of all nodes of B trees: one tensor `[B, M, ...]` for each tensor of an embedding.
+
+    M is the maximum number of nodes of a tree.
+    """
 
     def __init__(self, root: Embedding, nodes: int) -> None:
         self.is_tuple, self.parts = isinstance(root, tuple), parts_of(root)
@@ -34,13 +41,19 @@ class Memory:
         self.put(0, root)
 
     def put(self, node: int, embedding: Embedding) -> None:
-        """Store the embedding of one node of each tree. Raise ValueError if its shapes are not those of the root."""
+        """Store the embedding `[B, ...]` of the node with index `node` in each tree.
+
+        Raise ValueError if the embedding has another shape than the embedding of the roots.
+        """
         for store, part, first in zip(self.stores, parts_of(embedding), self.parts, strict=True):
             check_shape("embedding", part, first.shape)
             store[:, node] = part
 
     def take(self, rows: Tensor, action: Tensor) -> tuple[Embedding, Tensor]:
-        """Return the embeddings of the rows b M + node, int64 `[B]`, and the actions, on the embeddings' device."""
+        """Return the embedding `[B, ...]` of one node of each tree, and `action`, both on the embeddings' device.
+
+        `rows`, int64 `[B]`, are the indices b M + node of the nodes among the nodes of all trees.
+        """
         device = self.stores[0].device
         rows = rows.to(device)
         parts = [store.index_select(0, rows) for store in self._rows]
@@ -48,11 +61,11 @@ class Memory:
 
 
 def parts_of(embedding: Embedding) -> tuple[Tensor, ...]:
-    """Return the tensors of an embedding."""
+    """Return the tensors of an embedding as a tuple."""
     return embedding if isinstance(embedding, tuple) else (embedding,)
 
 
 def check_shape(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise ValueError if what a model returned has another shape."""
+    """Raise ValueError, with `name`, if the model's result `x` has another shape than `shape`."""
     if x.shape != shape:
         raise ValueError(f"the model's {name} has the shape {[*x.shape]}, but the search needs {[*shape]}")

@@ -1,4 +1,7 @@
-"""The steps of a search in numpy, for all trees at once. kernel.cpp has the same steps, and makes equal trees."""
+"""Plain: the steps of a tree search in numpy, for B trees at once. kernel.cpp has the same steps in C++.
+
+Arrays that are indexed by `[trees, nodes]` give one element for each pair of a tree and a node.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,24 @@ from drl_cli.types import Array
 
 
 class Plain:
-    """The steps of one search: `plant`, then `puct` or `gumbel`, `choose(0)`, and `advance` for each further node."""
+    """The steps of one search in B trees, with A actions in each node.
+
+    Call `plant`, then `puct` or `gumbel`, then `choose(0)`, and then `advance` once for each simulation.
+    """
 
     def __init__(self, trees: Trees) -> None:
         self._trees, self._all = trees, np.arange(trees.roots)
-        self._scores: Callable[[Array, Array, int], Array]
+        self._scores: Callable[[Array, Array, int], Array]  # (trees, nodes, simulation) -> scores of actions [n, A]
         self._rule: tuple[Gumbel, Array]
 
     def plant(self, logits: Tensor, value: Tensor) -> None:
-        """Make the roots; `logits` are float32 `[B, A]`, and `value` is float32 `[B]`."""
-        self._trees.low[:], self._trees.high[:] = np.inf, -np.inf
+        """Add the roots to the trees. The model's policy logits are float32 `[B, A]`, and its values float32 `[B]`."""
+        self._trees.low[:] = np.inf
+        self._trees.high[:] = -np.inf
         self._grow(0, logits, value)
 
     def puct(self, exploration: Array) -> None:
-        """Select actions by MuZero's scores from now on, with the table of `formulas.exploration`."""
+        """Make `choose` select actions by PUCT scores, with the table `exploration` `[M + 1]` of formulas.py."""
         t = self._trees
 
         def scores(trees: Array, nodes: Array, simulation: int) -> Array:
@@ -39,28 +46,32 @@ class Plain:
         self._scores = scores
 
     def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
-        """Select actions as Gumbel MuZero does from now on.
+        """Make `choose` select actions by Gumbel MuZero's scores.
 
-        In simulation i, only actions of the root count that have `considered[i]` visits, int32 `[simulations, B]`.
-        `base`, float64 `[B, A]`, is noise + logits of the roots.
+        `base`, float64 `[B, A]`, is Gumbel noise + logits of the roots. `considered`, int32 `[simulations, B]`, is the
+        schedule of sequential halving: simulation i selects an action of the root with `considered[i]` visits.
         """
         t = self._trees
 
         def scores(trees: Array, nodes: Array, simulation: int) -> Array:
             raw_value, prior = t.raw_value[trees, nodes], t.prior[trees, nodes]
             visits, q = t.visits[trees, nodes], t.q[trees, nodes]
-            if nodes[0] > 0:  # the trees are at equal depths
+            if nodes[0] > 0:  # no node is a root, because all trees are at the same depth
                 return formulas.interior_scores(rule, raw_value, prior, visits, q)
-            root = formulas.root_scores(rule, base, raw_value, prior, visits, q)
-            return np.where(visits == considered[simulation][:, None], root, -np.inf)
+            root_scores = formulas.root_scores(rule, base, raw_value, prior, visits, q)
+            is_considered = visits == considered[simulation][:, None]
+            return np.where(is_considered, root_scores, -np.inf)
 
         self._scores, self._rule = scores, (rule, base)
 
     def choose(self, simulation: int) -> None:
-        """Follow the best actions from the root to one without a child; write `row` and `chosen` of the trees."""
+        """Select a node and an action of each tree for the next simulation; write the trees' `row` and `chosen`.
+
+        From the root on, follow the action with the best score until an action does not lead to a node yet.
+        """
         t, trees = self._trees, self._all
         nodes = np.zeros_like(trees)
-        while len(trees):
+        while len(trees):  # the trees whose walk goes on, and the node that each has reached
             action = formulas.first_best(self._scores(trees, nodes, simulation))
             t.row[trees], t.chosen[trees] = trees * t.nodes + nodes, action
             child = t.child[trees, nodes, action]
@@ -68,53 +79,62 @@ class Plain:
             trees, nodes = trees[goes_on], child[goes_on]
 
     def advance(self, node: int, reward: Tensor, discount: Tensor, logits: Tensor, value: Tensor) -> None:
-        """Add a node to each tree after the chosen action, back its value up, and choose for the next simulation.
+        """Add the node with index `node` to each tree, update its ancestors, and choose for the next simulation.
 
-        `reward`, `discount` and `value` are `[B]`, and `logits` are `[B, A]`, all float32 on the CPU.
+        The new node is the result of the chosen action. The model's `reward`, `discount` and `value` are `[B]`, and its
+        `logits` are `[B, A]`, all float32 on the CPU.
         """
         t = self._trees
-        t.parent[:, node], t.action[:, node] = t.row - self._all * t.nodes, t.chosen
-        t.child[self._all, t.parent[:, node], t.chosen] = node
-        t.reward[:, node], t.discount[:, node] = reward.numpy(), discount.numpy()
+        parent = t.row - self._all * t.nodes
+        t.parent[:, node] = parent
+        t.action[:, node] = t.chosen
+        t.child[self._all, parent, t.chosen] = node
+        t.reward[:, node] = reward.numpy()
+        t.discount[:, node] = discount.numpy()
         self._grow(node, logits, value)
         self._back_up(node)
         if node + 1 < t.nodes:
             self.choose(node)
 
     def simulate(self, node: int, program: InPlace, results: Sequence[Tensor]) -> bool:
-        """Return False: only the kernel makes all simulations from a node on in one call."""
+        """Return False: the caller has to make each simulation. Only the C++ steps can make all in one call."""
         return False
 
     def _grow(self, node: int, logits: Tensor, value: Tensor) -> None:
+        """Write the model's policy and value of a new node of each tree."""
         t = self._trees
         t.prior[:, node] = formulas.softmax(logits.numpy())
-        t.raw_value[:, node] = t.total[:, node] = value.numpy()
+        t.raw_value[:, node] = value.numpy()
+        t.total[:, node] = value.numpy()
         t.node_visits[:, node] = 1
 
     def _back_up(self, node: int) -> None:
+        """Add the return of a new node to all its ancestors, and update Q and the numbers of visits on the way."""
         t, trees = self._trees, self._all
-        at, returns = np.full(t.roots, node), t.raw_value[:, node].copy()
-        while len(trees):
-            up, action = t.parent[trees, at], t.action[trees, at]
-            reward, discount = t.reward[trees, at], t.discount[trees, at]
-            q = reward + discount * (t.total[trees, at] / t.node_visits[trees, at])
+        nodes, returns = np.full(t.roots, node), t.raw_value[:, node].copy()
+        while len(trees):  # the trees that have not reached their root, and the node that each has reached
+            parent, action = t.parent[trees, nodes], t.action[trees, nodes]
+            reward, discount = t.reward[trees, nodes], t.discount[trees, nodes]
+            node_value = t.total[trees, nodes] / t.node_visits[trees, nodes]
+            q = reward + discount * node_value
             returns = reward + discount * returns
-            t.q[trees, up, action] = q
-            t.visits[trees, up, action] += 1
-            t.low[trees], t.high[trees] = np.minimum(t.low[trees], q), np.maximum(t.high[trees], q)
-            t.total[trees, up] += returns
-            t.node_visits[trees, up] += 1
-            goes_on = up > 0
-            trees, at, returns = trees[goes_on], up[goes_on], returns[goes_on]
+            t.q[trees, parent, action] = q
+            t.visits[trees, parent, action] += 1
+            t.low[trees] = np.minimum(t.low[trees], q)
+            t.high[trees] = np.maximum(t.high[trees], q)
+            t.total[trees, parent] += returns
+            t.node_visits[trees, parent] += 1
+            goes_on = parent > 0
+            trees, nodes, returns = trees[goes_on], parent[goes_on], returns[goes_on]
 
     def finish_gumbel(self) -> tuple[Array, Array]:
-        """Return the best actions int64 `[B]` and the improved policy float64 `[B, A]` of the roots.
+        """Return the best action of each root, int64 `[B]`, and the improved policies of the roots, float64 `[B, A]`.
 
-        The best action has the largest noise + logits + sigma(Q) of those with the most visits.
+        Among the actions with the most visits, the best action has the largest noise + logit + sigma(Q).
         """
         t, (rule, base) = self._trees, self._rule
         visits = t.visits[:, 0]
-        state = t.raw_value[:, 0], t.prior[:, 0], visits, t.q[:, 0]
-        is_last = visits == visits.max(-1, keepdims=True)
-        scores = np.where(is_last, formulas.root_scores(rule, base, *state), -np.inf)
-        return formulas.first_best(scores), formulas.improved_policy(rule, *state)
+        root = t.raw_value[:, 0], t.prior[:, 0], visits, t.q[:, 0]
+        is_most_visited = visits == visits.max(-1, keepdims=True)
+        scores = np.where(is_most_visited, formulas.root_scores(rule, base, *root), -np.inf)
+        return formulas.first_best(scores), formulas.improved_policy(rule, *root)

@@ -1,10 +1,8 @@
-"""Sampled actions for Box and large discrete spaces (Hubert et al. 2021, "Learning and planning in complex action
-spaces", arXiv 2104.06303).
+"""Searches over sampled actions (Hubert et al. 2021, "Learning and planning in complex action spaces").
 
-`Sampled` turns a model whose policy is any distribution into a model with K actions: the numbers of the K candidates
-that each node draws from a proposal beta. The prior of a candidate is (share of the draws / beta) pi, normalised, so
-that a search over candidates improves the policy pi, whatever beta is. A function `draw(policy, noise)` makes the
-candidates `[B, K, ...]` and the logits of their prior `[B, K]` from the model's policy `[B, ...]` and a node's noise.
+The paper is arXiv 2104.06303. A search needs a finite number of actions. `Sampled` therefore draws K candidate actions
+in each node of a tree, and the search chooses the index of a candidate. If the candidates are drawn from a distribution
+beta in place of the model's policy pi, the prior of a candidate is proportional to pi / beta.
 """
 
 from __future__ import annotations
@@ -19,19 +17,25 @@ from torch import Tensor
 from drl_cli.search.model import Embedding, Model
 
 Draw = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A function of the model's policy `[B, P]` and of one node's noise `[B, K, ...]`.
+
+It returns the candidates `[B, K, ...]` and the logits of their prior `[B, K]`.
+"""
 
 
 class Sampled:
-    """A model for `puct` and `gumbel` whose actions are numbers of candidates.
+    """A model for the searches `puct` and `gumbel`, whose actions are the indices of K candidates in each node.
 
-    `model` is as in model.py, with parameters of a distribution `[B, ...]` in place of logits; its actions are
-    candidates `[B, ...]`. `noise` `[B, M, K, ...]` has the random numbers of M = simulations + 1 nodes. The candidates
-    of the roots are the first tensor of `Found.root`.
+    It wraps `model`, which takes candidates `[B, ...]` as actions, and returns parameters `[B, P]` of a distribution in
+    place of logits. `draw` makes the candidates of a node. `noise` `[B, M, K, ...]` has the random numbers for the M
+    nodes of B trees, where M is the number of simulations plus 1. A search returns the candidates of the roots
+    `[B, K, ...]` as the first tensor of `Found.root`.
     """
 
     def __init__(self, model: Model, draw: Draw, noise: Tensor) -> None:
+        num_trees, _, num_candidates = noise.shape[:3]
         self._model, self._draw, self._noise = model, draw, noise
-        self._first = torch.arange(noise.shape[0], device=noise.device) * noise.shape[2]
+        self._first = torch.arange(num_trees, device=noise.device) * num_candidates  # index of each tree's candidate 0
         self._node, self._is_tuple = 0, False
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:
@@ -41,13 +45,13 @@ class Sampled:
         return self._join(candidates, embedding), logits, value
 
     def recurrent(self, embedding: Embedding, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
-        candidates, *rest = embedding
+        candidates, *rest = embedding  # `rest` is the embedding of the wrapped model
         chosen = candidates.flatten(0, 1).index_select(0, self._first + action)
-        inner = tuple(rest) if self._is_tuple else rest[0]
-        reward, discount, policy, value, following = self._model.recurrent(inner, chosen)
+        model_embedding = tuple(rest) if self._is_tuple else rest[0]
+        reward, discount, policy, value, next_embedding = self._model.recurrent(model_embedding, chosen)
         self._node += 1
         candidates, logits = self._draw(policy, self._noise[:, self._node])
-        return reward, discount, logits, value, self._join(candidates, following)
+        return reward, discount, logits, value, self._join(candidates, next_embedding)
 
     @staticmethod
     def _join(candidates: Tensor, embedding: Embedding) -> Embedding:
@@ -55,34 +59,15 @@ class Sampled:
 
 
 def draw_tanh_gaussian(policy: Tensor, noise: Tensor, width: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Draw actions tanh(u) `[B, K, A]` with u from a Gaussian whose deviation is `width` times the policy's.
+    """Draw K candidate actions tanh(u) in each of B states; return them, `[B, K, A]`, and their prior logits `[B, K]`.
 
-    `policy` `[B, 2 A]` is the mean and the logarithm of the deviation of u, and `noise` `[B, K, A]` is standard normal.
+    The policy's Gaussian of u has the means and the log standard deviations `policy` `[B, 2 A]`. The candidates come
+    from a Gaussian whose standard deviation is `width` times as large. The logits are log(policy density / density of
+    this Gaussian), which is 0 for width 1. `noise` `[B, K, A]` is standard normal.
     """
     mean, log_std = policy.unsqueeze(1).chunk(2, -1)
     candidates = torch.addcmul(mean, log_std.exp() * width, noise).tanh()
     if width == 1.0:
         return candidates, noise.new_zeros(noise.shape[:2])
-    return candidates, (math.log(width) - 0.5 * (width * width - 1.0) * noise.square()).sum(-1)
-
-
-def draw_categorical(policy: Tensor, noise: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Draw choices int64 `[B, K]`, with replacement, with probabilities proportional to policy^(1 / temperature).
-
-    `policy` `[B, N]` are logits, and `noise` `[B, K]` is uniform in [0, 1).
-    """
-    log_beta = (policy / temperature).log_softmax(-1)
-    sums = log_beta.double().exp().cumsum(-1)
-    choices = torch.searchsorted(sums, noise.double() * sums[:, -1:], right=True)
-    log_ratio = (policy.log_softmax(-1) - log_beta).gather(-1, choices)
-    return choices, merge(choices, log_ratio)
-
-
-def merge(choices: Tensor, log_ratio: Tensor) -> Tensor:
-    """Return the logits of drawn choices `[B, K]`: log(number of equal draws) + log(pi / beta).
-
-    Only the first of equal draws counts. The others have -inf, so that no search selects them.
-    """
-    is_equal = choices.unsqueeze(-1) == choices.unsqueeze(-2)
-    logits = is_equal.sum(-1).log() + log_ratio
-    return logits.masked_fill(is_equal.tril(-1).any(-1), -torch.inf)
+    log_ratio = math.log(width) - 0.5 * (width * width - 1.0) * noise.square()  # of the densities, in each dimension
+    return candidates, log_ratio.sum(-1)

@@ -1,7 +1,8 @@
-"""The arrays of B search trees, which the steps in numpy and in C++ both change."""
+"""Trees: the arrays of B search trees. The search in numpy (plain.py) and in C++ (kernel.cpp) use the same arrays."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from drl_cli.types import Array
 
 EDGES, NODES, ROOTS = 3, 2, 1
-LAYOUT: dict[str, tuple[type[np.generic], int]] = {  # in the order of kernel.cpp
+"""The numbers of dimensions of arrays `[B, M, A]`, `[B, M]` and `[B]`."""
+LAYOUT: dict[str, tuple[type[np.generic], int]] = {  # the order in the buffer, the same as in kernel.cpp
     "q": (np.float64, EDGES),
     "prior": (np.float64, EDGES),
     "total": (np.float64, NODES),
@@ -30,71 +32,78 @@ LAYOUT: dict[str, tuple[type[np.generic], int]] = {  # in the order of kernel.cp
 
 
 class Trees:
-    """B trees of at most M nodes, with A actions at each node. Node 0 is the root, and node i is made by simulation i.
+    """B search trees of up to M nodes, with A actions in each node, as numpy arrays.
 
-    N(s) counts the evaluation of s and the simulations that went on from it: 1 plus the sum of N(s, a). An action whose
-    prior is 0 is never selected. Of scores that differ by at most 1e-6, the first is selected.
+    Node 0 is the root, and simulation i adds node i. The number of visits N(s) of a node is 1, for the evaluation by
+    the model, plus the number of simulations that went through the node. An action whose prior is 0 is never selected.
+    If scores differ by at most 1e-6, the first action is selected.
 
-    The arrays are parts of one buffer. They are 0 at first, and made as numpy arrays when they are used.
+    All arrays are views of one buffer, which is 0 at first. A view is made when it is first used.
     """
 
     child: Array
-    """The node that an action leads to, int32 `[B, M, A]`, or 0."""
+    """The index of the node that an action leads to, int32 `[B, M, A]`; 0 if there is no such node yet."""
     visits: Array
-    """N(s, a), int32 `[B, M, A]`."""
+    """N(s, a), the number of visits of an action, int32 `[B, M, A]`."""
     q: Array
     """Q(s, a), the reward plus the discounted value of the child, float64 `[B, M, A]`; 0 if never visited."""
     prior: Array
-    """P(s, a), probabilities, float64 `[B, M, A]`."""
+    """P(s, a), the model's probability of an action, float64 `[B, M, A]`."""
     parent: Array
-    """int32 `[B, M]`."""
+    """The index of the parent node, int32 `[B, M]`."""
     action: Array
     """The action that leads from the parent to the node, int32 `[B, M]`."""
     node_visits: Array
-    """N(s), int32 `[B, M]`."""
+    """N(s), the number of visits of a node, int32 `[B, M]`."""
     total: Array
-    """The model's value of s plus the returns of the simulations from s, float64 `[B, M]`; V(s) = total / N(s)."""
+    """The model's value of a node plus the returns of all simulations through it, float64 `[B, M]`.
+
+    The node's value is V(s) = total / N(s).
+    """
     raw_value: Array
-    """The model's value, float64 `[B, M]`."""
+    """The model's value of a node, float64 `[B, M]`."""
     reward: Array
-    """The reward on the way to the node, float64 `[B, M]`."""
+    """The reward of the step from the parent to the node, float64 `[B, M]`."""
     discount: Array
-    """The discount of the node's value, float64 `[B, M]`."""
+    """The factor of the node's value in the return of its parent, float64 `[B, M]`."""
     low: Array
-    """The least Q(s, a) that the tree ever had, float64 `[B]`."""
+    """The smallest Q(s, a) that has occurred in the tree, float64 `[B]`."""
     high: Array
-    """The largest."""
+    """The largest Q(s, a) that has occurred in the tree, float64 `[B]`."""
     row: Array
-    """b M + s for the selected node s, int64 `[B]`."""
+    """The selected node s of tree b as the index b M + s among the nodes of all trees, int64 `[B]`."""
     chosen: Array
-    """The selected action, which has no child yet, int64 `[B]`."""
+    """The selected action of the selected node, int64 `[B]`. It does not lead to a node yet."""
 
     def __init__(self, roots: int, nodes: int, actions: int) -> None:
         self.roots, self.nodes, self.actions = roots, nodes, actions
         self._places, size = _places(roots, nodes, actions)
-        self.buffer = np.zeros(size)
+        self.buffer = np.zeros(size)  # float64, so 8 bytes each
 
     def __getattr__(self, name: str) -> Any:
         if name not in LAYOUT:
             raise AttributeError(name)
         shape, dtype, offset = self._places[name]
         view = np.ndarray(shape, dtype, self.buffer, offset)
-        setattr(self, name, view)
+        setattr(self, name, view)  # so that the next use does not call __getattr__
         return view
 
     @property
     def value(self) -> Array:
-        """V of the roots `[B]`."""
+        """The values V(s) of the roots, `[B]`."""
         value: Array = self.total[:, 0] / self.node_visits[:, 0]
         return value
 
 
 @lru_cache(maxsize=64)
 def _places(*sizes: int) -> tuple[dict[str, tuple[tuple[int, ...], type[np.generic], int]], int]:
-    """Return shape, type and first byte of each array, and the size of the buffer in numbers of 8 bytes."""
+    """Return shape, type and offset in bytes of each array in the buffer, and the buffer's size in units of 8 bytes.
+
+    `sizes` are the numbers of roots, of nodes and of actions.
+    """
     places, end = {}, 0
     for name, (dtype, dimensions) in LAYOUT.items():
         shape = sizes[:dimensions]
         places[name] = (shape, dtype, end)
         end += int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return places, -(-end // 8)
+    return places, math.ceil(end / 8)

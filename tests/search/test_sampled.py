@@ -1,34 +1,16 @@
 """Candidates and their priors, and searches over candidates in a Box."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from drl_cli.search import run
-from drl_cli.search.sampled import Sampled, draw_categorical, draw_tanh_gaussian, merge
-
-
-def test_choices_are_drawn_from_the_policy_with_a_temperature() -> None:
-    logits = torch.tensor([[0.0, 1.0, -1e9, 2.0]])
-    uniform = ((torch.arange(10_000) + 0.5) / 10_000)[None]
-    for temperature in (1.0, 2.0):
-        choices, _ = draw_categorical(logits, uniform, temperature)
-        shares = torch.bincount(choices[0], minlength=4) / 10_000
-        torch.testing.assert_close(shares, (logits[0] / temperature).softmax(-1), atol=2e-4, rtol=0)
-    assert draw_categorical(torch.tensor([[0.0, -1e9]]), torch.tensor([[1 - 2**-24]]))[0].tolist() == [[0]]
-
-
-def test_equal_choices_share_the_first_of_them() -> None:
-    logits = merge(torch.tensor([[5, 7, 5, 5, 2]]), torch.zeros(1, 5))
-    expected = [math.log(3), 0.0, -math.inf, -math.inf, 0.0]
-    assert logits[0].tolist() == pytest.approx(expected)
+from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
 
 
 def test_the_prior_corrects_for_the_proposal() -> None:
-    """Averaged over draws, share / beta * pi is pi: the prior of many candidates has the policy's expectations."""
+    """Averaged over draws, pi / beta gives pi: the prior of many candidates has the policy's expectations."""
     random = torch.Generator().manual_seed(0)
     policy = torch.tensor([[0.5, -0.3]])  # mean and log of the deviation of one action
     noise = torch.randn(1, 20_000, 1, generator=random)

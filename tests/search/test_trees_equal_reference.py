@@ -10,7 +10,7 @@ from tree_reference import GumbelSearch, Node, PuctSearch, SampledSearch, Search
 from drl_cli.search import compiled, run
 from drl_cli.search.formulas import Gumbel
 from drl_cli.search.run import Found
-from drl_cli.search.sampled import Sampled, draw_categorical
+from drl_cli.search.sampled import Sampled
 from drl_cli.search.trees import LAYOUT, Trees
 
 
@@ -115,7 +115,14 @@ def test_gumbel_equals_the_reference(
 def test_sampled_equals_the_reference(num: int, temperature: float) -> None:
     model, obs = Tables(6, actions=30), starts(num)
     noise = np.random.default_rng(7).uniform(size=(num, 21, 6)).astype(np.float32)
-    sampled = Sampled(model, lambda p, n: draw_categorical(p, n, temperature), torch.from_numpy(noise))
+
+    def draw(policy: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        log_beta = (policy / temperature).log_softmax(-1)
+        sums = log_beta.double().exp().cumsum(-1)
+        choices = torch.searchsorted(sums, uniform.double() * sums[:, -1:], right=True)
+        return choices, (policy.log_softmax(-1) - log_beta).gather(-1, choices)
+
+    sampled = Sampled(model, draw, torch.from_numpy(noise))
     found = run.puct(sampled, obs, 20)
     for b in range(num):
         SampledSearch.temperature = temperature

@@ -193,7 +193,7 @@ class GumbelSearch(Search):
 
 
 class SampledSearch(PuctSearch):
-    """Hubert et al. 2021, arXiv 2104.06303: candidates are drawn from beta, and the prior is (share / beta) pi."""
+    """Hubert et al. 2021, arXiv 2104.06303: candidates from beta, with priors in proportion to pi / beta."""
 
     temperature = 1.0
 
@@ -213,8 +213,7 @@ class SampledSearch(PuctSearch):
                     break
                 left -= probability
         self.candidates.append(drawn)
-        weights = [drawn.count(c) / len(drawn) * (pi[c] / beta[c]) for c in drawn]
-        weights = [0.0 if c in drawn[:i] else weight for i, (c, weight) in enumerate(zip(drawn, weights, strict=True))]
+        weights = [pi[c] / beta[c] for c in drawn]
         return [weight / sum(weights) for weight in weights]
 
     def choice(self, node: Node, action: int) -> int:

@@ -1,7 +1,9 @@
-"""ModelLearner: learns the networks of MuZero from windows of steps with the results of stored searches.
+"""ModelLearner: trains the networks of MuZero from windows, which are L consecutive steps of an episode.
 
-Representation h maps observations to latent states, dynamics g predicts the next latent state and the reward, and
-prediction f gives policy and value. Shapes: B windows of L steps, K unrolled steps, latent states of size Z.
+MuZero has three networks. The representation maps an observation to a latent state `[Z]`. The dynamics map a latent
+state and an action to the next latent state and the reward. The prediction maps a latent state to a policy and a value.
+A batch has B windows. Each step has the results of the tree search that chose its action: a policy and a root value.
+The loss unrolls the dynamics over the first K actions of a window.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(AlgoConfig):
-    """Options of all algorithms that search with a learned model."""
+    """Options of all algorithms that make a tree search with a learned model."""
 
     lr: Positive
     simulations: Natural
@@ -58,12 +60,15 @@ class ModelConfig(AlgoConfig):
 
 
 class ModelLearner(Algorithm):
-    """Learns a model for discrete actions. A subclass defines `search`, which re-analysis needs."""
+    """Trains MuZero's networks for discrete actions. A subclass defines `search`, which re-analysis calls.
+
+    Re-analysis replaces the stored results of a search by the results of a new search with the target networks.
+    """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         self.config, self.context, self.action = config, context, spec.action
         networks = build_networks(config, network, spec, self.policy_size(spec))
-        heads = build_heads(network) if config.consistency else {}
+        heads = build_heads(network) if config.consistency else {}  # only the loss needs them
         self.params = Params(context, **networks, **heads)
         self.policy_parts = tuple(networks)
         self.optimizer = Optimizer(self.params, dict.fromkeys((*networks, *heads), config.lr), context)
@@ -77,36 +82,44 @@ class ModelLearner(Algorithm):
             self.target_model = make_model(Nets(targets), config, self.support, spec.action)
 
     def policy_size(self, spec: EnvSpec) -> int:
-        """Return the number of the policy's parameters in one state, such as the number of logits."""
+        """Return the number of the policy's outputs in one state, such as the number of logits."""
         return spec.action.size
 
     @abstractmethod
     def search(self, model: SearchModel, obs: Any) -> dict[str, Tensor]:  # Any: a tensor, or a dict of tensors
-        """Search without noise from observations `[N, ...]`, and return the columns that a policy stores in replay."""
+        """Search from observations `[N, ...]` without exploration, and return the columns that the policy stores.
+
+        The columns `[N, ...]` are those of `SearchPolicy.stored`, such as `policy` and `root_value`.
+        """
 
     def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
-        """Return the cross-entropy `[B, K + 1]` of predicted logits and policies of searches, `[B, K + 1, A]` each."""
+        """Return the loss of the predicted policies, `[B, K + 1]`: the cross-entropy with the policies of the searches.
+
+        `out` `[B, K + 1, A]` are the predicted logits, and `target` `[B, K + 1, A]` are the searches' probabilities.
+        """
         return -(target * out.log_softmax(-1)).sum(-1)
 
     def loss(self, nets: Nets, rows: Batch, random: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return MuZero's loss (equation 1): the sum over K unrolled steps of the losses of reward, value and policy.
+        """Return MuZero's loss (a scalar, equation 1), and a dict with metrics and the priorities `td_error` `[B]`.
 
-        The loss of each step after the first has the factor 1/K, and the gradient is halved in each step of the
-        dynamics (appendix G). `random` `[B, K]` chooses the actions after the end of an episode. The dict has metrics
-        and the priorities `td_error` `[B]`.
+        The loss of a window is the sum of the losses of reward, value and policy. Value and policy have a loss in each
+        of the K + 1 latent states; all losses after the first are divided by K. The reward's loss is the mean over the
+        K actions. Each step of the dynamics halves the gradient (appendix G). `random` `[B, K]`, uniform in [0, 1),
+        chooses the actions after the end of an episode.
 
-        With `value_prefix`, the target after k actions is the sum of the first k rewards in place of the k-th reward.
+        With `value_prefix`, the target after k actions is the sum of the first k rewards, not the k-th reward.
         """
         config = self.config
         targets = unroll_targets(rows, config.n_step, config.unroll_steps)
-        policy, value, reward, latent = self.unroll(nets, rows, self.actions(rows, targets.is_past_end, random))
-        steps = reward.shape[1]
-        value_loss = masked(self.support.loss(value, targets.value), targets.has_value)
-        policy_loss = masked(self.policy_loss(policy, targets.policy, rows), targets.has_policy)
+        actions = self.actions(rows, targets.is_past_end, random)
+        policy, value, reward, latent = self.unroll(nets, rows, actions)
+        num_actions = reward.shape[1]
+        value_losses = masked(self.support.loss(value, targets.value), targets.has_value)  # [B, K + 1]
+        policy_losses = masked(self.policy_loss(policy, targets.policy, rows), targets.has_policy)  # [B, K + 1]
         reward_target = targets.reward.cumsum(1) if config.value_prefix else targets.reward
         reward_loss = masked(self.support.loss(reward, reward_target), targets.has_reward).mean(1)
-        value_loss = value_loss[:, 0] + value_loss[:, 1:].sum(1) / steps
-        policy_loss = policy_loss[:, 0] + policy_loss[:, 1:].sum(1) / steps
+        value_loss = value_losses[:, 0] + value_losses[:, 1:].sum(1) / num_actions
+        policy_loss = policy_losses[:, 0] + policy_losses[:, 1:].sum(1) / num_actions
         window_loss = reward_loss + config.value_weight * value_loss + policy_loss  # [B]
         consistency = {}
         if config.consistency:
@@ -122,11 +135,12 @@ class ModelLearner(Algorithm):
         return loss, {"model_loss": loss, **metrics, "td_error": td_error}
 
     def consistency_loss(self, nets: Nets, rows: Batch, latent: Tensor) -> Tensor:
-        """Return EfficientZero's consistency loss, the mean over K steps, `[B]` (Ye et al. 2021, arXiv 2111.00210).
+        """Return EfficientZero's consistency loss of each window, `[B]` (Ye et al. 2021, arXiv 2111.00210, eq. 2).
 
-        The loss is the negative cosine similarity of two vectors, as in SimSiam. The first comes from the unrolled
-        latent state `[B, K, Z]`, through projection and predictor. The second comes from the observation of the same
-        step, through representation and projection, without a gradient (eq. 2). Steps after the window have no loss.
+        The loss compares the unrolled latent states `latent` `[B, K, Z]` with the observations of the same steps. It is
+        the negative cosine similarity of two vectors, as in SimSiam, averaged over K steps. One vector is the latent
+        state after projection and predictor. The other is the observation after representation and projection, without
+        a gradient. Steps after the end of the window or the episode have loss 0.
         """
         steps = min(latent.shape[1], rows["valid"].shape[1] - 1)
         obs = map_parts(lambda x: x[:, 1 : steps + 1], rows["obs"])
@@ -136,11 +150,11 @@ class ModelLearner(Algorithm):
         return -masked(similarity, rows["valid"][:, 1 : steps + 1]).sum(1) / latent.shape[1]
 
     def unroll(self, nets: Nets, rows: Batch, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Encode the first observation of each window, and unroll the dynamics over K actions `[B, K, A]`.
+        """Encode the first observation of each window, and apply the dynamics to `actions` `[B, K, A]`.
 
-        Return the policies' parameters `[B, K + 1, P]`, the logits of values `[B, K + 1, S]` and rewards `[B, K, S]`,
-        and the latent states after each action `[B, K, Z]`.
-        With `value_prefix`, the logits of rewards are those of the sums of the rewards so far.
+        Return four tensors: the outputs of the policy `[B, K + 1, P]`, the logits of the values `[B, K + 1, S]`, the
+        logits of the rewards `[B, K, S]`, and the latent states after each action `[B, K, Z]`. S is the number of bins
+        of rewards and values. With `value_prefix`, each reward is replaced by the sum of the rewards so far.
         """
         latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
         predictions, rewards, latents = [nets.prediction(latent)], [], []
@@ -152,50 +166,56 @@ class ModelLearner(Algorithm):
             predictions.append(nets.prediction(latent))
             rewards.append(reward)
             latents.append(latent)
-        policy, value = (torch.stack(each, 1) for each in zip(*predictions, strict=True))
-        return policy, value, torch.stack(rewards, 1), torch.stack(latents, 1)
+        policies, values = zip(*predictions, strict=True)
+        return torch.stack(policies, 1), torch.stack(values, 1), torch.stack(rewards, 1), torch.stack(latents, 1)
 
     def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
-        """Return the encoded actions `[B, K, A]` of K unrolled steps. Actions after the end of an episode are random.
+        """Return the first K actions of each window, `[B, K, A]`, one-hot. Actions after the episode's end are random.
 
         `is_past_end`, bool with at least K columns, is True after the end. `random` `[B, K]` is uniform in [0, 1).
         """
-        steps = random.shape[1]
-        drawn = (random * self.action.size).long()
-        return encoded(torch.where(is_past_end[:, :steps], drawn, rows["action"][:, :steps]), self.action)
+        num = random.shape[1]
+        random_actions = (random * self.action.size).long()
+        actions = torch.where(is_past_end[:, :num], random_actions, rows["action"][:, :num])
+        return encoded(actions, self.action)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = as_windows(batch)
         if self.has_targets and counts.opt_steps % self.config.target_period == 0:
-            self.params.follow(1.0)
+            self.params.follow(1.0)  # copy the networks to the target networks
         if self.config.fresh_values:
             rows |= self.fresh_values(rows)
         if self.config.reanalyze:
             rows = self.reanalyzed(rows)
-        num, length = rows["valid"].shape
-        random = self.context.rand(num, min(self.config.unroll_steps, length), self.random)
+        num_windows, length = rows["valid"].shape
+        random = self.context.rand(num_windows, min(self.config.unroll_steps, length), self.random)
         loss, found = self.gradients(rows, random)
         self.optimizer.step(loss)
         metrics = dict(found)
-        td_error = metrics.pop("td_error")
-        return Update(metrics, td_error.unsqueeze(1).expand(num, length) if "valid" in batch else td_error)
+        priorities = metrics.pop("td_error")
+        if "valid" in batch:  # windows: all steps of a window get its priority
+            priorities = priorities.unsqueeze(1).expand(num_windows, length)
+        return Update(metrics, priorities)
 
     def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
-        """Return the columns `root_value` and `has_root` `[B, L]`, with the target networks' value of every step."""
+        """Return the columns `root_value`, the target networks' values, and `has_root`, all True, `[B, L]` each."""
+        flat_obs = map_parts(lambda x: x.flatten(0, 1), rows["obs"])  # [B L, ...]
         with torch.no_grad():
-            value = self.target_model.root(map_parts(lambda x: x.flatten(0, 1), rows["obs"]))[2]
+            _, _, value = self.target_model.root(flat_obs)
         return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
 
     def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the rows with new policies and root values in the fraction `reanalyze` of the windows.
+        """Search again from every step of some windows, and return all windows with the new policies and root values.
 
-        The chosen windows are evenly spaced in the batch.
+        The fraction `config.reanalyze` of the windows is searched again. These windows are evenly spaced in the batch.
         """
-        num, length = rows["valid"].shape
-        count = torch.arange(1, num + 1, device=rows["valid"].device).double() * self.config.reanalyze
-        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # where the count reaches the next integer
+        num_windows, length = rows["valid"].shape
+        number = torch.arange(1, num_windows + 1, device=rows["valid"].device).double()
+        count = number * self.config.reanalyze  # how many of the first 1, 2, ... windows to choose, not rounded
+        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # where the rounded count grows
         chosen = is_chosen.nonzero().squeeze(1)
-        columns = self.search(self.target_model, map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"]))
+        flat_obs = map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"])  # [number of chosen windows * L, ...]
+        columns = self.search(self.target_model, flat_obs)
         for name, column in columns.items():
             new = column.to(rows[name]).view(len(chosen), length, *rows[name].shape[2:])
             rows[name] = rows[name].index_copy(0, chosen, new)
@@ -205,13 +225,15 @@ class ModelLearner(Algorithm):
 
 
 def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return the columns of windows `[B, L, ...]`. The transitions of a batch become windows of one step.
+    """Return a batch as B windows of L steps, `[B, L, ...]`. Single transitions become windows of one step.
 
-    The new column `has_root`, bool `[B, L]`, is True for steps that have a root value.
+    The new column `has_root`, bool `[B, L]`, is False for steps with a random action, which have no search.
     """
     rows = dict(batch)
-    if "valid" not in rows:
-        rows = {name: column if name == "weight" else map_parts(unsqueezed, column) for name, column in batch.items()}
+    if "valid" not in rows:  # single transitions
+        for name, column in batch.items():
+            if name != "weight":  # one number for each window
+                rows[name] = map_parts(unsqueezed, column)
         rows["valid"] = torch.ones_like(rows["terminated"])
     return {**rows, "has_root": ~rows["is_random"]}
 
@@ -221,10 +243,10 @@ def unsqueezed(column: Tensor) -> Tensor:
 
 
 def masked(loss: Tensor, mask: Tensor) -> Tensor:
-    """Return the loss, with 0 where the mask is False."""
+    """Return `loss`, with 0 where `mask`, bool of the same shape, is False."""
     return torch.where(mask, loss, 0.0)
 
 
 def halved(latent: Tensor) -> Tensor:
-    """Return the same values; the gradient through them is halved."""
+    """Return `latent` unchanged; a gradient that flows back through the result is halved."""
     return 0.5 * latent + 0.5 * latent.detach()

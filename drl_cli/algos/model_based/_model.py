@@ -1,4 +1,4 @@
-"""The learned model: its networks, its categorical rewards and values, and the interface that a search calls."""
+"""The learned model of MuZero: its networks, its distributions of rewards and values, and the methods for a search."""
 
 from __future__ import annotations
 
@@ -19,62 +19,77 @@ if TYPE_CHECKING:
     from drl_cli.search.model import Embedding
 
 EPS = 1e-3
-"""eps of h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, the transform of rewards and values."""
+"""eps of h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, which compresses rewards and values (MuZero, appendix F)."""
 
 
 class Support:
-    """Represents a scalar x as a distribution over the integers from -size to size with mean h(x) (appendix F)."""
+    """Converts between scalars (rewards, values) and distributions over the integers -size, ..., size.
+
+    A scalar x is represented by a distribution with the mean h(x), where h compresses large numbers (MuZero,
+    Schrittwieser et al. 2020, arXiv 1911.08265, appendix F).
+    """
 
     def __init__(self, size: int, device: torch.device | None = None) -> None:
         self.values = torch.linspace(-size, size, 2 * size + 1, device=device)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the scalars `[...]` that logits `[..., 2 size + 1]` represent."""
-        mean: Tensor = unscaled((logits.softmax(-1) * self.values).sum(-1), EPS)
+        """Return the scalars `[...]` that the logits `[..., 2 size + 1]` of distributions represent."""
+        compressed = (logits.softmax(-1) * self.values).sum(-1)  # the mean of the distribution, h(x)
+        mean: Tensor = unscaled(compressed, EPS)
         return mean
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the cross-entropy `[...]` of logits `[..., 2 size + 1]` and the two-hot vectors of scalars `[...]`."""
+        """Return the cross-entropy `[...]` of predicted logits `[..., 2 size + 1]` and target scalars `[...]`.
+
+        A target is compressed by h (see `EPS`), and then represented by probabilities of the two nearest integers,
+        whose mean is h(target).
+        """
         return two_hot_loss(logits, rescaled(target, EPS), self.values)
 
 
 def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy: int) -> Mapping[str, nn.Module]:
-    """Return new networks: representation, dynamics, prediction and, with `config.value_prefix`, the value prefix.
+    """Return new networks by name: representation, dynamics and prediction.
 
-    `policy` is the number of the policy's parameters in one state. Rewards and values have the support -`support`, ...,
-    `support`.
+    With `config.value_prefix`, the network `value_prefix` predicts sums of rewards, and the dynamics predict no reward.
+    `policy` is the number of the policy's outputs in one state. Rewards and values are distributions over the integers
+    from -`config.support` to `config.support`.
     """
     from drl_cli.networks.world_model import Dynamics, Prediction, Representation, ValuePrefix  # imports torch
 
     bins = 2 * config.support + 1
-    networks = {
+    networks: dict[str, nn.Module] = {
         "representation": Representation(network, spec),
         "dynamics": Dynamics(network, spec.action.size, 0 if config.value_prefix else bins),
         "prediction": Prediction(network, policy, bins),
     }
-    return networks | ({"value_prefix": ValuePrefix(network, bins)} if config.value_prefix else {})
+    if config.value_prefix:
+        networks["value_prefix"] = ValuePrefix(network, bins)
+    return networks
 
 
 def build_heads(network: NetworkConfig) -> Mapping[str, nn.Module]:
-    """Return the projection and the predictor of the consistency loss. The policy does not need them."""
+    """Return two new networks of EfficientZero's consistency loss: projection and predictor. A search needs neither."""
     from drl_cli.networks.world_model import Head  # imports torch
 
     return {"projection": Head(network), "predictor": Head(network)}
 
 
 def encoded(action: Tensor, spec: ActionSpec) -> Tensor:
-    """Return actions as inputs of the dynamics, float32 `[..., A]`: discrete actions as one-hot vectors."""
+    """Return actions as float32 inputs of the dynamics, `[..., A]`: Box actions unchanged, discrete actions one-hot."""
     return action if spec.kind == "box" else one_hot(action, spec.size)
 
 
 def make_model(nets: Nets, config: Any, support: Support, action: ActionSpec) -> SearchModel:  # Any: ModelConfig
-    """Return the networks as a model for searches."""
+    """Return a model for tree searches that calls the networks `nets`; a PrefixModel with `config.value_prefix`."""
     kind = PrefixModel if config.value_prefix else SearchModel
     return kind(nets, config, support, action)
 
 
 class SearchModel:
-    """The networks `nets` as a model for drl_cli.search. Rewards and values have the unit of the reward."""
+    """A model for tree searches (`drl_cli.search.model.Model`) that calls the networks `nets`.
+
+    Embeddings are latent states `[B, Z]`. Rewards and values are scalars in the unit of the environment's reward.
+    """
 
     def __init__(self, nets: Nets, config: Any, support: Support, action: ActionSpec) -> None:  # Any: ModelConfig
         self.nets, self.config, self.support, self.action = nets, config, support, action
@@ -87,41 +102,46 @@ class SearchModel:
     def recurrent(self, embedding: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
         latent, reward = self.nets.dynamics(embedding, encoded(action, self.action))
         policy, value = self.nets.prediction(latent)
-        reward, value = self.support.mean(torch.stack([reward, value])).unbind()
+        reward, value = self.support.mean(torch.stack([reward, value])).unbind()  # one call is faster than two
         return reward, self.discount(latent), policy, value, latent
 
     def discount(self, latent: Tensor) -> Tensor:
-        """Return the discount `[B]` of what follows latent states `[B, Z]`."""
+        """Return gamma for each of B latent states `[B, Z]`, `[B]`. A search multiplies the state's value by gamma."""
         return torch.full((len(latent),), self.config.gamma, device=latent.device)
 
 
 class PrefixModel(SearchModel):
-    """A SearchModel whose networks predict EfficientZero's value prefix (arXiv 2111.00210, section 4.2).
+    """A SearchModel that computes rewards from EfficientZero's value prefix (arXiv 2111.00210, section 4.2).
 
-    The value prefix of a node is the sum of the rewards since the root. As in the authors' code and in LightZero, and
-    unlike the paper's formula, it is not discounted, so that the reward of an edge is the child's prefix minus the
-    parent's. Embeddings are latent states, recurrent states, prefixes, and numbers of steps. The last three begin again
-    at 0 after `unroll_steps` steps, because no loss has longer sums. (The paper's horizon and unroll are both 5.)
+    The value prefix of a node is the predicted sum of the rewards from the root to the node. The reward of a step is
+    the child's prefix minus the parent's prefix. The sum is not discounted, as in the authors' code and in LightZero;
+    the formula in the paper has a discount.
+
+    An embedding has four tensors: latent states, recurrent states, prefixes, and the numbers of steps since the sum
+    began. After `config.unroll_steps` steps, a new sum begins, because the networks never learn longer sums: recurrent
+    state, prefix and number of steps are set to 0.
     """
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: a tensor, or a dict of tensors
         latent: Any  # a tensor
         latent, policy, value = super().root(obs)
-        return (latent, no_memory(latent), torch.zeros_like(value), torch.zeros_like(value)), policy, value
+        prefix, steps = torch.zeros_like(value), torch.zeros_like(value)
+        return (latent, no_memory(latent), prefix, steps), policy, value
 
     def recurrent(self, embedding: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
-        latent, memory, before, steps = embedding
+        latent, memory, parent_prefix, steps = embedding
         latent, _ = self.nets.dynamics(latent, encoded(action, self.action))
         prefix, memory = self.nets.value_prefix(latent, memory)
         policy, value = self.nets.prediction(latent)
         prefix, value = self.support.mean(torch.stack([prefix, value])).unbind()
         steps = steps + 1.0
-        goes_on = steps < self.config.unroll_steps
-        kept = [torch.where(goes_on, x, 0.0) for x in (prefix, steps)]
+        goes_on = steps < self.config.unroll_steps  # otherwise a new sum begins
+        next_prefix, next_steps = (torch.where(goes_on, x, 0.0) for x in (prefix, steps))
         memory = torch.where(goes_on.unsqueeze(1), memory, 0.0)
-        return prefix - before, self.discount(latent), policy, value, (latent, memory, *kept)
+        reward = prefix - parent_prefix
+        return reward, self.discount(latent), policy, value, (latent, memory, next_prefix, next_steps)
 
 
 def no_memory(latent: Tensor) -> Tensor:
-    """Return the recurrent states `[B, 2 Z]` at roots with latent states `[B, Z]`: 0."""
+    """Return zeros `[B, 2 Z]`, the first recurrent states of the value prefix, for latent states `[B, Z]`."""
     return latent.new_zeros(len(latent), 2 * latent.shape[1])

@@ -1,4 +1,4 @@
-"""SearchPolicy: the policy of algorithms that make a tree search with a learned model in every step."""
+"""SearchPolicy: the base class of policies that choose every action by a tree search with a learned model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class SearchPolicy(TorchPolicy):
-    """Chooses discrete actions by a tree search, and stores the search's policy and root value with each step."""
+    """Chooses actions by a tree search. A subclass defines `search`. `build` and `prior` are for discrete actions.
+
+    Each step also returns the columns `policy` `[E, A]` and `root_value` `[E]`, the results of the search in E
+    environments. The training targets are made from these columns.
+    """
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -65,42 +69,45 @@ class SearchPolicy(TorchPolicy):
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:  # Any: a tensor, or a dict of tensors
         """Search from observations `[E, ...]`; return the actions `[E, ...]` and the results of the search.
 
-        Without `explores`, return the best actions and use no random numbers.
+        If `explores` is False, return the best actions and use no random numbers.
         """
 
     def stored(self, found: Found) -> dict[str, Tensor]:
-        """Return the extra columns, made from the results of a search."""
+        """Return the columns that replay stores, `[E, ...]`, made from the results of a search."""
         return stored(found)
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.searched(obs, True)
+        return self.searched(obs, explores=True)
 
     def searched(self, obs: Any, explores: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """Search from observations `[E, ...]`; return the actions `[E, ...]` and the extra columns."""
+        """Search from observations `[E, ...]`; return the actions `[E, ...]` and the columns that replay stores."""
         action, found = self.search(obs, explores)
         return torch.from_numpy(action), self.stored(found)
 
     def reanalyze(self, obs: Obs) -> Columns:
-        columns = self._columns(obs, None, lambda tensors, last: self.searched(tensors, False))
-        return {name: column for name, column in columns.items() if name != "action"}
+        columns = self._columns(obs, None, lambda tensors, last: self.searched(tensors, explores=False))
+        del columns["action"]
+        return columns
 
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
-        """Return columns of zeros, because random actions need no search."""
+        """Return columns of zeros for E random actions, because random actions need no search."""
         rows = num_rows(obs)
-        stored = ((name, column) for name, column in self.columns.items() if name != "is_random")
-        return {name: torch.zeros(rows, *column.shape) for name, column in stored}
+        shapes = {name: column.shape for name, column in self.columns.items() if name != "is_random"}
+        return {name: torch.zeros(rows, *shape) for name, shape in shapes.items()}
 
     def choose(self, obs: Any) -> Tensor:
-        return torch.from_numpy(self.search(obs, False)[0])
+        action, _ = self.search(obs, explores=False)
+        return torch.from_numpy(action)
 
     def prior(self, obs: Any) -> Tensor:
-        logits: Tensor = self.modules["prediction"](self.modules["representation"](obs))[0]
+        latent = self.modules["representation"](obs)
+        logits, _ = self.modules["prediction"](latent)
         best: Tensor = permitted(logits, action_mask(obs)).argmax(-1)
         return best
 
 
 def stored(found: Found) -> dict[str, Tensor]:
-    """Return the columns `policy` `[E, A]` and `root_value` `[E]`, made from the results of a search."""
+    """Return the columns `policy` `[E, A]` and `root_value` `[E]`, float32, made from the results of a search."""
     return {"policy": torch.from_numpy(found.policy).float(), "root_value": torch.from_numpy(found.value).float()}
 
 
@@ -110,6 +117,6 @@ def num_rows(obs: Any) -> int:  # Any: a tensor, or a dict of tensors
 
 
 def legal_actions(obs: Any) -> Array | None:  # Any: a tensor, or a dict of tensors
-    """Return the legal-action mask of observations, bool `[E, A]`, or None."""
+    """Return the legal-action mask in `obs` as a numpy array, bool `[E, A]`; return None if there is no mask."""
     mask = action_mask(obs)
     return None if mask is None else mask.cpu().numpy()

@@ -1,4 +1,4 @@
-"""The targets of MuZero's K unrolled steps, from windows of steps with stored searches."""
+"""The targets of MuZero's unrolled model. A batch has B windows of L steps; each step stores the result of a search."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class Targets(NamedTuple):
-    """The targets of K unrolled steps: values and policies after k = 0, ..., K actions, and the reward of each action.
+    """The targets of a model that is unrolled over K actions: K rewards, and K + 1 values and policies.
 
-    The masks `has_...`, bool, have the first two axes of their target. They are False where there is no target.
+    `has_reward`, `has_value` and `has_policy` are masks of the targets, bool `[B, K]` or `[B, K + 1]`. They are False
+    where a target is unknown, so that the loss must leave it out.
     """
 
     reward: Tensor
-    """The rewards, `[B, K]`."""
+    """The reward of each action, `[B, K]`."""
     has_reward: Tensor
     value: Tensor
-    """n-step returns that bootstrap from root values, `[B, K + 1]`."""
+    """n-step returns from each step, which bootstrap from the root values of searches, `[B, K + 1]`."""
     has_value: Tensor
     policy: Tensor
     """The policies of the searches, `[B, K + 1, A]`."""
@@ -28,36 +29,38 @@ class Targets(NamedTuple):
 
 
 def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tensors by name
-    """Return the targets of windows `[B, L]`. K is the smaller one of `unroll` and L.
+    """Return the targets of a batch of windows, whose columns are `[B, L, ...]`. K is `unroll`, or L if L is smaller.
 
+    A value is the n-step return: the next n rewards, and then the root value of the step after them. If the window ends
+    earlier, the return bootstraps from the window's last step. The value is unknown if the action of the bootstrap step
+    was random, because no search then computed a root value. A step with a random action also has no policy target.
     After the end of an episode that terminated, rewards and values are 0, and there is no policy (MuZero, appendix G).
-    If the window ends before n steps, the return bootstraps from the window's last step. Steps with random actions have
-    no search. They have no policy target, and a value target that would bootstrap from them is masked.
     """
     valid, terminated, has_root, root = (rows[name] for name in ("valid", "terminated", "has_root", "root_value"))
     length = valid.shape[1]
     next_valid = torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
-    is_summed = valid & (next_valid | terminated)  # steps whose reward enters a return
-    total, discount, last = n_step_windows(rows["reward"], rows["discount"], is_summed, n_step)
-    bootstrap = (last + 1).clamp(max=length - 1)  # the step whose root value follows the summed rewards
+    is_summed = valid & (next_valid | terminated)  # a reward counts only if the next state is known
+    total, discount, last_summed = n_step_windows(rows["reward"], rows["discount"], is_summed, n_step)
+    bootstrap = (last_summed + 1).clamp(max=length - 1)  # the step whose root value follows the summed rewards
     value = torch.where(is_summed, total + discount * root.gather(1, bootstrap), root)
     is_known = torch.where(is_summed, (discount == 0.0) | has_root.gather(1, bootstrap), has_root)
-    final = valid.sum(1, keepdim=True) - 1
-    is_past_end = ~valid & terminated.gather(1, final)
-    past_end = torch.cat([is_past_end, (is_past_end | valid & terminated)[:, -1:]], 1)
-    steps = min(unroll, length)
-    states = steps + 1
+    last_valid = valid.sum(1, keepdim=True) - 1
+    is_past_end = ~valid & terminated.gather(1, last_valid)  # padding after an episode that terminated
+    next_is_past_end = is_past_end | valid & terminated
+    past_end = torch.cat([is_past_end, next_is_past_end[:, -1:]], 1)  # [B, L + 1]: also the state after the last step
+    num_actions = min(unroll, length)
+    num_states = num_actions + 1
     return Targets(
-        reward=torch.where(valid, rows["reward"], 0.0)[:, :steps],
-        has_reward=(valid | is_past_end)[:, :steps],
-        value=first_steps(torch.where(valid, value, 0.0), states),
-        has_value=first_steps(valid & is_known, states) | past_end[:, :states],
-        policy=first_steps(rows["policy"], states),
-        has_policy=first_steps(valid & ~rows["is_random"], states),
-        is_past_end=past_end[:, :states],
+        reward=torch.where(valid, rows["reward"], 0.0)[:, :num_actions],
+        has_reward=(valid | is_past_end)[:, :num_actions],
+        value=first_steps(torch.where(valid, value, 0.0), num_states),
+        has_value=first_steps(valid & is_known, num_states) | past_end[:, :num_states],
+        policy=first_steps(rows["policy"], num_states),
+        has_policy=first_steps(valid & ~rows["is_random"], num_states),
+        is_past_end=past_end[:, :num_states],
     )
 
 
 def first_steps(x: Tensor, num: int) -> Tensor:
-    """Append a step of zeros to a column `[B, L, ...]`, and return the first `num` <= L + 1 steps."""
+    """Return the first `num` steps `[B, num, ...]` of a column `[B, L, ...]`. If `num` is L + 1, the last step is 0."""
     return torch.cat([x, torch.zeros_like(x[:, :1])], 1)[:, :num]

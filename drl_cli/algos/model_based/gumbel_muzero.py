@@ -1,9 +1,10 @@
 """Gumbel MuZero (Danihelka et al. 2022, "Policy improvement by planning with Gumbel", ICLR).
 
-MuZero (Schrittwieser et al. 2020, arXiv 1911.08265) learns a model of the environment in latent states: representation,
-dynamics and prediction. A tree search with the model finds each action. Gumbel MuZero samples the root's candidate
-actions without replacement and divides the simulations among them by sequential halving. The policy learns from the
-values of the search. As few as 2 simulations improve the policy.
+MuZero (Schrittwieser et al. 2020, arXiv 1911.08265) learns a model of the environment that predicts latent states,
+rewards, values and policies. A tree search with this model chooses each action. Gumbel MuZero changes the search: it
+samples candidate actions at the root without replacement, and divides the simulations among them by sequential halving.
+The policy learns the improved policy that follows from the Q values of the search. Two simulations are enough for an
+improvement.
 """
 
 from __future__ import annotations
@@ -38,24 +39,28 @@ class Config(ModelConfig):
 
 
 class Policy(SearchPolicy):
-    """Explores by the Gumbel noise of the search."""
+    """Chooses actions by Gumbel MuZero's search. The Gumbel noise at the root explores."""
 
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:
-        size = (num_rows(obs), self.action.size)
-        noise = self.rng.gumbel(size=size) if explores else np.zeros(size)
+        shape = (num_rows(obs), self.action.size)
+        noise = self.rng.gumbel(size=shape) if explores else np.zeros(shape)
         found = search(self.config, self.model, obs, noise)
         return found.action, found
 
 
 class Algorithm(ModelLearner):
-    """Learns the model in a trainer."""
+    """Trains the learned model. Its search, for re-analysis, does not explore."""
 
     def search(self, model: Model, obs: Any) -> dict[str, Tensor]:
-        return stored(search(self.config, model, obs, np.zeros((num_rows(obs), self.action.size))))
+        no_noise = np.zeros((num_rows(obs), self.action.size))
+        return stored(search(self.config, model, obs, no_noise))
 
 
 def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and a tensor or dict of tensors
-    """Search from observations `[N, ...]` with Gumbel noise `[N, A]` (zeros for no exploration); return the results."""
+    """Make one tree search for each of the observations `[N, ...]`; return the results.
+
+    `noise` `[N, A]` is Gumbel noise for exploration, or zeros. `config.simulations` is the number of simulations.
+    """
     from drl_cli.search.run import gumbel  # imports torch
 
     rule = Gumbel(config.considered_actions, value_scale=config.value_scale)

@@ -1,10 +1,9 @@
-"""MuZero (Schrittwieser et al. 2020, "Mastering Atari, Go, chess and shogi by planning with a learned model", arXiv
-1911.08265).
+"""MuZero (Schrittwieser et al. 2020, "Mastering Atari, Go, chess and shogi by planning with a learned model").
 
-MuZero learns a model of the environment in latent states: representation, dynamics and prediction. A tree search with
-the model (PUCT), with Dirichlet noise at the root, counts the visits of each action. The action is sampled from the
-visit counts, with a temperature that falls during the run. The model learns the rewards, the visit counts, and n-step
-returns that bootstrap from the values of searches.
+The paper is arXiv 1911.08265. MuZero learns a model of the environment that predicts latent states, rewards, values and
+policies. In each step, a tree search with this model (PUCT, with Dirichlet noise at the root) counts how often it
+visits each action. The action is sampled from these visit counts, with a temperature that falls during the run. The
+model learns the rewards, the visit counts as the policy, and n-step returns as the value.
 """
 
 from __future__ import annotations
@@ -42,7 +41,10 @@ class Config(ModelConfig):
 
 
 class Policy(SearchPolicy):
-    """Explores by noise on the root's prior, and by drawing actions in proportion to visits^(1 / temperature)."""
+    """Chooses actions by MuZero's search. For exploration, the root's prior has Dirichlet noise.
+
+    An exploring action is drawn with a probability proportional to visits^(1 / temperature).
+    """
 
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:
         from drl_cli.search.run import sample_visits  # imports torch
@@ -54,11 +56,12 @@ class Policy(SearchPolicy):
         noise = self.rng.dirichlet([self.config.noise_alpha] * self.action.size, rows)
         found = search(self.config, self.model, obs, noise)
         temperature = self.exploration.get("temperature", self.config.temperature_start)
-        return sample_visits(found.policy, temperature, self.rng.random(rows)), found
+        action = sample_visits(found.policy, temperature, self.rng.random(rows))
+        return action, found
 
 
 class Algorithm(ModelLearner):
-    """Learns the model in a trainer."""
+    """Trains the learned model. Its search, for re-analysis, does not explore."""
 
     def search(self, model: Model, obs: Any) -> dict[str, Tensor]:
         return stored(search(self.config, model, obs, None))
@@ -71,7 +74,11 @@ class Algorithm(ModelLearner):
 def search(
     config: Any, model: Model, obs: Any, noise: Array | None
 ) -> Found:  # Any: Config, a tensor or dict of tensors
-    """Search from observations `[N, ...]` with Dirichlet noise `[N, A]`, or None for no noise; return the results."""
+    """Make one tree search for each of the observations `[N, ...]`; return the results.
+
+    `noise` `[N, A]` is Dirichlet noise for exploration, or None. `config.simulations` is the number of simulations.
+    """
     from drl_cli.search.run import puct  # imports torch
 
-    return puct(model, obs, config.simulations, Puct(noise_share=config.noise_share), noise, legal_actions(obs))
+    rule = Puct(noise_share=config.noise_share)
+    return puct(model, obs, config.simulations, rule, noise, legal_actions(obs))

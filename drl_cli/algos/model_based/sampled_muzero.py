@@ -1,8 +1,8 @@
 """Sampled MuZero (Hubert et al. 2021, "Learning and planning in complex action spaces", ICML, arXiv 2104.06303).
 
-Sampled MuZero is MuZero for continuous actions. Each node of the tree has K candidate actions. Most of these come from
-the predicted policy, a tanh-Gaussian, and some from the uniform distribution. The search gives improved probabilities
-of the candidates, and the policy learns these probabilities. The search at the root is that of Gumbel MuZero
+Sampled MuZero is MuZero for continuous actions. Each node of the search tree has K candidate actions. Most candidates
+are samples of the predicted policy, a tanh-Gaussian; the others are uniformly random. The search computes improved
+probabilities of the root's candidates, and the policy learns these probabilities. The search is that of Gumbel MuZero
 (Danihelka et al. 2022), whereas the paper uses PUCT.
 """
 
@@ -37,7 +37,7 @@ ACTIONS = ("box",)
 TABLES = ("windows",)
 MODES = ("single", "sync", "async")
 EDGE = 1.0 - 1e-6
-"""Actions are clamped to [-EDGE, EDGE] before the inverse of tanh."""
+"""Actions are clamped to [-EDGE, EDGE] before the inverse of tanh, which is infinite at -1 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +51,15 @@ class Config(ModelConfig):
 
 
 class Policy(SearchPolicy):
-    """Explores by random candidates and by the Gumbel noise of the search."""
+    """Chooses actions by a search over candidate actions.
+
+    For exploration, the candidates are random, and the search adds Gumbel noise at the root. Evaluations make the
+    candidates from constant noise, without Gumbel noise.
+    """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.fixed = fixed_noise(config, self.action.size)
+        self.fixed_noise = fixed_noise(config, self.action.size)
 
     @staticmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
@@ -71,80 +75,99 @@ class Policy(SearchPolicy):
 
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:
         rows, config = num_rows(obs), self.config
-        normal, noise = self.fixed.expand(rows, -1, -1, -1), np.zeros((rows, config.candidates))
+        normal, gumbel = self.fixed_noise.expand(rows, -1, -1, -1), np.zeros((rows, config.candidates))
         if explores:
             normal = torch.from_numpy(self.rng.standard_normal(normal.shape, np.float32))
-            noise = self.rng.gumbel(size=(rows, config.candidates))
-        found = search(config, self.model, obs, normal, noise)
-        action: Array = found.root[0].numpy()[np.arange(rows), found.action]
+            gumbel = self.rng.gumbel(size=(rows, config.candidates))
+        found = search(config, self.model, obs, normal, gumbel)
+        candidates = found.root[0].numpy()  # [E, K, A]
+        action: Array = candidates[np.arange(rows), found.action]
         return action, found
 
     def stored(self, found: Found) -> dict[str, Tensor]:
         return {**stored(found), "candidates": found.root[0]}
 
     def prior(self, obs: Any) -> Tensor:
-        mean, _ = self.modules["prediction"](self.modules["representation"](obs))[0].chunk(2, -1)
+        latent = self.modules["representation"](obs)
+        policy, _ = self.modules["prediction"](latent)
+        mean, _ = policy.chunk(2, -1)
         action: Tensor = mean.tanh()
         return action
 
 
 class Algorithm(ModelLearner):
-    """Learns the model in a trainer."""
+    """Trains the learned model. Its search, for re-analysis, does not explore."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         super().__init__(config, network, spec, seed, context)
-        self.fixed = fixed_noise(config, spec.action.size).to(context.device)
+        self.fixed_noise = fixed_noise(config, spec.action.size).to(context.device)
 
     def policy_size(self, spec: EnvSpec) -> int:
         return 2 * spec.action.size
 
     def search(self, model: Model, obs: Any) -> dict[str, Tensor]:
         rows = num_rows(obs)
-        normal = self.fixed.expand(rows, -1, -1, -1)
+        normal = self.fixed_noise.expand(rows, -1, -1, -1)
         found = search(self.config, model, obs, normal, np.zeros((rows, self.config.candidates)))
         return {**stored(found), "candidates": found.root[0]}
 
     def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
-        """Return the negative log-likelihood of the candidates minus an entropy bonus, `[B, unrolled steps + 1]`.
+        """Return the loss of the predicted policies after 0, ..., U unrolled steps, `[B, U + 1]`.
 
-        `target` has the search's probability of each candidate, and `out` `[..., 2 A]` the predicted Gaussian. Terms
-        that do not depend on `out` are left out.
+        `out` `[B, U + 1, 2 A]` are means and log standard deviations. `target` `[B, U + 1, K]` are the searches'
+        probabilities of the K candidates. The loss is the candidates' negative log-likelihood, weighted by `target`,
+        minus an entropy bonus. Terms that do not depend on `out` are left out.
         """
-        mean, log_std = bounded(out).unsqueeze(2).chunk(2, -1)
-        drawn = first_steps(rows["candidates"], out.shape[1]).clamp(-EDGE, EDGE).atanh()
-        nll = (0.5 * ((drawn - mean) / log_std.exp()).square() + log_std).sum(-1)
+        mean, log_std = bounded(out).unsqueeze(2).chunk(2, -1)  # [B, U + 1, 1, A] each
+        before_tanh = first_steps(rows["candidates"], out.shape[1]).clamp(-EDGE, EDGE).atanh()  # [B, U + 1, K, A]
+        normalized = (before_tanh - mean) / log_std.exp()
+        nll = (0.5 * normalized.square() + log_std).sum(-1)  # [B, U + 1, K]
         loss: Tensor = (target * nll).sum(-1) - self.config.entropy_coef * log_std.sum((-1, -2))
         return loss
 
     def actions(self, rows: Batch, is_past_end: Tensor, random: Tensor) -> Tensor:
-        """Return the actions as in ModelLearner; all dimensions of a random action have the same value in [-1, 1)."""
-        steps = random.shape[1]
-        drawn = (2.0 * random - 1.0).unsqueeze(-1).expand(-1, -1, self.action.size)
-        return torch.where(is_past_end[:, :steps].unsqueeze(-1), drawn, rows["action"][:, :steps])
+        """Return the actions of U unrolled steps, `[B, U, A]`. Actions after the end of an episode are random.
+
+        `is_past_end`, bool with at least U columns, is True after the end. `random` `[B, U]` is uniform in [0, 1); all
+        dimensions of a random action have the same value.
+        """
+        num = random.shape[1]
+        random_actions = (2.0 * random - 1.0).unsqueeze(-1).expand(-1, -1, self.action.size)  # in [-1, 1)
+        return torch.where(is_past_end[:, :num].unsqueeze(-1), random_actions, rows["action"][:, :num])
 
 
 def search(config: Any, model: Model, obs: Any, normal: Tensor, noise: Array) -> Found:  # Any: Config, and observations
-    """Search from observations `[N, ...]`; return the results.
+    """Make one tree search for each of the observations `[N, ...]`; return the results.
 
-    Standard normal noise `normal` `[N, M, K, A]` gives the K candidates of each of the M nodes. `noise` is Gumbel noise
-    `[N, K]`. The fraction `uniform_share` of the candidates is uniform, so that the search can improve even a policy
-    whose samples are all nearly equal. All candidates have the same prior.
+    Each of the M = simulations + 1 nodes of a tree has K candidate actions, made from the standard normal noise
+    `normal` `[N, M, K, A]`. `noise` `[N, K]` is Gumbel noise at the root, or zeros. All candidates have the same prior.
     """
     from drl_cli.search.run import gumbel  # imports torch
     from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
 
     def draw(policy: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the candidates `[N, K, A]` of one node, and the logits `[N, K]` of their prior.
+
+        The last candidates, a fraction `uniform_share`, are uniform. They can improve a policy whose samples are all
+        nearly equal.
+        """
         candidates, logits = draw_tanh_gaussian(bounded(policy), normal)
-        num = round(config.uniform_share * config.candidates)
-        is_uniform = torch.arange(config.candidates, device=normal.device).unsqueeze(-1) >= config.candidates - num
-        return torch.where(is_uniform, torch.erf(normal * math.sqrt(0.5)), candidates), logits
+        num_uniform = round(config.uniform_share * config.candidates)
+        index = torch.arange(config.candidates, device=normal.device).unsqueeze(-1)
+        is_uniform = index >= config.candidates - num_uniform
+        uniform = torch.erf(normal * math.sqrt(0.5))  # in (-1, 1), because erf(x / sqrt(2)) is 2 Phi(x) - 1
+        return torch.where(is_uniform, uniform, candidates), logits
 
     rule = Gumbel(config.candidates, value_scale=config.value_scale)
     return gumbel(Sampled(model, draw, normal), obs, config.simulations, noise, rule)
 
 
 def fixed_noise(config: Any, actions: int) -> Tensor:  # Any: Config
-    """Return constant noise for evaluations, `[1, M, K, A]`. The first candidate has noise 0, so it is the mode."""
+    """Return the candidate noise `[1, M, K, A]` for searches without exploration: always the same normal numbers.
+
+    M is the number of nodes of a tree, K the number of candidates, and A = `actions` the number of action dimensions.
+    The first candidate of each node has noise 0, which gives the tanh of the policy's mean.
+    """
     shape = (1, config.simulations + 1, config.candidates, actions)
     noise = np.random.default_rng(0).standard_normal(shape, np.float32)
     noise[:, :, 0] = 0.0
@@ -152,6 +175,9 @@ def fixed_noise(config: Any, actions: int) -> Tensor:  # Any: Config
 
 
 def bounded(policy: Tensor) -> Tensor:
-    """Return means and log standard deviations `[..., 2 A]`, with the latter bounded to (-2.5, 1.5) by tanh."""
+    """Bound the log standard deviations to (-2.5, 1.5), and return means and log standard deviations `[..., 2 A]`.
+
+    `policy` `[..., 2 A]` are the outputs of the prediction network.
+    """
     mean, log_std = policy.chunk(2, -1)
     return torch.cat([mean, 2.0 * (log_std / 2.0).tanh() - 0.5], -1)

@@ -1,7 +1,7 @@
-"""The actor of BC, AWAC and IQL: a Gaussian with the mean tanh(f(s)) and state-independent standard deviations.
+"""The Gaussian actor of AWAC and IQL. Its mean is tanh(f(s)), and its standard deviations do not depend on the state.
 
-Datasets contain actions of exactly -1 and 1. The log-density of a tanh-Gaussian is infinite there, but the log-density
-of this Gaussian is finite.
+A tanh-Gaussian, as in SAC, would not do: datasets contain actions of exactly -1 and 1, where its log-density is
+infinite. The log-density of a Gaussian is finite everywhere.
 """
 
 from typing import Any
@@ -19,26 +19,28 @@ LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 
 
 class GaussianPolicy(NetworkPolicy):
-    """The Gaussian actor. Its actions are clipped to [-1, 1]."""
+    """Samples actions from a Gaussian with the mean tanh(f(s)), and clips the actions to [-1, 1]."""
 
     is_squashed = True
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.shapes = [*self.shapes, (spec.action.size,)]
+        self.shapes = [*self.shapes, (spec.action.size,)]  # the layers, and then the log standard deviations
         self.std = np.ones(spec.action.size, np.float32)
 
     def load(self, params: Array) -> None:
         super().load(params)
-        *self.params, log_std = self.params
+        *layers, log_std = self.params  # as in `shapes`
+        self.params = layers
         self.std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        action = np.tanh(out) + self.std * self.rng.standard_normal(out.shape, np.float32)
+        noise = self.rng.standard_normal(out.shape, np.float32)
+        action = np.tanh(out) + self.std * noise
         return {"action": np.clip(action, -1.0, 1.0), **memory}
 
 
 def gaussian(nets: Nets, features: Tensor) -> Gaussian:
-    """Return the distribution of actions for features `[B, F]`, from the parts `actor` and `log_std` of `nets`."""
+    """Return the actor's distribution of actions in B states. `features` `[B, F]` are the encoder's outputs."""
     return Gaussian(nets.actor(features).tanh(), nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))

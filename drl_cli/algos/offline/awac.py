@@ -1,10 +1,12 @@
 """AWAC (Nair et al. 2020, "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", arXiv 2006.09359).
 
-The critics learn the value of the actor's policy. The actor imitates the data's actions. The weight of an action grows
-with its advantage over the actor's own actions. The same update learns offline and online.
+Twin critics learn Q of the actor's policy. The actor maximises the log-likelihood of the batch's actions, weighted by
+exp(advantage / temperature). The advantage is Q(s, a) minus Q of an action that the actor samples. The same update
+learns from a dataset and online.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.learner import Learner
@@ -31,23 +33,27 @@ class Config(AlgoConfig):
 
 
 class Policy(GaussianPolicy):
-    """The Gaussian actor."""
+    """The Gaussian actor with the mean tanh(f(s))."""
 
 
 class Algorithm(Learner):
-    """Learns actor and critics in a trainer."""
+    """Trains AWAC's actor and twin critics."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
         actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)
-        policy, targets = ("actor", "log_std"), ("critic",)
-        self.build(policy, config.lr, None, targets, actor=actor, log_std=self.size, critic=self.critic)
+        parts: dict[str, Any] = {"actor": actor, "log_std": self.size, "critic": self.critic}
+        self.build(policy=("actor", "log_std"), lr=config.lr, targets=("critic",), **parts)
         self.noise = self.params.generator("noise", self.seed + 1)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critics (eq. 4) and actor (eq. 13), metrics, and the column `td_error`."""
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
+        """Return the critics' loss (eq. 4) plus the actor's loss (eq. 13), and a dict with metrics and `td_error`.
+
+        `td_error` `[B]` is the mean |TD error| of both critics, for prioritized replay. `random["action"]` `[B, 2 A]`
+        is normal noise for the sampled actions.
+        """
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
         noise, next_noise = random["action"].chunk(2, -1)
         with torch.no_grad():
             next_action = gaussian(nets, view.next_obs).sample(next_noise).clamp(-1.0, 1.0)

@@ -1,11 +1,11 @@
 """Cal-QL (Nakamoto et al. 2023, "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning").
 
-The paper is arXiv 2303.05479. Cal-QL is CQL with a lower bound: the loss does not push Q of the policy's actions below
-the return that the data reached from the same state. The values therefore keep the scale of the returns, so that the
-policy does not get worse when learning online begins.
+The paper is arXiv 2303.05479. CQL pushes Q of the policy's actions down, often far below any real return. Cal-QL is CQL
+with a lower bound: Q is not pushed below the return that the data reached from the same state. Q then has the scale of
+the returns, so that the policy does not get worse when online learning begins.
 
-This return is the column `mc_return` (`DATA`): the discounted sum of the rewards until the end of the episode. Readers
-of datasets and workers add this column. Workers therefore send the rows of an episode to replay when the episode ends.
+This return is the column `mc_return`: the discounted sum of the rewards until the end of the episode. Both the reader
+of a dataset and the workers compute it, so workers send the transitions of an episode to replay when the episode ends.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from drl_cli.utils.ranges import NonNegative
 
 ACTIONS, TABLES = cql.ACTIONS, cql.TABLES
 DATA = ("mc_return",)
+"""Columns that are computed from whole episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +29,20 @@ class Config(cql.Config):
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor."""
+    """The tanh-Gaussian actor, as in SAC."""
 
 
 class Algorithm(cql.Algorithm):
-    """Learns actor, critics and temperature in a trainer."""
+    """Trains SAC's actor, critics and temperature with Cal-QL's loss of the critics."""
 
     def bounded(self, q: Tensor, rows: Batch) -> Tensor:
-        """Raise the values of the policy's actions to at least the data's return from the state (eq. 3).
+        """Raise Q of the policy's actions to at least the data's return from the same state (eq. 3).
 
-        `q` is `[2, 3 S, B]`. The first 2 S actions are the policy's, and the last S are uniform.
+        `q` `[2, 3 S, B]` has the values of both critics for 3 S sampled actions in each of B states. The policy gave
+        the first 2 S actions. The last S actions are uniformly random; their values do not change.
         """
         if "mc_return" not in rows:
             return q
-        num = 2 * self.config.samples
-        return torch.cat([torch.maximum(q[:, :num], rows["mc_return"]), q[:, num:]], 1)
+        num_policy = 2 * self.config.samples
+        of_policy, of_uniform = q[:, :num_policy], q[:, num_policy:]
+        return torch.cat([torch.maximum(of_policy, rows["mc_return"]), of_uniform], 1)

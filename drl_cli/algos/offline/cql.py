@@ -1,20 +1,19 @@
-"""CQL (Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", arXiv 2006.04779), CQL(H).
+"""CQL (Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", arXiv 2006.04779).
 
-CQL is SAC whose critics learn lower values for actions that are not in the data. For each state, the loss contains the
-log of the sum of exp(Q) over all actions, minus Q of the data's action. The sum is estimated by importance sampling,
-with uniform actions and actions of the policy (appendix F).
+CQL is SAC with a conservative term in the loss of the critics: log(integral of exp(Q(s, a)) over all actions) minus Q
+of the batch's action. This term lowers Q of actions that are not in the data (the paper's variant CQL(H)). The integral
+is estimated by importance sampling, with uniform actions and actions of the policy (appendix F).
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.off_policy._actors import Random, SquashedPolicy, squashed
 from drl_cli.algos.off_policy._soft import SoftConfig
 from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.losses.distributions import TanhGaussian
+from drl_cli.networks.encoder import View
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
@@ -33,17 +32,22 @@ class Config(SoftConfig):
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor."""
+    """The tanh-Gaussian actor, as in SAC."""
 
 
 class Algorithm(sac.Algorithm):
-    """Learns actor, critics and temperature in a trainer. The networks and the actor's loss are those of SAC."""
+    """Trains the actor, the critics and the temperature as SAC does, but with CQL's loss of the critics."""
 
     def rates(self, config: Config) -> dict[str, float]:
         return {**super().rates(config), "actor": config.actor_lr}
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        """Also draw `policy`, normal noise, and `uniform`, for the sampled actions of the conservative term."""
+        """Return the random numbers of the critics' loss and of the actor's loss.
+
+        The critics' loss gets the random numbers of SAC and noise for the sampled actions of the conservative term:
+        `policy` `[rows, 2 S A]` is standard normal, and `uniform` `[rows, S A]` is in [0, 1), where S is
+        `config.samples`.
+        """
         critics, actor = super().draws(rows, trains_actor)
         num = self.config.samples * self.size
         critics["policy"] = self.context.randn(rows, 2 * num, self.noise)
@@ -51,8 +55,13 @@ class Algorithm(sac.Algorithm):
         return critics, actor
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics plus the conservative term (eq. 4)."""
-        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")
+        """Return the squared Bellman error of both critics plus the conservative term (eq. 4), and a dict.
+
+        The dict has metrics, the priorities `td_error` `[B]`, and the encoder's outputs `features` `[B, F]`, which the
+        actor's loss reads.
+        """
+        view, weight = self.see(nets, rows), rows.get("weight")
+        valid = rows.get("valid_weight")  # 0 for padding
         with torch.no_grad():
             next_action, _ = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
@@ -60,29 +69,25 @@ class Algorithm(sac.Algorithm):
             target = rows["reward"] + rows["discount"] * next_q.amin(0)
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         bellman = twin_critics(q, target, weight)
-        gap = self.all_actions(nets, view, rows, random) - q
+        gap = self.log_sum_exp(nets, view, rows, random) - q
         conservative = self.config.cql_alpha * mean(gap.sum(0), weight)
         metrics = {"critic_loss": bellman, "conservative_loss": conservative, "q_mean": mean(q, valid)}
         columns = {"td_error": (q - target).abs().mean(0), "features": view.obs}
         return bellman + conservative, metrics | columns
 
-    def all_actions(self, nets: Nets, view: Any, rows: Batch, random: Random) -> Tensor:
-        """Return an estimate of log sum_a exp(Q(s, a)) for both critics, `[2, B]`, up to a constant.
+    def log_sum_exp(self, nets: Nets, view: View, rows: Batch, random: Random) -> Tensor:
+        """Return an estimate of log(integral of exp(Q(s, a)) over all actions a) for each critic and state, `[2, B]`.
 
-        There are S sampled actions of each kind: of the policy in s, of the policy in s', and uniform. Each exp(Q) is
-        divided by the density of its action.
+        The estimate uses 3 S actions in each of B states: S samples of the policy in s, S samples of the policy in the
+        next state, and S uniform actions. Each exp(Q) is divided by the density of its action. The sum is not divided
+        by 3 S, because a constant does not change the gradient.
         """
         num, samples = len(rows["reward"]), self.config.samples
-
-        def policy_actions(features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-            inner = squashed(nets.actor(features)).inner
-            return TanhGaussian(inner.mean, inner.log_std).sample_log_prob(noise)
-
         with torch.no_grad():
             noise, next_noise = random["policy"].view(num, 2, samples, self.size).permute(1, 2, 0, 3)  # [S, B, A] each
-            action, log_prob = policy_actions(view.obs, noise)
-            next_action, next_log_prob = policy_actions(view.next_obs, next_noise)
-            uniform = random["uniform"].view(num, samples, self.size).transpose(0, 1) * 2.0 - 1.0
+            action, log_prob = squashed(nets.actor(view.obs)).sample_log_prob(noise)  # [S, B, A] and [S, B]
+            next_action, next_log_prob = squashed(nets.actor(view.next_obs)).sample_log_prob(next_noise)
+            uniform = random["uniform"].view(num, samples, self.size).transpose(0, 1) * 2.0 - 1.0  # in [-1, 1)
             uniform_log_prob = torch.full_like(log_prob, -self.size * math.log(2.0))  # the density on [-1, 1] is 1/2
             actions = torch.cat([action, next_action, uniform])  # [3 S, B, A]
             log_probs = torch.cat([log_prob, next_log_prob, uniform_log_prob])  # [3 S, B]
@@ -92,5 +97,5 @@ class Algorithm(sac.Algorithm):
         return (self.bounded(q, rows) - log_probs).logsumexp(1)
 
     def bounded(self, q: Tensor, rows: Batch) -> Tensor:
-        """Return the values `[2, 3 S, B]` of the sampled actions; the default returns `q` unchanged. See Cal-QL."""
+        """Return Q of the sampled actions, `[2, 3 S, B]`, unchanged. Cal-QL overrides this method."""
         return q

@@ -1,7 +1,7 @@
-"""CQL for discrete actions (Kumar et al. 2020, arXiv 2006.04779): DQN with the conservative term of CQL(H).
+"""CQL for discrete actions (Kumar et al. 2020, arXiv 2006.04779): DQN with CQL's conservative term in the loss.
 
-The term is the log of the sum of exp(Q(s, a)) over all legal actions, minus Q of the data's action. It lowers the
-values of actions that are not in the data. All options of DQN apply.
+The term is log(sum of exp(Q(s, a)) over all legal actions) minus Q of the batch's action. This term lowers Q of actions
+that are not in the data (the paper's variant CQL(H)). All options of DQN apply.
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,24 @@ class Config(dqn.Config):
 
 
 class Policy(QPolicy):
-    """Chooses the action with the largest value, or an exploring action."""
+    """Acts as DQN: the action with the largest Q value, or an exploring action."""
 
 
 class Algorithm(dqn.Algorithm):
-    """Learns Q values in a trainer. Networks and targets are those of DQN."""
+    """Trains a Q network with the targets of DQN and CQL's conservative term."""
 
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return DQN's loss plus the conservative term (eq. 4), and a dict with metrics and `td_error` `[B]`."""
-        view, weight, valid = self.see(nets, rows), rows.get("weight"), rows.get("valid_weight")
+        """Return DQN's loss plus the conservative term (eq. 4), and a dict.
+
+        The dict has metrics and `td_error`, the |TD errors| `[B]`, which become the priorities. `draws` has the random
+        numbers of the online network and of the target network.
+        """
+        view, weight = self.see(nets, rows), rows.get("weight")
+        valid = rows.get("valid_weight")  # 0 for padding
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)
         values = self.read(nets, view.learned, draws.online)  # [B, A]
-        q = self.of_action(values, rows["action"])
+        q = self.of_action(values, rows["action"])  # [B]
         bellman, error = self.compare(q, target, weight, draws.online)
         gap = permitted(values, rows["mask_now"]).logsumexp(-1) - q
         conservative = self.config.cql_alpha * mean(gap, weight)

@@ -1,9 +1,9 @@
 """FQL: Flow Q-Learning (Park et al. 2025, arXiv 2502.02538).
 
-A flow policy imitates the data. It is a network of velocities, which move noise to the data's actions in several steps,
-so it can represent several modes. The actor maps noise to an action in one step. The actor learns to give the same
-action as the flow from the same noise, and an action with a large Q. No gradient flows through the steps of the flow.
-Workers and evaluations need only the actor.
+Two policies turn normal noise into an action. The flow policy imitates the data (flow matching): its network predicts a
+velocity, which moves the noise to an action in several small steps. The flow policy can represent several ways to act
+in one state. The actor needs only one step. Its loss has two terms: the distance from the flow policy's action for the
+same noise, and minus Q. No gradient flows through the steps of the flow. Workers and evaluations use only the actor.
 """
 
 from dataclasses import dataclass
@@ -41,9 +41,10 @@ class Config(AlgoConfig):
 
 
 class Policy(NetworkPolicy):
-    """The one-step actor. Its inputs are features and noise. In evaluations, the noise is 0.
+    """The one-step actor, an MLP from features and noise to an action. Evaluations use noise 0.
 
-    `with_noise` has all parameters. `params` leaves out the first layer's weights of the noise, for noise 0.
+    `with_noise` has all parameters of the MLP. `params` has the parameters of the same MLP for noise 0, without the
+    noise as an input.
     """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -55,37 +56,41 @@ class Policy(NetworkPolicy):
     def load(self, params: Array) -> None:
         super().load(params)
         self.with_noise = self.params
-        weight, *others = self.params
-        self.params = [weight[: self.encoder.width], *others]
+        first_weight, *others = self.params  # the first weight is [features + noise, units]
+        self.params = [first_weight[: self.encoder.width], *others]
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         features, memory = self.encoder(obs, last)
         noise = self.rng.standard_normal((len(features), self.action.size), np.float32)
-        action = mlp_numpy(self.with_noise, np.concatenate([features, noise], 1), self.network.activation)
+        inputs = np.concatenate([features, noise], 1)
+        action = mlp_numpy(self.with_noise, inputs, self.network.activation)
         return {"action": np.clip(action, -1.0, 1.0), **memory}
 
 
 class Algorithm(Learner):
-    """Learns the actor, the flow and the critics in a trainer."""
+    """Trains the one-step actor, the flow policy and twin critics."""
 
     averages_in_loss = True
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
-        actor, flow = self.critics(self.size, self.size), self.critics(self.size, self.size + 1)
+        # `critics` makes MLPs with a second input: noise for the actor, a point of the flow and its time for the flow.
+        actor = self.critics(self.size, self.size)
+        flow = self.critics(self.size, self.size + 1)
         self.critic = self.critics(1, self.size, ensemble=2, norms=True)
-        self.build(("actor",), config.lr, targets=("critic",), actor=actor, flow=flow, critic=self.critic)
+        self.build(policy=("actor",), lr=config.lr, targets=("critic",), actor=actor, flow=flow, critic=self.critic)
         self.noise = self.params.generator("noise", self.seed + 1)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critics (eq. 4), flow (eq. 6) and actor (eq. 8), and a dict with metrics.
+        """Return the sum of the losses of critics (eq. 4), flow (eq. 6) and actor (eq. 8), and a dict.
 
-        The dict also has the priorities `td_error` `[B]`.
+        The dict has metrics and the priorities `td_error` `[B]`. `random["action"]` `[B, 3 A]` is normal noise, and
+        `random["time"]` `[B, 1]` is uniform in [0, 1).
         """
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
+        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
         action, obs = rows["action"], view.obs
-        next_noise, start, noise = random["action"].chunk(3, -1)
+        next_noise, flow_start, noise = random["action"].chunk(3, -1)
         with torch.no_grad():
             next_action = nets.actor(view.next_obs, next_noise).clamp(-1.0, 1.0)
             next_obs = self.see_target(nets, rows, view).next_obs
@@ -95,13 +100,15 @@ class Algorithm(Learner):
         q = nets.critic(view.learned, action, random["masks"]).squeeze(-1)
         critic_loss = twin_critics(q, target, rows.get("weight"))
 
-        time = random["time"]  # [B, 1]
-        between = (1.0 - time) * start + time * action
-        velocity = nets.flow(obs, torch.cat([between, time], -1))
-        flow_loss = mean((velocity - (action - start)).square().mean(-1), valid)
+        time = random["time"]
+        point = (1.0 - time) * flow_start + time * action  # on the straight line from the noise to the batch's action
+        velocity = nets.flow(obs, torch.cat([point, time], -1))
+        flow_error = velocity - (action - flow_start)
+        flow_loss = mean(flow_error.square().mean(-1), valid)
 
         own_action = nets.actor(obs, noise)
-        distance = mean((own_action - self.end_of_flow(nets, obs, noise)).square().mean(-1), valid)
+        difference = own_action - self.flow_action(nets, obs, noise)
+        distance = mean(difference.square().mean(-1), valid)
         own_q = nets.frozen.critic(obs, own_action.clamp(-1.0, 1.0), random["masks"]).squeeze(-1).mean(0)
         q_term = mean(own_q, valid)
         if config.normalize_q:
@@ -111,13 +118,17 @@ class Algorithm(Learner):
         metrics |= {"distance": distance, "q_mean": mean(q, valid), "td_error": (q - target).abs().mean(0)}
         return critic_loss + flow_loss + actor_loss, metrics
 
-    def end_of_flow(self, nets: Nets, obs: Tensor, noise: Tensor) -> Tensor:
-        """Return the actions to which the flow moves `noise` `[B, A]`, by `flow_steps` steps of Euler's method."""
+    def flow_action(self, nets: Nets, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return the flow policy's actions `[B, A]` for the features `obs` `[B, F]` and normal noise `[B, A]`.
+
+        `flow_steps` steps of Euler's method integrate the velocity from time 0 to time 1. No gradient is computed.
+        """
         steps, action = self.config.flow_steps, noise
         with torch.no_grad():
             for i in range(steps):
                 time = torch.full_like(action[:, :1], i / steps)
-                action = action + nets.flow(obs, torch.cat([action, time], -1)) / steps
+                velocity = nets.flow(obs, torch.cat([action, time], -1))
+                action = action + velocity / steps
             return action.clamp(-1.0, 1.0)
 
     def update(self, batch: Batch, counts: Counts) -> Update:

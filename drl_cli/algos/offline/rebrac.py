@@ -1,10 +1,11 @@
 """ReBRAC (Tarasov et al. 2023, "Revisiting the Minimalist Approach to Offline Reinforcement Learning").
 
-The paper is arXiv 2305.09836. ReBRAC is TD3+BC with layer norm in the critics and a second penalty. The second penalty
-lowers the critics' targets where the next action is far from the data's next action. Each penalty has a weight.
+The paper is arXiv 2305.09836. ReBRAC is TD3 with layer norm in the critics and two penalties on the squared distance
+between the actor's action and the data's action. One penalty is in the actor's loss, as in TD3+BC. The other lowers the
+critics' targets by the distance in the next state. Each penalty has a weight.
 
-The data's next action is the column `next_action` (`DATA`). Readers of datasets and workers add this column. Workers
-therefore send the rows of an episode to replay when the episode ends.
+The data's action in the next state is the column `next_action`. Both the reader of a dataset and the workers add it, so
+workers send the transitions of an episode to replay when the episode ends.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ACTIONS = td3.ACTIONS
 DATA = ("next_action",)
+"""Columns that are computed from whole episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Policy(DeterministicPolicy):
 
 
 class Algorithm(td3.Algorithm):
-    """Learns actor and critics in a trainer. The update is that of TD3."""
+    """Trains the actor and the critics as TD3 does, with both penalties."""
 
     averages_in_loss = True
 
@@ -48,7 +50,10 @@ class Algorithm(td3.Algorithm):
         return super().critics(outputs, actions, ensemble, norms)
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return `next_q` minus the penalty for the distance from the data's next action, `[B]` (eq. 5)."""
+        """Return Q of the next actions minus the penalty on the distance from the data's next actions, `[B]` (eq. 5).
+
+        `next_action` `[B, A]` are the actions of the target actor, and `next_q` `[B]` are their values.
+        """
         if "next_action" not in rows:
             return next_q
         distance: Tensor = (next_action - rows["next_action"]).square().sum(-1)
@@ -56,10 +61,16 @@ class Algorithm(td3.Algorithm):
         return next_q - penalty
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the penalty minus the smaller Q, which is divided by its mean absolute value (eq. 4)."""
-        features, valid = rows["features"], rows.get("valid_weight")
+        """Return the actor's loss (eq. 4, a scalar), and metrics.
+
+        The loss is the penalty on the distance from the batch's actions, minus Q divided by its mean absolute value. Q
+        is the smaller value of both critics.
+        """
+        features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()
         q = nets.frozen.critic(features, action, random["masks"]).squeeze(-1).amin(0)
-        distance = mean((action - rows["action"]).square().sum(-1), valid)
-        loss = self.config.actor_penalty * distance - mean(q, valid) / mean_abs(q, valid, self.context)
+        difference = action - rows["action"]
+        distance = mean(difference.square().sum(-1), valid)
+        penalty = self.config.actor_penalty * distance
+        loss = penalty - mean(q, valid) / mean_abs(q, valid, self.context)
         return loss, {"actor_loss": loss, "distance": distance}

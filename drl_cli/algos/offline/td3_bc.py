@@ -1,7 +1,7 @@
 """TD3+BC (Fujimoto & Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", arXiv 2106.06860).
 
-TD3+BC is TD3 whose actor also imitates the data's actions. The actor's loss divides Q by its mean absolute value, so
-that `alpha` does not depend on the scale of the rewards.
+TD3+BC is TD3 with a second term in the actor's loss: the squared distance to the data's action. The first term, Q, is
+divided by its mean absolute value, so that its weight `alpha` does not depend on the scale of the rewards.
 """
 
 from dataclasses import dataclass
@@ -30,16 +30,21 @@ class Policy(DeterministicPolicy):
 
 
 class Algorithm(td3.Algorithm):
-    """Learns actor and critics in a trainer. The networks, the critics' loss and the update are those of TD3."""
+    """Trains the actor and the critics as TD3 does, but with TD3+BC's loss of the actor."""
 
     averages_in_loss = True
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return -alpha Q(s, a) / mean |Q| plus the squared distance to the data's action (eq. 3 and 5)."""
-        features, valid = rows["features"], rows.get("valid_weight")
+        """Return the actor's loss (a scalar, eq. 3 and 5), and metrics.
+
+        The loss is the mean squared distance between pi(s) and the batch's action, minus alpha Q(s, pi(s)) / mean |Q|,
+        where Q is the first critic.
+        """
+        features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()
         q = nets.frozen.critic(features, action, random["masks"], first=1).squeeze(-1)
-        distance = mean((action - rows["action"]).square().mean(-1), valid)
+        difference = action - rows["action"]
+        distance = mean(difference.square().mean(-1), valid)
         scale = self.config.alpha / mean_abs(q, valid, self.context)
         loss = distance - scale * mean(q, valid)
         return loss, {"actor_loss": loss, "distance": distance}

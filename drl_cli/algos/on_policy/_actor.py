@@ -1,4 +1,4 @@
-"""The policy of PPO and of the algorithms that derive from PPO."""
+"""The stochastic actor of PPO, A2C, IMPALA, APPO and V-MPO."""
 
 from typing import Any
 
@@ -13,37 +13,40 @@ from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, Prev
 
 
 def log_std_size(action: ActionSpec) -> int:
-    """Return the number of log standard deviations: one for each dimension of a box action, otherwise 0."""
+    """Return the number of the actor's log standard deviations: one for each Box dimension, 0 for discrete actions."""
     return action.size if action.kind == "box" else 0
 
 
 def check_squash(config: Any, spec: EnvSpec) -> None:
-    """Raise Refused if `squash` is True but the actions have no bounds."""
+    """Raise Refused if `config.squash` is True and the action space is not a Box with finite bounds."""
     if config.squash and (spec.action.kind != "box" or spec.action.is_free):
         raise Refused(f"algo.squash=true needs actions with bounds; {spec.id} has {spec.action.text}; say false")
 
 
 def distribution(action: ActionSpec, squash: bool, out: Any, log_std: Any, mask: Any = None) -> Distribution:
-    """Return the distribution of actions, given the actor's outputs `[N, outputs]`, in numpy or torch.
+    """Return the distribution of actions in N states, given the actor's outputs `out` `[N, outputs]` (numpy or torch).
 
-    The outputs are the mean of each dimension of a box action, or the logits of the choices. `log_std` is `[A]` or
-    `[N, A]`; it is not used for choices. `mask`, bool `[N, outputs]`, is False for illegal choices.
+    For a Box, `out` has the mean of each dimension, and `log_std` is `[A]` or `[N, A]`. The distribution is a Gaussian,
+    or a tanh-Gaussian with `squash`. For discrete actions, `out` has logits, and `log_std` is not used. `mask`, bool
+    `[N, outputs]`, is False for illegal discrete actions; without a mask, all actions are legal.
     """
     if action.kind == "box":
-        return (TanhGaussian if squash else Gaussian)(out, log_std)
-    return Categorical(out, mask) if action.kind == "discrete" else MultiCategorical(out, action.choices, mask)
+        return TanhGaussian(out, log_std) if squash else Gaussian(out, log_std)
+    if action.kind == "discrete":
+        return Categorical(out, mask)
+    return MultiCategorical(out, action.choices, mask)
 
 
 class Policy(NetworkPolicy):
-    """The actor: a Gaussian for box actions, a softmax for each discrete choice.
+    """Samples actions from a Gaussian (Box), or from one softmax for each discrete choice.
 
-    Without `squash`, the environment clips box actions to [-1, 1]. With `squash`, a box action is the tanh of a sample
-    of the Gaussian.
+    With `config.squash`, a Box action is the tanh of the Gaussian's sample. Otherwise, the environment clips Box
+    actions to [-1, 1]. `act` also returns the log-probability of each action.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.shapes = [*self.shapes, (log_std_size(spec.action),)]
+        self.shapes = [*self.shapes, (log_std_size(spec.action),)]  # the layers, and then the log standard deviations
         self.log_std = np.zeros(0, np.float32)
         self.is_squashed = config.squash
 
@@ -57,23 +60,25 @@ class Policy(NetworkPolicy):
 
     def load(self, params: Array) -> None:
         super().load(params)
-        *self.params, self.log_std = self.params
+        *layers, self.log_std = self.params  # as in `shapes`
+        self.params = layers
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
         chosen = distribution(self.action, self.is_squashed, out, self.log_std, action_mask(obs))
-        if self.is_squashed:  # from the action as in the trainer, because tanh may have rounded the action to 1
+        if self.is_squashed:
             action = chosen.sample(self.rng)
-            return {"action": action, "log_prob": chosen.log_prob(action), **memory}
-        action, log_prob = chosen.sample_log_prob(self.rng)
+            log_prob = chosen.log_prob(action)  # from the rounded action (tanh may give 1), as the trainer computes it
+        else:
+            action, log_prob = chosen.sample_log_prob(self.rng)
         return {"action": action, "log_prob": log_prob, **memory}
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         columns = super().random(obs, last)
         action, size = columns["action"], self.action.size
         if self.action.kind == "box":
-            log_prob = np.full(len(action), -size * np.log(2.0), np.float32)  # the density on [-1, 1] is 1/2
+            log_prob = np.full(len(action), -size * np.log(2.0), np.float32)  # uniform on [-1, 1]: the density is 1/2
             return {**columns, "log_prob": log_prob}
-        equal = np.zeros((len(action), size), np.float32)
-        chosen = distribution(self.action, self.is_squashed, equal, self.log_std, action_mask(obs))
-        return {**columns, "log_prob": chosen.log_prob(action)}
+        equal_logits = np.zeros((len(action), size), np.float32)
+        uniform = distribution(self.action, self.is_squashed, equal_logits, self.log_std, action_mask(obs))
+        return {**columns, "log_prob": uniform.log_prob(action)}

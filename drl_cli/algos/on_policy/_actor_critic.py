@@ -1,4 +1,4 @@
-"""The base class of algorithms that learn an actor and a critic from rollouts: PPO, A2C, IMPALA, APPO and V-MPO."""
+"""The base class of actor-critic algorithms that learn from rollouts: PPO, A2C, IMPALA, APPO and V-MPO."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from drl_cli.utils.ranges import Fraction, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(OnPolicyConfig):
-    """Options of all algorithms that learn an actor and a critic from rollouts."""
+    """Options of all actor-critic algorithms that learn from rollouts."""
 
     gae_lambda: Fraction
     value_coef: Positive
@@ -29,20 +29,23 @@ class ActorCriticConfig(OnPolicyConfig):
 
 
 class ActorCritic(OnPolicy):
-    """Learns actor and critic in a trainer. Actor and critic share only the encoder.
+    """Trains an actor and a critic from rollouts. The two networks share only the encoder of the observations.
 
-    A subclass defines `policy_loss`. It may override the other methods, such as `advantages` or `before_epoch`.
+    A subclass defines `policy_loss`. It may override other methods, such as `advantages` or `before_epoch`.
     """
 
     lrs: Mapping[str, float] = {}
-    """The learning rates of all parts that do not learn with `config.lr`, by part."""
+    """The learning rates of networks and tensors that do not learn with `config.lr`, by name."""
     targets: tuple[str, ...] = ()
-    """Parts that have a target network."""
+    """The names of the networks and tensors that have a target network."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         check_squash(config, spec)
         self.action = spec.action
-        self.actor, self.critic = self.mlp(spec.action.size, last=0.01), self.mlp(1)
+        self.actor = self.mlp(
+            spec.action.size, last=0.01
+        )  # small weights: the first policy hardly depends on the state
+        self.critic = self.mlp(1)
         parts: dict[str, Any] = {"actor": self.actor, "log_std": log_std_size(spec.action), "critic": self.critic}
         parts |= self.extra_parts(config)
         lrs = dict(self.lrs)
@@ -52,20 +55,22 @@ class ActorCritic(OnPolicy):
             parts |= {"reward_critic": self.reward_critic, **stream.modules}
             lrs[PART] = stream.module.lr
             self.fixed = (*self.fixed, PART)  # minibatches do not train the reward module; `after_epochs` does
-        self.build(("actor", "log_std"), config.lr, lrs, self.targets, **parts)
+        self.build(policy=("actor", "log_std"), lr=config.lr, lrs=lrs, targets=self.targets, **parts)
         if stream is not None:
-            self.params.generator(PART, self.seed + 4, on_cpu=True)
-        self.log_std = self.params["log_std"].flat
+            self.params.generator(PART, self.seed + 4, on_cpu=True)  # shuffles the reward module's minibatches
+        self.log_std = self.params["log_std"].flat  # a view, which changes with the parameters
 
     def extra_parts(self, config: Any) -> dict[str, int]:
-        """Return the sizes of additional trained parts, by name. The policy does not need these parts."""
+        """Return {name: size} of additional trained tensors, such as dual variables. Acting does not need them."""
         return {}
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add the columns `advantage` and `target` to `rollout.rows`, and return the critic's explained variance.
+        """Store the advantages and the critic's targets of N transitions; return the metric `explained_variance`.
 
-        The explained variance is 1 - Var(advantage) / Var(target); with GAE, the advantage is target - value. It is 1
-        if the critic predicts all targets exactly, and 0 if the critic predicts no better than a constant.
+        They are the new columns `advantage` and `target` `[N]` of `rollout.rows`. The explained variance is 1 -
+        Var(advantage) / Var(target): 1 if the critic predicts all of GAE's targets exactly, and about 0 if the critic
+        is no better than a constant. With a reward module, the advantages include those of the intrinsic rewards, and
+        the column `reward_target` has the targets of the intrinsic critic.
         """
         features, next_features = rollout.features()
         value, next_value = (self.critic(x).squeeze(-1) for x in (features, next_features))
@@ -74,39 +79,44 @@ class ActorCritic(OnPolicy):
         error_ratio = advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)
         explained = 1.0 - error_ratio.nan_to_num()
         if self.stream is not None:
-            stream = self.stream.batch(batch, self.stream.rewards(batch))
+            intrinsic = self.stream.batch(batch, self.stream.rewards(batch))
             value, next_value = (self.reward_critic(x).squeeze(-1) for x in (features, next_features))
-            bonus, rollout.rows["reward_target"] = self.advantages(stream, rollout, features, value, next_value)
+            bonus, reward_target = self.advantages(intrinsic, rollout, features, value, next_value)
+            rollout.rows["reward_target"] = reward_target
             advantage = advantage + self.stream.module.coef * bonus
-        rollout.rows["target"], rollout.rows["advantage"] = target, self.scaled(advantage, rollout)
+        rollout.rows["target"] = target
+        rollout.rows["advantage"] = self.scaled(advantage, rollout)
         return {"explained_variance": explained}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
-        """Add columns to `rollout.rows` before the first epoch, given the rows' features `[N, F]` and V(obs) `[N]`.
+        """Store more columns in `rollout.rows` before the first epoch, such as the old policy; the default stores none.
 
-        The default adds none.
+        `features` `[N, F]` are the encoder's outputs for the observations of N transitions, and `value` `[N]` is
+        V(obs).
         """
 
     def advantages(
         self, batch: Batch, rollout: EncodedRollouts, features: Tensor, value: Tensor, next_value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the advantages and the critic's targets of all rows, `[N]` each; the default is GAE.
+        """Return the advantages and the critic's targets of N transitions, `[N]` each; the default is GAE.
 
-        `features` `[N, F]` of obs, `value` = V(obs) `[N]` and `next_value` = V(next_obs) `[N]` are computed with the
-        current parameters.
+        `features` `[N, F]` are the encoder's outputs for `obs`. `value` `[N]` is V(obs), and `next_value` `[N]` is
+        V(next_obs). The current parameters computed all three.
         """
         reward, discount = batch["reward"], batch["discount"]
         advantage = gae(reward, discount, value, next_value, batch["cut"], self.config.gae_lambda)
         return advantage, advantage + value
 
     def scaled(self, advantage: Tensor, rollout: EncodedRollouts) -> Tensor:
-        """Return the advantages `[N]` as the policy loss uses them; the default returns `advantage` unchanged."""
+        """Return the advantages `[N]` for the policy loss, normalised for example; the default returns `advantage`."""
         return advantage
 
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the actor's loss plus `value_coef` times the loss of the critics, and the metrics.
+        """Return the loss of a minibatch (a scalar), and metrics.
 
-        A critic's loss is half the mean squared error of its values. With a reward module, there are two critics.
+        The loss is the policy loss plus `value_coef` times the value loss. The value loss is half the mean squared
+        error of the critic. With a reward module, the loss of the intrinsic rewards' critic is added; it has the same
+        form.
         """
         features, weight = self.features(nets, rows), rows.get("weight")
         policy = self.distribution(nets.actor(features), nets.log_std, rows)
@@ -120,29 +130,30 @@ class ActorCritic(OnPolicy):
 
     @abstractmethod
     def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
-        """Return the loss of the actor and of the extra parts, and metrics that include `policy_loss`.
+        """Return the loss of the actor and of `extra_parts`, and metrics. The metrics must include `policy_loss`.
 
-        The rows `[M, ...]` have the columns `action`, `advantage`, `log_prob` (of the policy that acted) and perhaps
-        `weight`.
+        `policy` has the current policy's distributions in the M states of a minibatch. `rows` has the columns `action`,
+        `advantage`, `log_prob` (of the policy that acted) and perhaps `weight`, the factors of the transitions' losses.
         """
 
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:
-        """Return half the squared error `[M]` of the values V(obs) `[M]` from the column `target`."""
+        """Return half the squared error of the critic, (V(obs) - target)^2 / 2 `[M]`; `value` is V(obs) `[M]`."""
         error: Tensor = value - rows["target"]
         return 0.5 * error.square()
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Train the reward module, if there is one, and return its mean loss as a metric."""
+        """Train the reward module, if the run has one, and return its mean loss as the metric `reward_loss`."""
         return {} if self.stream is None else {"reward_loss": self.stream.learn(batch, self.optimizer)}
 
     def distribution(self, out: Tensor, log_std: Tensor, rows: Batch) -> Distribution:
-        """Return the distribution of actions in these rows, given the actor's outputs `[N, outputs]`."""
+        """Return the distribution of actions in the N states of `rows`, given the actor's outputs `[N, outputs]`."""
         return distribution(self.action, self.config.squash, out, log_std, rows.get("action_mask"))
 
     def keep_policy(self, rollout: EncodedRollouts, features: Tensor) -> None:
-        """Store the present policy in columns of `rollout.rows`. `kept_policy` returns it during the epochs.
+        """Store the current policy's distributions in `rollout.rows`. A loss can bound the KL divergence from them.
 
-        A loss can then bound the KL divergence from this policy.
+        `features` `[N, F]` are the encoder's outputs for the observations. `kept_policy` reads the stored
+        distributions.
         """
         out = self.actor(features)
         rollout.rows["old_out"] = out
@@ -150,5 +161,5 @@ class ActorCritic(OnPolicy):
             rollout.rows["old_log_std"] = self.log_std.expand_as(out).clone()
 
     def kept_policy(self, rows: Batch) -> Distribution:
-        """Return the distribution that the policy had in these rows at the start of the update."""
+        """Return the distributions that `keep_policy` stored for these rows at the start of the update."""
         return self.distribution(rows["old_out"], rows.get("old_log_std", self.log_std), rows)

@@ -1,4 +1,4 @@
-"""OnPolicy: the base class of algorithms that learn from rollouts, in several epochs of minibatches."""
+"""OnPolicy: the base class of algorithms that learn from each rollout in several epochs of minibatches."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -30,21 +30,22 @@ class OnPolicyConfig(LearnerConfig):
 
 
 class OnPolicy(Learner):
-    """Makes the epochs and minibatches of an update. A subclass defines `prepare` and `loss`.
+    """Splits each rollout into several epochs of minibatches. A subclass defines `prepare` and `loss`.
 
-    `loss` gets the columns of a minibatch: `action`, `log_prob`, and the columns that `prepare` and `before_epoch` add.
-    Discrete actions with a legal-action mask also have `action_mask`. If there is a column `weight`, it scales the loss
-    of each row.
+    `prepare` is called once for each rollout, and `loss` for each minibatch. `loss` gets the columns `[M, ...]` of a
+    minibatch of M transitions: `action`, `log_prob`, and the columns that `prepare` and `before_epoch` add. A
+    legal-action mask is the column `action_mask`. The column `weight`, if present, multiplies the loss of each
+    transition.
     """
 
     is_one_step = False
     config: Any  # a Config derived from OnPolicyConfig
     fixed: tuple[str, ...] = ()
-    """Parts that the gradient steps of minibatches do not change."""
+    """The names of networks and tensors that the gradient steps of minibatches do not change."""
     dropout_part = "critic"
-    """The part whose hidden layers have dropout."""
+    """The name of the network whose hidden layers have dropout."""
     shuffle_stream = 1
-    """The generator that shuffles the rows has the run's seed plus this number."""
+    """The generator that shuffles the transitions has the run's seed plus this number."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         super().__init__(config, network, spec, seed, context)
@@ -57,51 +58,60 @@ class OnPolicy(Learner):
 
     @abstractmethod
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add columns that all epochs need, such as value targets, to `rollout.rows`; return metrics."""
+        """Add columns `[N, ...]` for all epochs, such as value targets, to `rollout.rows`; return metrics."""
 
     @abstractmethod
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the loss of a minibatch, and metrics; `masks` are the dropout masks of `dropout_part`."""
+        """Return the loss of a minibatch (a scalar), and metrics.
+
+        `nets` are the networks, `rows` the columns `[M, ...]`, and `masks` the dropout masks of `dropout_part`.
+        """
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Add columns that differ between epochs, such as random numbers, to `rollout.rows`."""
+        """Add columns `[N, ...]` that differ between epochs, such as random numbers, to `rollout.rows`."""
         if self.network.dropout:
             size: int = self.params.modules[self.dropout_part].dropout_size  # type: ignore[assignment]
             rollout.rows["dropout"] = self.context.rand(rollout.num, size, self.dropout_generator)
 
     def is_enough(self, epoch: Sequence[Metrics]) -> bool:
-        """Return whether to stop after this epoch, given the metrics of its gradient steps."""
+        """Return True to skip the remaining epochs of the update. `epoch` has the metrics of each gradient step."""
         return False
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Finish the update after its last epoch, given the metrics of that epoch's steps; return more metrics."""
+        """Finish an update, and return more metrics. `epoch` has the metrics of the last epoch's gradient steps."""
         return {}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config, group = self.config, self.context.group
         rollout = EncodedRollouts(batch, self.encoder, group, config.seq_len)
         metrics = self.prepare(batch, rollout)
-        size = config.minibatch_size or rollout.num * group.size
-        done: list[Metrics] = []  # the metrics of all steps that were not skipped
-        last: list[Metrics] = []  # the metrics of the last epoch in which at least one step was not skipped
+        size = (
+            config.minibatch_size or rollout.num * group.size
+        )  # None: one minibatch with the rollouts of all trainers
+        done: list[Metrics] = []  # the metrics of each step that was not skipped
+        last_epoch: list[Metrics] = []  # those of the last epoch in which at least one step was not skipped
         skipped = 0
         for _ in range(config.epochs):
             self.before_epoch(rollout)
             results = [self.step_of(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
-            epoch = [result for result in results if result]
+            epoch = [result for result in results if result]  # a skipped step returns {}
             done += epoch
             skipped += len(results) - len(epoch)
             if epoch:
-                last = epoch
+                last_epoch = epoch
                 if self.is_enough(epoch):
                     break
         if not done:
             return Update({}, steps=0, skipped=skipped)
-        metrics = {name: mean_of(done, name) for name in done[0]} | metrics | self.after_epochs(batch, last)
+        means = {name: mean_of(done, name) for name in done[0]}
+        metrics = means | metrics | self.after_epochs(batch, last_epoch)
         return Update(metrics, steps=len(done), skipped=skipped)
 
     def step(self, minibatch: Batch) -> Metrics:
-        """Make one gradient step from a minibatch `[M, ...]`; return metrics, or {} if the step was skipped."""
+        """Make one gradient step with a minibatch `[M, ...]`; return its metrics.
+
+        If a loss or gradient is not finite, skip the step and return {}.
+        """
         rows = self.rows(minibatch)
         loss, metrics = self.gradients(rows, self.masks_of(rows))
         try:
@@ -111,26 +121,27 @@ class OnPolicy(Learner):
         return dict(metrics)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of a minibatch for `loss`, which calls the method `features` for the observations."""
+        """Return the columns of a minibatch for `loss`; the method `features` turns its observations into features."""
         if not self.encoder.is_trainable:
-            return dict(batch)  # the column `obs` already has the features, see EncodedRollouts
+            return dict(batch)  # EncodedRollouts has replaced the observations by their features
         rows = steps(batch, self.context)
         del rows["obs"], rows["next_obs"]
         return {**rows, "batch": batch}
 
     def features(self, nets: Nets, rows: Batch) -> Tensor:
-        """Return the features `[M, F]` of a minibatch's observations. The gradient of a loss reaches the encoder."""
+        """Return the encoder's outputs `[M, F]` for a minibatch's observations, with a gradient for the encoder."""
         features: Tensor = self.see(nets, rows).learned if self.encoder.is_trainable else rows["obs"]
         return features
 
     def masks_of(self, rows: Batch) -> Sequence[Tensor]:
-        """Return the dropout masks of the part `dropout_part` for these rows; return () without dropout."""
+        """Return the dropout masks of the network `dropout_part` for these rows; return () without dropout."""
         if not self.network.dropout:
             return ()
-        masks: Sequence[Tensor] = self.params.modules[self.dropout_part].masks(rows["dropout"], self.network.dropout)  # type: ignore[operator]
+        mlp: Any = self.params.modules[self.dropout_part]
+        masks: Sequence[Tensor] = mlp.masks(rows["dropout"], self.network.dropout)
         return masks
 
 
 def mean_of(metrics: Sequence[Metrics], name: str) -> Tensor:
-    """Return the mean of the metric `name` over several steps."""
+    """Return the mean of the metric `name` over several gradient steps."""
     return torch.stack([one[name] for one in metrics]).mean()

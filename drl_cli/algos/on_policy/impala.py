@@ -1,13 +1,13 @@
 """IMPALA (Espeholt et al. 2018, arXiv 1802.01561), and APPO (IMPACT, Luo et al. 2019, arXiv 1912.00167).
 
-Workers act while the trainer learns, so older policies made the rollouts. V-trace corrects the advantages and the
-critic's targets for the difference between the policy that acted and the trainer's policy.
+Workers collect rollouts while the trainer learns, so a rollout comes from an older policy than the trainer's. V-trace
+corrects the advantages and the critic's targets for this difference.
 
-All other code is PPO's. In PPO's clipped surrogate, the denominator of the ratio is a reference policy: the trainer's
-policy at the start of the update, not the policy that acted. With one epoch and the whole rollout as one minibatch
-(`algo=impala`), the ratio is 1, and the surrogate's gradient is the policy gradient, advantage * grad log pi(a|s). With
-several epochs (`algo=appo`), the surrogate is clipped. With `target_period` above 1, the reference policy is IMPACT's
-target policy, which is copied from the trainer's policy every `target_period` updates.
+The loss is PPO's clipped surrogate with the ratio pi(a|s) / pi_ref(a|s). The reference policy pi_ref is the trainer's
+policy at the start of the update, not the older policy that acted. `algo=impala` makes one gradient step with the whole
+rollout. The ratio is then 1, and the gradient is the policy gradient, advantage * grad log pi(a|s). `algo=appo` makes
+several epochs, in which the ratio is clipped. With `target_period` above 1, pi_ref is IMPACT's target policy: a copy of
+the trainer's policy, renewed every `target_period` gradient steps.
 """
 
 from dataclasses import dataclass
@@ -39,18 +39,18 @@ class Config(ppo.Config):
 
 
 class Policy(ppo.Policy):
-    """PPO's actor."""
+    """The actor of PPO. A target policy (`target_period` above 1) needs a network without CNN or recurrent layer."""
 
     @classmethod
     def check(cls, config: Config, network: NetworkConfig, spec: EnvSpec) -> None:
         super().check(config, network, spec)
-        has_encoder = network.memory != "none" or torso_name(network, spec) is not None
-        if config.target_period > 1 and has_encoder:
+        has_torso, has_memory = torso_name(network, spec) is not None, network.memory != "none"
+        if config.target_period > 1 and (has_torso or has_memory):
             raise Refused(f"algo.target_period={config.target_period} needs a network without torso and memory; say 1")
 
 
 class Algorithm(ppo.Algorithm):
-    """Learns actor and critic in a trainer."""
+    """Trains PPO's actor and critic with V-trace's advantages and value targets."""
 
     config: Config
 
@@ -61,20 +61,28 @@ class Algorithm(ppo.Algorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         update, period = super().update(batch, counts), self.config.target_period
-        if period > 1 and (counts.opt_steps + update.steps) // period > counts.opt_steps // period:
-            self.params.follow(1.0)
+        copies_before, copies_now = counts.opt_steps // period, (counts.opt_steps + update.steps) // period
+        if period > 1 and copies_now > copies_before:
+            self.params.follow(1.0)  # copy the actor to its target network
         return update
 
     def advantages(
         self, batch: Batch, rollout: EncodedRollouts, features: Tensor, value: Tensor, next_value: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return V-trace's advantages and targets, and write the reference policy's `log_prob` into `rollout.rows`."""
+        """Return V-trace's advantages and the critic's targets of N transitions, `[N]` each.
+
+        Also replace the column `log_prob` of `rollout.rows` by the log-probabilities of the reference policy, which the
+        policy loss needs. `features` `[N, F]` are the encoder's outputs for `obs`; `value` is V(obs) `[N]`, and
+        `next_value` is V(next_obs) `[N]`.
+        """
         targets = self.params.targets
         out = targets["actor"](features) if targets else self.actor(features)
         log_std = targets["log_std"].flat if targets else self.log_std
-        log_prob = self.distribution(out, log_std, rollout.rows).log_prob(rollout.rows["action"])
+        reference = self.distribution(out, log_std, rollout.rows)
+        log_prob = reference.log_prob(rollout.rows["action"])
         rollout.rows["log_prob"] = log_prob
-        config, reward, discount = self.config, batch["reward"], batch["discount"]
-        steps = (reward, discount, value, next_value, batch["cut"], log_prob - batch["log_prob"])
-        target, advantage = vtrace(*steps, config.rho_max, config.c_max, config.gae_lambda)
+        config, reward, discount, cut = self.config, batch["reward"], batch["discount"], batch["cut"]
+        log_ratio = log_prob - batch["log_prob"]  # of the reference policy and the policy that acted
+        limits = config.rho_max, config.c_max, config.gae_lambda
+        target, advantage = vtrace(reward, discount, value, next_value, cut, log_ratio, *limits)
         return advantage, target

@@ -1,8 +1,9 @@
 """Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347), the clipped variant, for any action space.
 
-Each batch is a whole rollout. An update makes several epochs of minibatches over the rollout, with generalised
-advantage estimates (Schulman et al. 2015, arXiv 1506.02438). The policy that chose an action stores the action's
-log-probability. The probability ratio is relative to this stored value, so rollouts may be a few policy versions old.
+Each batch is a whole rollout. An update estimates advantages (GAE, Schulman et al. 2015, arXiv 1506.02438), and then
+makes several epochs of minibatches over the rollout. The policy that acts stores the log-probability of each action.
+The loss uses the ratio pi(a|s) / pi_old(a|s), where pi_old is this stored probability. Rollouts may therefore come from
+a policy that is a few versions old.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class Config(ActorCriticConfig):
 
 
 class Algorithm(ActorCritic):
-    """Learns actor and critic in a trainer."""
+    """Trains PPO's actor and critic from rollouts."""
 
     config: Config
     entropy_coef: Any  # a number, or a tensor that `update` fills
@@ -62,7 +63,8 @@ class Algorithm(ActorCritic):
     def update(self, batch: Batch, counts: Counts) -> Update:
         config, clock = self.config, self.context.clock
         if config.entropy_end is not None:
-            coef = linear(clock.of(counts), config.entropy_coef, config.entropy_end, clock.total)
+            position = clock.of(counts)  # environment steps, or updates in a run without workers
+            coef = linear(position, config.entropy_coef, config.entropy_end, clock.total)
             self.entropy_coef.fill_(coef)  # in place, because a compiled step reads this tensor
         return super().update(batch, counts)
 
@@ -76,17 +78,24 @@ class Algorithm(ActorCritic):
         return rollout.normalized(advantage) if self.config.normalize_advantage else advantage
 
     def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
-        """Return the clipped surrogate (eq. 7) minus the entropy bonus, plus the KL penalty (eq. 8) with `kl_coef`."""
+        """Return PPO's loss of the policy (a scalar), and metrics.
+
+        The loss is the clipped surrogate (eq. 7) minus the entropy bonus. If `kl_coef` is above 0, the penalty on the
+        KL divergence from the old policy is added (eq. 8).
+        """
         config, weight = self.config, rows.get("weight")
         log_ratio = policy.log_prob(rows["action"]) - rows["log_prob"]
         surrogate = clipped_surrogate(log_ratio, rows["advantage"], config.clip, weight)
         entropy = mean(policy.entropy_at(rows["action"]), weight)
         loss = surrogate - self.entropy_coef * entropy
+        metrics = {"policy_loss": surrogate, "entropy": entropy}
         with torch.no_grad():
             ratio = log_ratio.exp()
-            metrics = {"policy_loss": surrogate, "entropy": entropy}
-            metrics["approx_kl"] = mean(ratio - 1.0 - log_ratio, weight)
-            metrics["clip_fraction"] = mean(((ratio - 1.0).abs() > config.clip).float(), weight)
+            metrics["approx_kl"] = mean(
+                ratio - 1.0 - log_ratio, weight
+            )  # estimates KL(pi_old || pi) with a low variance
+            is_clipped = (ratio - 1.0).abs() > config.clip
+            metrics["clip_fraction"] = mean(is_clipped.float(), weight)
         if config.kl_coef:
             kl = mean(sum(self.kept_policy(rows).kl_parts(policy)), weight)
             loss = loss + nets.kl_weight.detach().sum() * kl
@@ -94,19 +103,20 @@ class Algorithm(ActorCritic):
         return loss, metrics
 
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:
-        """Return half the squared error `[M]` of the values V(obs) `[M]`.
+        """Return half the squared error `[M]` of the values `value` = V(obs) `[M]`.
 
-        With `value_clip`, return the larger of the errors of the value and of the clipped value, which differs from the
-        old value by at most `value_clip` (Engstrom et al. 2020, arXiv 2005.12729, section 3).
+        With `value_clip`, also compute the error of a clipped value, which differs from the old value by at most
+        `value_clip`, and return the larger error (Engstrom et al. 2020, arXiv 2005.12729, section 3).
         """
         error, clip = super().value_error(value, rows), self.config.value_clip
         if clip is None:
             return error
-        clipped = rows["value"] + (value - rows["value"]).clamp(-clip, clip)
+        old_value = rows["value"]
+        clipped = old_value + (value - old_value).clamp(-clip, clip)
         return torch.maximum(error, super().value_error(clipped, rows))
 
     def is_enough(self, epoch: Sequence[Metrics]) -> bool:
-        """Return whether the mean KL divergence of the epoch is above `target_kl`."""
+        """Return True if the mean KL divergence of the epoch is above `target_kl`. `epoch` has each step's metrics."""
         if self.config.target_kl is None:
             return False
         kl = mean_of(epoch, "approx_kl")
@@ -114,11 +124,15 @@ class Algorithm(ActorCritic):
         return bool(kl > self.config.target_kl)
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Double or halve the weight of the KL penalty if the KL divergence is far from `kl_target` (section 4)."""
+        """Adapt the weight of the KL penalty (section 4), and train the reward module; return the module's loss.
+
+        Double the weight if the epoch's mean KL divergence is above 1.5 `kl_target`; halve it below `kl_target` / 1.5.
+        """
         if self.config.kl_coef:
             kl = mean_of(epoch, "kl")
             self.context.group.mean_(kl)
-            is_large, is_small = kl > 1.5 * self.config.kl_target, kl < self.config.kl_target / 1.5
+            is_large = kl > 1.5 * self.config.kl_target
+            is_small = kl < self.config.kl_target / 1.5
             factor = torch.where(is_large, 2.0, torch.where(is_small, 0.5, 1.0))
             weight = self.params["kl_weight"].flat
             weight.copy_((weight * factor).clamp(1e-4, 1e4))

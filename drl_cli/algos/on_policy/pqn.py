@@ -1,7 +1,8 @@
 """PQN (Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", arXiv 2407.04811): Q(lambda) on rollouts.
 
-PQN has neither replay nor a target network. Layer norm stabilises the Q network. Each batch is a rollout of
-epsilon-greedy actions. An update computes the Q(lambda) targets once, and then makes several epochs of minibatches.
+PQN is Q-learning without a replay table and without a target network. Layer norm stabilises the Q network. Each batch
+is a rollout of epsilon-greedy actions. An update computes the Q(lambda) targets of the rollout once, and then makes
+several epochs of minibatches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ class Config(OnPolicyConfig):
 
 
 class Policy(NetworkPolicy):
-    """Chooses the action with the largest value, or with probability epsilon a random action."""
+    """Acts epsilon-greedily: a random action with probability epsilon, else the action with the largest Q value."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
@@ -59,26 +60,32 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(OnPolicy):
-    """Learns Q values in a trainer."""
+    """Trains the Q network from rollouts."""
 
     config: Config
     dropout_part = "q"
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.q = self.mlp(spec.action.size)
-        self.build(("q",), config.lr, q=self.q)
+        self.build(policy=("q",), lr=config.lr, q=self.q)
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add the column `target` `[N]`: the Q(lambda) targets with V(next_obs) = max_a Q(next_obs, a)."""
-        next_q = permitted(self.q(rollout.features()[1]), action_mask(unjoined(batch)["next_obs"]))
-        steps = (batch["reward"], batch["discount"], next_q.amax(-1), batch["cut"])
-        rollout.rows["target"] = lambda_returns(*steps, self.config.q_lambda)
+        """Store the Q(lambda) targets of N transitions as the column `target` `[N]` of `rollout.rows`; return {}.
+
+        The targets are lambda-returns with V(next_obs) = max_a Q(next_obs, a) over the legal actions.
+        """
+        _, next_features = rollout.features()
+        next_mask = action_mask(unjoined(batch)["next_obs"])
+        next_value = permitted(self.q(next_features), next_mask).amax(-1)
+        reward, discount, cut = batch["reward"], batch["discount"], batch["cut"]
+        rollout.rows["target"] = lambda_returns(reward, discount, next_value, cut, self.config.q_lambda)
         return {}
 
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return half the squared error of the values of the chosen actions."""
-        weight, values = rows.get("weight"), nets.q(self.features(nets, rows), masks)
-        q = values.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
+        """Return the loss of a minibatch and metrics. The loss is half the mean squared error of Q(s, a), a scalar."""
+        weight = rows.get("weight")
+        values = nets.q(self.features(nets, rows), masks)  # [M, A]
+        q = values.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)  # Q of the chosen actions, [M]
         loss = mean(0.5 * (q - rows["target"]).square(), weight)
         return loss, {"q_loss": loss, "q_mean": mean(q, weight)}
 

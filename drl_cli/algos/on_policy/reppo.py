@@ -1,8 +1,8 @@
 """REPPO (Voelcker et al. 2025, "Relative Entropy Pathwise Policy Optimization", arXiv 2507.11019).
 
-REPPO learns Q(s, a) from rollouts, without replay, and improves the policy with the gradient of Q with respect to the
-action, as SAC does. A bound limits the KL divergence from the policy before the update. The weight of the entropy
-(alpha) and the weight of the KL divergence (beta) are learned dual variables.
+REPPO learns Q(s, a) from rollouts, without a replay table. As in SAC, the policy improves along the gradient of Q with
+respect to the action. A bound limits the KL divergence between the old and the new policy of an update. Two dual
+variables are learned: alpha, the weight of the entropy, and beta, the weight of the KL divergence.
 """
 
 import math
@@ -46,11 +46,11 @@ class Config(OnPolicyConfig):
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor."""
+    """The tanh-Gaussian actor, as in SAC."""
 
 
 class Algorithm(OnPolicy):
-    """Learns actor, critic and both dual variables in a trainer. The encoder learns from the critic's loss."""
+    """Trains the actor, the critic and both dual variables from rollouts. Only the critic's loss trains the encoder."""
 
     has_own_weights = False
     shuffle_stream = 2
@@ -64,31 +64,36 @@ class Algorithm(OnPolicy):
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         self.actor = self.mlp(2 * self.size, last=0.01)
         self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
-        part = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # the gradient of each part is clipped alone
+        networks = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips the gradient of each network alone
         duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
-        self.build(("actor",), part, duals, actor=self.actor, critic=self.critic, log_alpha=1, log_beta=1)
+        self.build(("actor",), lr=networks, lrs=duals, actor=self.actor, critic=self.critic, log_alpha=1, log_beta=1)
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
         self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
         self.noise = self.params.generator("noise", self.seed + 1)
 
     def draw(self, rollout: EncodedRollouts) -> Tensor:
-        """Return normal noise for one action in every row, `[N, A]`."""
+        """Return standard normal noise `[N, A]`: A numbers for each of the rollout's N transitions."""
         return self.context.randn(rollout.num, self.size, self.noise)
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Add the columns `old`, `next_embedding`, `target` and `terminated` to `rollout.rows`.
+        """Store what the loss of N transitions needs as new columns of `rollout.rows`; return {}.
 
-        `old` `[N, 2 A]` has the actor's outputs before the update. `next_embedding` `[N, Z]` is what the critic learns
-        to predict. `target` `[N]` is the soft lambda-return, with a' drawn from pi(s') and the discount d:
-        G = r + d ((1 - lambda) Q(s', a') + lambda G') - d alpha log pi(a'|s').
+        - `target` `[N]`: the soft lambda-returns G = r + d ((1 - lambda) Q(s', a') + lambda G' - alpha log pi(a'|s')),
+          where d is the discount, a' is a sample of pi(s'), and G' is the return of the next step.
+        - `next_embedding` `[N, Z]`: the critic's embeddings of next_obs and a', which the critic learns to predict.
+        - `old` `[N, 2 A]`: the actor's outputs before the update.
+        - `terminated` `[N]`: True if the episode terminated with this step.
         """
-        obs, next_obs = rollout.features()
-        action, log_prob = squashed(self.actor(next_obs)).sample_log_prob(self.draw(rollout))
-        logits, embedding, _ = self.critic(next_obs, action)
-        cost = self.params["log_alpha"].flat.exp() * log_prob
-        reward, discount = batch["reward"] - batch["discount"] * cost, batch["discount"]
-        target = lambda_returns(reward, discount, self.mean(logits), batch["cut"], self.config.td_lambda)
-        columns = {"old": self.actor(obs), "next_embedding": embedding, "target": target}
+        features, next_features = rollout.features()
+        next_policy = squashed(self.actor(next_features))
+        next_action, log_prob = next_policy.sample_log_prob(self.draw(rollout))
+        logits, embedding, _ = self.critic(next_features, next_action)
+        entropy_cost = self.params["log_alpha"].flat.exp() * log_prob
+        discount = batch["discount"]
+        soft_reward = batch["reward"] - discount * entropy_cost
+        next_q = self.mean(logits)
+        target = lambda_returns(soft_reward, discount, next_q, batch["cut"], self.config.td_lambda)
+        columns = {"old": self.actor(features), "next_embedding": embedding, "target": target}
         rollout.rows.update(columns | {"terminated": batch["terminated"]})
         return {}
 
@@ -97,31 +102,35 @@ class Algorithm(OnPolicy):
         rollout.rows["noise"] = self.draw(rollout)
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the mean return `[B]` of the distribution softmax(logits), `[B, K]`."""
+        """Return the means `[N]` of distributions of the return, given their logits `[N, atoms]`."""
         value: Tensor = logits.softmax(-1) @ self.support
         return value
 
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the sum of the losses of critic, actor and dual variables.
+        """Return the loss of a minibatch, the sum of the losses of critic, actor and dual variables, and metrics.
 
-        The actor maximises the soft Q value in rows whose KL divergence is below `kl_bound`. In all other rows, it
-        reduces the KL divergence.
+        In states where the KL divergence from the old policy is below `kl_bound`, the actor maximises the soft Q value.
+        In all other states, it minimises the KL divergence.
         """
-        config, weight, obs = self.config, rows.get("weight"), self.features(nets, rows)
-        logits, _, predicted = nets.critic(obs, rows["action"], masks)
-        probs = hl_gauss(rows["target"], self.support)
-        critic_loss = -mean((probs * logits.log_softmax(-1)).sum(-1), weight)
-        error = (predicted - rows["next_embedding"]).square().mean(-1) * ~rows["terminated"]
-        prediction_loss = mean(error, weight)
+        config, weight, features = self.config, rows.get("weight"), self.features(nets, rows)
+        logits, _, predicted = nets.critic(features, rows["action"], masks)
+        target_probs = hl_gauss(rows["target"], self.support)
+        critic_loss = -mean((target_probs * logits.log_softmax(-1)).sum(-1), weight)
+        error = (predicted - rows["next_embedding"]).square().mean(-1)
+        has_next = ~rows["terminated"]
+        prediction_loss = mean(error * has_next, weight)  # error 0 where the episode terminated
 
-        obs = obs.detach()  # so that the actor does not train the encoder
-        policy, old = squashed(nets.actor(obs)), squashed(rows["old"])
+        fixed_features = features.detach()  # so that the actor does not train the encoder
+        policy, old_policy = squashed(nets.actor(fixed_features)), squashed(rows["old"])
         action, log_prob = policy.sample_log_prob(rows["noise"])
         alpha, beta = nets.log_alpha.exp(), nets.log_beta.exp()
-        q, kl = self.mean(nets.frozen.critic(obs, action, masks)[0]), old.kl(policy)
+        q_logits, _, _ = nets.frozen.critic(fixed_features, action, masks)
+        q, kl = self.mean(q_logits), old_policy.kl(policy)
         is_near = kl < config.kl_bound
-        actor_loss = mean(torch.where(is_near, alpha.detach() * log_prob - q, beta.detach() * kl), weight)
+        soft_q_loss, kl_loss = alpha.detach() * log_prob - q, beta.detach() * kl
+        actor_loss = mean(torch.where(is_near, soft_q_loss, kl_loss), weight)
 
+        # Alpha grows while the entropy is below its target, and beta grows while the KL divergence is above its bound.
         entropy, mean_kl = -mean(log_prob.detach(), weight), mean(kl.detach(), weight)
         dual_loss = (alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)).sum()
         metrics = {"critic_loss": critic_loss, "prediction_loss": prediction_loss, "actor_loss": actor_loss}

@@ -1,8 +1,10 @@
 """V-MPO (Song et al. 2019, "On-Policy Maximum a Posteriori Policy Optimization", arXiv 1909.12238).
 
-V-MPO fits the policy to the better half of a rollout's actions, weighted by exp(advantage / temperature) (E-step),
-within a trust region around the policy at the start of the update (M-step). The temperature and the weights of the
-trust regions are dual variables. A Gaussian has separate trust regions for its mean and its standard deviation.
+Each epoch of an update has two steps. The E-step takes the half of the rollout's actions with the larger advantages,
+and gives each action the weight exp(advantage / temperature). The M-step maximises the weighted log-likelihood of these
+actions. A trust region bounds the KL divergence from the policy before the update. A Gaussian policy has one trust
+region for its mean and another for its standard deviation. The temperature and alpha, the weights of the trust regions,
+are learned dual variables.
 """
 
 import math
@@ -38,7 +40,7 @@ class Config(ActorCriticConfig):
 
 
 class Algorithm(ActorCritic):
-    """Learns actor, critic and the dual variables in a trainer."""
+    """Trains V-MPO's actor, critic and dual variables from rollouts."""
 
     config: Config
 
@@ -46,57 +48,65 @@ class Algorithm(ActorCritic):
         self.lrs = dict.fromkeys(("temperature", "alpha"), config.dual_lr)
         super().setup(config, spec)
         starts = {"temperature": config.temperature_start, "alpha": config.alpha_start}
-        for name, start in starts.items():  # the dual variables are the softplus of these values
-            self.params[name].flat.copy_(torch.tensor(start).expm1().log())
+        for name, start in starts.items():  # a dual variable is the softplus of its parameter, which keeps it positive
+            inverse_softplus = torch.tensor(start).expm1().log()
+            self.params[name].flat.copy_(inverse_softplus)
         self.temperature_gradients = Gradients(self.params, self.temperature_loss, self.context, "temperature")
-        self.slope = torch.zeros_like(self.params["temperature"].flat)
-        bounds = (config.epsilon_kl, config.epsilon_std)[: len(self.params["alpha"].flat)]
-        self.bounds = torch.tensor(bounds, device=self.context.device)
+        self.temperature_grad = torch.zeros_like(self.params["temperature"].flat)  # of the last E-step
+        bounds = (config.epsilon_kl, config.epsilon_std) if spec.action.kind == "box" else (config.epsilon_kl,)
+        self.bounds = torch.tensor(bounds, device=self.context.device)  # one for each value of alpha
 
     def extra_parts(self, config: Config) -> dict[str, int]:
         return {"temperature": 1, "alpha": 2 if self.action.kind == "box" else 1}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
-        """Store the present policy, which is the centre of the trust region."""
+        """Store the distributions of the policy before the update, from which the trust region measures."""
         self.keep_policy(rollout, features)
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Add the column `psi` `[N]`, the weights of the rows (E-step, eq. 3), and set `slope`.
+        """Make the E-step: store the weights of N transitions as the column `psi` `[N]` of `rollout.rows` (eq. 3).
 
-        Only the half of the rows with the larger advantages, among the rows of all trainers, has a weight above 0. The
-        mean weight of all rows is 1. `slope` is the gradient of the temperature's loss.
+        The half with the larger advantages, among the transitions of all trainers, has weights proportional to
+        exp(advantage / temperature). All other weights are 0. The mean of all weights is 1. Also compute the gradient
+        of the temperature's loss, which the gradient steps of this epoch use.
         """
         super().before_epoch(rollout)
         advantage = rollout.rows["advantage"]
         all_advantages = self.context.group.gather(advantage)
-        best = all_advantages.topk(max(1, len(all_advantages) // 2)).values
+        best = all_advantages.topk(max(1, len(all_advantages) // 2)).values  # sorted, the largest first
         temperature = softplus(self.params["temperature"].flat)
-        psi = (advantage / temperature - (best / temperature).logsumexp(0)).exp() * len(all_advantages)
-        rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)
-        self.temperature_gradients(best)
-        self.slope.copy_(self.params["temperature"].grad)  # in place, because a compiled step reads this tensor
+        log_psi = advantage / temperature - (best / temperature).logsumexp(0)
+        psi = log_psi.exp() * len(all_advantages)
+        rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)  # best[-1] is the smallest of the best
+        self.temperature_gradients(best)  # writes `grad`
+        self.temperature_grad.copy_(self.params["temperature"].grad)  # in place: a compiled step reads this tensor
 
     def temperature_loss(self, nets: Nets, best: Tensor, noise: None) -> tuple[Tensor, Metrics]:
-        """Return the loss of the temperature, given the larger half of the advantages (eq. 4)."""
+        """Return the temperature's loss (a scalar, eq. 4), and {}. `best` has the larger half of the advantages.
+
+        The loss is temperature * (epsilon_temperature + log(mean(exp(best / temperature)))).
+        """
         temperature = softplus(nets.temperature).sum()
         log_mean = (best / temperature).logsumexp(0) - math.log(len(best))
         return temperature * (self.config.epsilon_temperature + log_mean), {}
 
     def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
-        """Return the sum of three losses, and metrics (M-step, eq. 2 and 5).
+        """Return the loss of the M-step on a minibatch (a scalar, eq. 2 and 5), and metrics.
 
-        The losses are the weighted negative log-likelihood of the actions, the loss of the trust regions, and a linear
-        loss that gives the temperature the gradient `slope` in every minibatch of an epoch.
+        The loss has three terms: the negative log-likelihood of the actions, weighted by `psi`; the loss of the trust
+        regions, which trains the policy and alpha; and a term whose gradient is the temperature's gradient of the
+        E-step.
         """
         weight = rows.get("weight")
         policy_loss = -mean(rows["psi"] * policy.log_prob(rows["action"]), weight)
-        kl = torch.stack([mean(part, weight) for part in self.kept_policy(rows).kl_parts(policy)])
+        kls = self.kept_policy(rows).kl_parts(policy)  # a Gaussian has two: of the mean, and of the standard deviation
+        kl = torch.stack([mean(each, weight) for each in kls])
         alpha = softplus(nets.alpha)
         trust_loss = (alpha * (self.bounds - kl.detach()) + alpha.detach() * kl).sum()
-        temperature_loss = (nets.temperature * self.slope).sum()
+        temperature_loss = (nets.temperature * self.temperature_grad).sum()
         metrics = {"policy_loss": policy_loss, "entropy": mean(policy.entropy_at(rows["action"]), weight)}
-        metrics |= dict(zip(("kl", "kl_std"), kl.unbind(), strict=False)) | {"alpha": alpha.mean()}
-        metrics |= {"temperature": softplus(nets.temperature).mean()}
+        metrics |= dict(zip(("kl", "kl_std"), kl.unbind(), strict=False))
+        metrics |= {"alpha": alpha.mean(), "temperature": softplus(nets.temperature).mean()}
         return policy_loss + trust_loss + temperature_loss, metrics
 
 

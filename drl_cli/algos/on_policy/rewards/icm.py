@@ -1,4 +1,4 @@
-"""The intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363). This file imports torch."""
+"""ICM, the intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363). This file imports torch."""
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,12 @@ from drl_cli.types import EnvSpec
 
 
 class Module(Reward, nn.Module):
-    """The bonus is the error of a forward model, which predicts the features of next_obs from obs and action.
+    """The ICM reward module: the bonus is large for transitions that the module predicts badly.
 
-    An inverse model predicts the action from the features of obs and next_obs. Only the inverse model's loss trains the
-    encoder of the features (Burda et al. 2018, arXiv 1808.04355). The forward model's loss would make the features
-    constant, because constant features are the easiest to predict.
+    An encoder computes features of observations. A forward model predicts the features of next_obs from the features of
+    obs and the action. The bonus is the forward model's error. An inverse model predicts the action from the features
+    of obs and next_obs. Only the inverse model's loss trains the encoder (Burda et al. 2018, arXiv 1808.04355). The
+    forward model's loss would make the features constant, because constant features are the easiest to predict.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
@@ -28,7 +29,7 @@ class Module(Reward, nn.Module):
         assert config.forward_share is not None
         self.forward_share, self.choices = config.forward_share, spec.action.choices
         size, actions = config.features, spec.action.size
-        self.seen = Features(network, spec)
+        self.seen = Features(network, spec)  # normalised by the observations seen so far
         self.encoder = mlp(self.seen.size, config.hidden, size)
         self.inverse = mlp(2 * size, config.hidden, actions)
         self.model = mlp(size + actions, config.hidden, size)
@@ -40,35 +41,47 @@ class Module(Reward, nn.Module):
         self.seen.keep()
 
     def bonus(self, batch: Batch) -> Tensor:
-        """Return the bonus of each row, `[B]`: half the squared error of the forward model (equation 6)."""
-        return self.forward_loss(batch, *self.features(batch))
+        """Return the bonus of each transition, `[B]`: half the squared error of the forward model (equation 6)."""
+        obs, next_obs = self.features(batch)
+        return self.forward_loss(batch, obs, next_obs)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the weighted sum of both models' losses of each row, `[B]` (equation 7)."""
-        features, share = self.features(batch), self.forward_share
-        return share * self.forward_loss(batch, *features) + (1 - share) * self.inverse_loss(batch, *features)
+        """Return the weighted sum of both models' losses for each transition, `[B]` (equation 7)."""
+        obs, next_obs = self.features(batch)
+        share = self.forward_share
+        return share * self.forward_loss(batch, obs, next_obs) + (1 - share) * self.inverse_loss(batch, obs, next_obs)
 
     def features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the learned features of obs and next_obs, `[B, features]` each."""
+        """Return the encoder's features of obs and next_obs, `[B, F]` each."""
         return self.encoder(self.seen(batch["obs"])), self.encoder(self.seen(batch["next_obs"]))
 
-    def forward_loss(self, batch: Batch, now: Tensor, then: Tensor) -> Tensor:
-        """Return half the squared error of the forward model, `[B]`; its gradient does not reach the features."""
-        predicted: Tensor = self.model(torch.cat([now.detach(), self.actions(batch)], -1))
-        return 0.5 * (predicted - then.detach()).square().sum(-1)
+    def forward_loss(self, batch: Batch, obs: Tensor, next_obs: Tensor) -> Tensor:
+        """Return half the squared error of the forward model for each transition, `[B]`.
 
-    def inverse_loss(self, batch: Batch, now: Tensor, then: Tensor) -> Tensor:
-        """Return the inverse model's cross entropy for choices, or half its squared error for box actions, `[B]`."""
-        out: Tensor = self.inverse(torch.cat([now, then], -1))
+        `obs` and `next_obs` are the encoder's features `[B, F]`. The gradient does not reach the encoder.
+        """
+        predicted: Tensor = self.model(torch.cat([obs.detach(), self.actions(batch)], -1))
+        return 0.5 * (predicted - next_obs.detach()).square().sum(-1)
+
+    def inverse_loss(self, batch: Batch, obs: Tensor, next_obs: Tensor) -> Tensor:
+        """Return the loss of the inverse model for each transition, `[B]`.
+
+        The loss is the cross-entropy of discrete actions, or half the squared error of Box actions. `obs` and
+        `next_obs` are the encoder's features `[B, F]`.
+        """
+        out: Tensor = self.inverse(torch.cat([obs, next_obs], -1))
         if not self.choices:
             return 0.5 * (out - self.actions(batch)).square().sum(-1)
-        logs = [part.log_softmax(-1) for part in torch.split(out, [*self.choices], -1)]
-        return -(torch.cat(logs, -1) * self.actions(batch)).sum(-1)
+        log_probs = [logits.log_softmax(-1) for logits in torch.split(out, [*self.choices], -1)]
+        return -(torch.cat(log_probs, -1) * self.actions(batch)).sum(-1)
 
     def actions(self, batch: Batch) -> Tensor:
-        """Return the actions as float vectors `[B, actions]`: box actions clipped to [-1, 1], choices one-hot."""
+        """Return the batch's actions as float vectors `[B, A]`: Box actions clipped to [-1, 1], or one-hot vectors.
+
+        The one-hot vectors of a MultiDiscrete action are joined to one vector.
+        """
         action: Tensor = batch["action"]
-        if not self.choices:
+        if not self.choices:  # a Box
             return action.clamp(-1.0, 1.0)
         columns = action.long().view(len(action), len(self.choices)).unbind(-1)
-        return torch.cat([one_hot(a, n) for a, n in zip(columns, self.choices, strict=True)], -1)
+        return torch.cat([one_hot(column, size) for column, size in zip(columns, self.choices, strict=True)], -1)

@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al. 2018, arXiv 1810.12894). This file imports torch."""
+"""RND, random network distillation (Burda et al. 2018, arXiv 1810.12894). This file imports torch."""
 
 from torch import Tensor, nn
 
@@ -12,16 +12,16 @@ from drl_cli.types import EnvSpec
 
 
 class Module(Reward, nn.Module):
-    """The bonus is the error of a network that learns to predict a fixed random network's outputs for next_obs.
+    """The RND reward module: the bonus is large for observations that differ from the observations of earlier batches.
 
-    The error is large for observations that differ from those of earlier batches.
+    A predictor learns the outputs of a fixed random network for next_obs. The bonus is the predictor's error.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
         super().__init__()
         assert config.hidden is not None
         assert config.features is not None
-        self.seen = Features(network, spec)
+        self.seen = Features(network, spec)  # normalised by the observations seen so far
         self.random = mlp(self.seen.size, config.hidden, config.features).requires_grad_(False)
         self.predictor = mlp(self.seen.size, config.hidden, config.features)
 
@@ -32,7 +32,7 @@ class Module(Reward, nn.Module):
         self.seen.keep()
 
     def bonus(self, batch: Batch) -> Tensor:
-        """Return the mean squared error of the prediction in each row, `[B]`."""
+        """Return the predictor's mean squared error for each transition, `[B]`."""
         x = self.seen(batch["next_obs"])
         error: Tensor = self.predictor(x) - self.random(x)
         return error.square().mean(-1)

@@ -1,4 +1,4 @@
-"""Reward modules: the base class Reward, and RewardStream, the second stream of rewards of an on-policy algorithm."""
+"""Intrinsic rewards: Reward, the base class of reward modules, and RewardStream, which applies and trains a module."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 PART = "reward"
-"""The name of the reward module's part in the algorithm's Params."""
+"""The name of the reward module among the networks in the algorithm's Params."""
 BUILT_IN = {name: f"drl_cli.algos.on_policy.rewards.{name}:Module" for name in ("rnd", "icm")}
 """The import paths of the reward modules of this package, by name."""
 
 
 class Reward:
-    """The base class of a reward module, which also derives from torch.nn.Module: `class RND(drl.Reward, nn.Module)`.
+    """The base class of a reward module, which computes intrinsic rewards, such as a bonus for new observations.
 
-    `__init__(self, network, spec)` makes the networks. `gamma` is the discount of the intrinsic rewards, whose return
-    does not end with an episode. `coef` multiplies the advantages of the intrinsic rewards before they are added to the
-    advantages of the environment's rewards. `lr` is the learning rate of the module. `minibatch_size` is the number of
-    rows, of all trainers together, in one gradient step of the module.
+    A module also derives from torch.nn.Module: `class RND(drl.Reward, nn.Module)`. Its constructor is
+    `__init__(self, network, spec)`. A module may replace the default values of these attributes:
+
+    - `gamma`: The discount of the intrinsic rewards. Their return does not end with an episode.
+    - `coef`: A factor of the intrinsic advantages, which are then added to the advantages of the environment's rewards.
+    - `lr`: The learning rate of the module.
+    - `minibatch_size`: The number of transitions, of all trainers together, in one gradient step of the module.
     """
 
     gamma: float = 0.99
@@ -41,41 +44,46 @@ class Reward:
     minibatch_size: int = 256
 
     def bonus(self, batch: Batch) -> Tensor:
-        """Return the reward of each row of a batch, `[B]`, before it is divided by its running standard deviation."""
+        """Return the unscaled intrinsic reward of each transition of a batch, `[B]`.
+
+        RewardStream divides these rewards by their running standard deviation.
+        """
         raise NotImplementedError
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the module's loss of each row, `[B]`; the default is the bonus."""
+        """Return the loss of each transition, `[B]`, which trains the module; the default is the bonus."""
         return self.bonus(batch)
 
     def observe(self, batch: Batch, group: ProcessGroup) -> None:
-        """Update the module's statistics with a batch, averaged over the trainers of `group`; the default does nothing.
+        """Add a batch to the module's statistics, such as the mean observation; the default does nothing.
 
-        It is called before `bonus`. The change lasts only if `keep` is called.
+        `observe` is called before `bonus`. With several trainers, `group.mean_` averages a tensor over the trainers.
+        The next call of `observe` discards this batch again, unless `keep` is called in between.
         """
 
     def keep(self) -> None:
-        """Make the change of the last `observe` permanent. Only an update that is not skipped calls it."""
+        """Make the last call of `observe` permanent. A skipped update (a loss is not finite) does not call `keep`."""
 
 
 class RewardStream:
-    """The intrinsic rewards of a reward module, divided by their running standard deviation.
+    """Computes the intrinsic rewards of batches with a reward module, and trains the module.
 
-    The module becomes the part `reward` of the algorithm's Params, which saves all state. The algorithm has a separate
-    critic for the intrinsic rewards.
+    The rewards are divided by their running standard deviation. The algorithm adds `modules` to its Params, so that
+    checkpoints contain all state. It learns a separate critic of the intrinsic rewards.
     """
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
         self.module, self.context = module, context
-        module.register_buffer("moments", torch.zeros(3))  # number of batches, mean and mean square of the bonus
+        module.register_buffer("moments", torch.zeros(3))  # number of batches, sums of their means and mean squares
         self.modules: dict[str, nn.Module] = {PART: module}
         self._moments: Tensor = module.moments
 
     @classmethod
     def build(cls, context: AlgoContext, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
-        """Return the stream of the module that `reward=` names, or None for `reward=none`.
+        """Return a RewardStream with the module that the option `reward=` names, or None for `reward=none`.
 
-        Raise Refused if the class is not derived from Reward and torch.nn.Module.
+        `seed` sets the module's initial weights. Raise Refused if the module's class is not derived from both Reward
+        and torch.nn.Module.
         """
         config = context.reward
         if config.name == "none":
@@ -87,55 +95,61 @@ class RewardStream:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = make(network, spec, config) if config.name in BUILT_IN else make(network, spec)
-        given = {"coef": config.coef, "gamma": config.gamma, "lr": config.lr, "minibatch_size": config.minibatch_size}
-        for name, value in given.items():
-            if value is not None:
+        for name in ("coef", "gamma", "lr", "minibatch_size"):
+            if (value := getattr(config, name)) is not None:  # None keeps the value of the class
                 setattr(module, name, value)
         return cls(module, context)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Return the rewards `[B]`: the bonus, divided by the standard deviation of all bonuses of the run so far.
+        """Return the scaled intrinsic rewards `[B]` of a batch.
 
-        Raise Refused if the bonus has another shape than `batch["reward"]`.
+        They are the module's rewards, divided by the standard deviation of all its rewards of the run so far. Raise
+        Refused if the module returns another shape than `[B]`.
         """
         with torch.no_grad():
             self.module.observe(batch, self.context.group)
             bonus: Tensor = self.module.bonus(batch)
-        if bonus.shape != batch["reward"].shape:
-            shapes = tuple(bonus.shape), tuple(batch["reward"].shape)
-            raise Refused(f"reward={self.context.reward.name}: bonus has shape {shapes[0]}, needed is {shapes[1]}")
+        shape, needed = tuple(bonus.shape), tuple(batch["reward"].shape)
+        if shape != needed:
+            raise Refused(f"reward={self.context.reward.name}: bonus has shape {shape}, needed is {needed}")
         statistics = torch.stack([torch.ones_like(bonus[0]), bonus.mean(), bonus.square().mean()])
         self.context.group.mean_(statistics)
-        self._moments = self.module.moments + statistics  # `learn` stores this; a skipped update has to change nothing
-        count, mean, square = self._moments
-        deviation = (square / count - (mean / count).square()).clamp_min(0).sqrt()
+        self._moments = self.module.moments + statistics  # `keep` stores it, if the update is not skipped
+        num_batches, sum_of_means, sum_of_squares = self._moments
+        mean, mean_square = sum_of_means / num_batches, sum_of_squares / num_batches
+        deviation = (mean_square - mean.square()).clamp_min(0).sqrt()
         rewards: Tensor = bonus / (deviation + 1e-8)
         return rewards
 
     def batch(self, batch: Batch, rewards: Tensor) -> Batch:
-        """Return the batch with the intrinsic rewards `[B]`, and the discount `gamma` even at the end of episodes."""
+        """Return a copy of the batch for the intrinsic critic.
+
+        `rewards` `[B]` replace the environment's rewards, and `gamma` replaces all discounts, also at the ends of
+        episodes.
+        """
         columns = {"reward": rewards, "discount": torch.full_like(rewards, self.module.gamma)}
         return like(batch, {**unjoined(batch), **columns})
 
     def advantages(
         self, rewards: Tensor, value: Tensor, next_value: Tensor, cut: Tensor, lambda_: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the advantages of the intrinsic rewards times `coef`, and the targets of their critic, `[B]` each.
+        """Return the intrinsic advantages (GAE), times `coef`, and the targets of the intrinsic critic, `[B]` each.
 
-        Add these advantages to those of the environment's rewards. `value` and `next_value` `[B]` are this critic's
-        V(obs) and V(next_obs), without a gradient. Where `cut` `[B]` is True, the return bootstraps from V(next_obs).
+        The algorithm adds these advantages to the advantages of the environment's rewards. `value` `[B]` is the
+        intrinsic critic's V(obs), and `next_value` `[B]` is its V(next_obs), both without a gradient. Where `cut` `[B]`
+        is True, the return bootstraps from V(next_obs). `lambda_` is GAE's lambda.
         """
         discount = torch.full_like(rewards, self.module.gamma)
         advantage = gae(rewards, discount, value, next_value, cut, lambda_)
         return self.module.coef * advantage, advantage + value
 
     def keep(self) -> None:
-        """Make the statistics of the last batch permanent."""
+        """Make the last batch a permanent part of the statistics of the rewards and of the module."""
         self.module.moments.copy_(self._moments)
         self.module.keep()
 
     def learn(self, batch: Batch, optimizer: Optimizer) -> Tensor:
-        """Train the module for one epoch, make the batch's statistics permanent, and return the mean loss."""
+        """Train the module with one pass over the batch, and call `keep`; return the mean loss (a scalar)."""
         self.keep()
         losses = []
         with torch.enable_grad():
