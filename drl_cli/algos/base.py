@@ -1,12 +1,12 @@
-"""The base classes of an algorithm. An algorithm's module, here or in your own package, derives three classes.
+"""The base classes of algorithms. An algorithm is a Python module, here or in your own package, with three classes.
 
-- `Config` is a frozen dataclass of the options, derived from `AlgoConfig`.
-- `Policy` chooses actions in workers and evaluations.
-- `Algorithm` learns from batches in a trainer and returns the parameters that the policy loads.
+- `Config`, derived from `AlgoConfig`, is a frozen dataclass with the options of the algorithm.
+- `Policy` chooses actions. Workers, which step the environments, and evaluations use the policy.
+- `Algorithm` learns from batches in a trainer process, and returns the parameters that the policy loads.
 
-The constructors of `Policy` and `Algorithm` get the options, the network options and an `EnvSpec`. Neither class logs,
-saves files, reads config files, or knows whether the run is distributed. docs/add-an-algorithm.md shows step by step
-how to write an algorithm.
+The constructors of `Policy` and `Algorithm` get the Config, the network options and an `EnvSpec`, which describes the
+environment. Neither class logs, saves files, reads config files, or knows whether the run is distributed.
+docs/add-an-algorithm.md shows step by step how to write an algorithm.
 """
 
 from abc import ABC, abstractmethod
@@ -29,22 +29,24 @@ from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 Batch: TypeAlias = Mapping[str, Any]
-"""Columns of transitions as tensors `[B, ...]`; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors.
+"""A batch of B transitions: a mapping from the names of columns to tensors `[B, ...]`.
 
-Columns are `obs`, `action`, `reward` (n-step), `discount` (gamma^n; 0 if the episode terminated), `next_obs` (after n
-steps), `terminated`, `truncated` and the policy's extra columns. Prioritized replay adds the importance `weight`. With
-replay=sequences, columns are `[B, L, ...]` with 1-step rewards, and `valid` is False for padding.
+The columns are `obs`, `action`, `reward` (the n-step reward), `discount` (gamma^n, or 0 if the episode terminated),
+`next_obs` (the observation after n steps), `terminated`, `truncated` and the policy's extra columns. `obs` and
+`next_obs` of a Dict or Tuple space are dicts of tensors. Prioritized replay adds the importance weights `weight`. With
+replay=sequences, the columns are `[B, L, ...]` and contain 1-step rewards. The column `valid` is False for padding.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlgoConfig:
-    """Options that every algorithm has; derive your Config from it.
+    """The options that every algorithm has. The Config of an algorithm is derived from this class.
 
-    Every field needs a type. It also needs a default value, unless a yaml file sets the field. The built-in algorithms
-    have all default values in conf/algo/*.yaml, and classes derived from their Config inherit these. Workers compute
-    n-step rewards from `gamma` and `n_step`, so batches already contain n-step rewards. Only sequences contain 1-step
-    rewards, from which Learner computes n-step rewards in the trainer.
+    Every field of a Config needs a type, and a default value unless a yaml file sets the field. The default values of
+    the built-in algorithms are in conf/algo/*.yaml. A Config derived from a built-in Config inherits these values.
+
+    `gamma` is the discount factor. Workers compute the n-step rewards of transitions, with n = `n_step`. Sequences
+    contain 1-step rewards, which the class Learner replaces by n-step rewards in the trainer.
     """
 
     name: str
@@ -53,12 +55,15 @@ class AlgoConfig:
     n_step: Count = 1
 
     def window_problems(self, seq_len: int) -> Iterator[str]:
-        """Yield an error line for each option that does not fit windows of `seq_len` steps. Every run checks this."""
+        """Yield an error message for each option that does not fit a replay of windows with `seq_len` steps each.
+
+        drl-cli calls this method before a run with replay=sequences or replay=windows. The default yields no message.
+        """
         yield from ()
 
 
 class Counts(NamedTuple):
-    """Progress of the run: the number of gradient updates, and the number of environment steps of all workers."""
+    """The progress of a run: the number of gradient updates, and the number of environment steps of all workers."""
 
     opt_steps: int = 0
     env_steps: int = 0
@@ -68,10 +73,13 @@ class Counts(NamedTuple):
 class Update:
     """The result of `Algorithm.update`.
 
-    `metrics` maps names to scalar tensors; an update may leave out some metrics. `priorities` are the new replay
-    priorities: `[B]` for transitions, or `[B, seq_len]` for sequences, without the burn-in steps. `steps` is the number
-    of gradient updates made. `skipped` is the number of updates skipped because a loss or gradient was not finite.
-    `columns` are new values `[B, ...]` of the columns that the module's `WRITES` lists; replay stores these values.
+    - `metrics`: Scalar tensors by name. An update may leave out some metrics.
+    - `priorities`: The new replay priorities: `[B]` for transitions, or `[B, seq_len]` for sequences, whose burn-in
+      steps get no priority. None if the algorithm computes no priorities.
+    - `steps`: The number of gradient updates made.
+    - `skipped`: The number of gradient updates skipped because a loss or a gradient was not finite.
+    - `columns`: New values `[B, ...]`, by name, of columns that replay stores. Replay replaces the old values. The
+      constant `WRITES` of the algorithm's module lists the names.
     """
 
     metrics: Mapping[str, Tensor]
@@ -82,17 +90,20 @@ class Update:
 
 
 class Policy(ABC):
-    """Chooses actions for E environments at once. A subclass must draw all random numbers from `self.rng`."""
+    """Chooses actions for E environments at once. A subclass draws all random numbers from the generator `self.rng`."""
 
     rng: np.random.Generator
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
-        """Raise Refused if the algorithm does not allow these options. Every run calls `check` before it starts."""
+        """Raise Refused if the algorithm does not support these options. drl-cli calls this method before every run."""
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
-        """Return the columns that `act` and `random` return in addition to `action`, such as PPO's log-probability."""
+        """Return the shape and dtype of each extra column, by name. The default is no extra columns.
+
+        Extra columns are the columns that `act` returns besides `action`, such as PPO's log-probability of the action.
+        """
         return {}
 
     @abstractmethod
@@ -100,69 +111,74 @@ class Policy(ABC):
 
     @abstractmethod
     def load(self, params: Array) -> None:
-        """Load parameters that `Algorithm.policy_params` returned; raise ValueError if the size is wrong."""
+        """Load the vector `[size]` that `Algorithm.policy_params` returned. Raise ValueError if the size is wrong."""
 
     def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
-        """Set the exploration values for the next calls of `act`, as returned by `Algorithm.exploration`.
+        """Set the exploration values, such as epsilon, that the next calls of `act` use.
 
-        With worker.exploration=env_ladder, each value is an array `[E]` with one number for each environment.
+        `values` maps names to numbers, as `Algorithm.exploration` returns them. With worker.exploration=env_ladder,
+        each value is an array `[E]` with one number for each environment.
         """
 
     @abstractmethod
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """Return a column `action` `[E, ...]` of exploring actions for observations `[E, ...]`, and the extra columns.
+        """Choose actions with exploration for observations `[E, ...]`.
 
-        Box actions are in [-1, 1]; discrete actions are integers from 0. A recurrent policy also needs `last`, the
-        previous step of the same environments.
+        Return the column `action` `[E, ...]` and the extra columns `[E, ...]`. Box actions are in [-1, 1], and discrete
+        actions are integers from 0. A recurrent policy needs `last`, the previous step of the same environments.
         """
 
     @abstractmethod
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """Return the same columns as `act`, with actions drawn uniformly from the action space."""
+        """Draw actions uniformly from the action space. Return the same columns as `act`."""
 
     def priorities(self, rows: Columns) -> Array:
-        """Return initial priorities `[rows]`, such as |TD error|, for n-step transitions `[rows, ...]`.
+        """Return the initial priorities `[N]`, such as |TD error|, of N new n-step transitions.
 
-        The rows have the extra columns of `act`, too. With replay=sequences, rows are `[rows, L, ...]` and priorities
-        `[rows, seq_len]`. With windows, replay stores single steps, and a window has the priority of its first step.
-        Only replay.initial_priority=worker needs this method.
+        `rows` has the columns `[N, ...]` of the transitions, with the extra columns of `act`. With replay=sequences,
+        `rows` has N sequences `[N, L, ...]`, and the priorities are `[N, seq_len]`. With replay=windows, the priority
+        of a step is used for the window that begins with this step. Workers call this method only with
+        replay.initial_priority=worker.
         """
         raise NotImplementedError
 
     def reanalyze(self, obs: Obs) -> Columns:
-        """Return new values `[E, ...]` of stored columns for observations `[E, ...]`, without exploration.
+        """Compute columns of stored steps again, with newer parameters and without exploration.
 
-        An example is the policy that a tree search finds. Re-analysers (reanalyzer.num) write the new values into
-        replay. Only re-analysers call this method.
+        `obs` `[E, ...]` has the observations of the steps. Return the new values `[E, ...]` by name, such as the policy
+        that a tree search finds. Re-analyser processes call this method and write the values into replay.
         """
         raise NotImplementedError
 
     @abstractmethod
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
-        """Return the best actions `[E, ...]` for observations `[E, ...]`, without exploration."""
+        """Return the actions `[E, ...]` without exploration for observations `[E, ...]`."""
 
     def exported_head(self) -> Head | None:
-        """Return a description of the loaded network for drl-export, or None if this class has no description.
+        """Return the policy's network and its parameters as a Head, or None if a Head cannot describe this network.
 
-        A class that overrides how the policy acts also overrides this method.
+        drl-export calls this method. A subclass that overrides how the policy acts also overrides this method.
         """
         return None
 
     def state(self) -> State:
-        """Return what a checkpoint saves besides parameters and exploration values: `rng` and any recurrent state."""
+        """Return the state that a checkpoint saves besides parameters and exploration values.
+
+        This is the state of the random generator. A recurrent policy adds its recurrent state.
+        """
         return {"rng": rng_state(self.rng)}
 
     def load_state(self, state: State) -> None:
-        """Restore what `state` returned; the arrays may be read-only."""
+        """Restore a state that `state` returned. The arrays may be read-only, so copy the arrays that change later."""
         set_rng_state(self.rng, state["rng"])
 
 
 class Algorithm(ABC):
-    """Learns from batches.
+    """Learns from batches in a trainer process.
 
     A subclass makes `params` and `optimizer` in its constructor and defines `update`. Checkpoints save only what
-    `params` and `optimizer` contain. `policy_parts` names the parts of `params` that the Policy needs, in the order in
-    which `Policy.load` reads these parts.
+    `params` and `optimizer` contain. `params` consists of named parts, such as one part for each network.
+    `policy_parts` lists the parts that the Policy needs, in the order in which `Policy.load` reads them.
     """
 
     policy_parts: tuple[str, ...]
@@ -176,50 +192,53 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, batch: Batch, counts: Counts) -> Update:
-        """Learn from one batch, without changing the batch.
+        """Learn from one batch, without changing the batch. Return metrics, priorities and the number of updates.
 
-        Compute gradients with `optimizer.minimize(loss)` or `loss.backward()`, or write them into `params.grad`. Change
-        parameters only through `optimizer`, which averages the gradients of all trainers.
+        Compute gradients with `optimizer.minimize(loss)` or `loss.backward()`, or write gradients into `params.grad`.
+        Change parameters only through `optimizer`, which averages the gradients of all trainers.
         """
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
-        """Return the exploration values (name -> value, such as epsilon) after `env_steps` steps of all workers."""
+        """Return the exploration values by name, such as epsilon, after `env_steps` steps of all workers."""
         return {}
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
-        """Set the scheduled learning rates and call `update`; if `update` raises NotFinite, undo the update."""
-        if (
-            recording()
-        ):  # the trainer has set the learning rates, and drl_cli.chains undoes an update that is not finite
+        """Set the learning rates for this position of the run, and call `update`.
+
+        With trainer.on_nonfinite=skip, undo an update whose loss or gradient is not finite, and report it as skipped.
+        """
+        if recording() is not None:
+            # The trainer has set the learning rates. The recorder in drl_cli.chains undoes a skipped update.
             return self.update(batch, counts)
-        self.optimizer.schedule(self.optimizer.context.clock.of(counts))
-        if not self.optimizer.context.skips:
+        context = self.optimizer.context
+        self.optimizer.schedule(context.clock.of(counts))
+        if not context.skips:
             return self.update(batch, counts)
         params = {name: tensor.clone() for name, tensor in self.params.tensors().items()}
-        moments = {name: tensor.clone() for name, tensor in self.optimizer.rule.state().items()}
+        optimizer_state = {name: tensor.clone() for name, tensor in self.optimizer.rule.state().items()}
         try:
             return self.update(batch, counts)
         except NotFinite:
             load_tensors(self.params.tensors(), params)
-            self.optimizer.rule.load_state(moments)
+            self.optimizer.rule.load_state(optimizer_state)
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
-        """Return a flat float32 copy `[size]` of the parameters that the policy needs."""
+        """Return a float32 copy of the parameters that the policy needs, as one vector `[size]`."""
         return self.params.vector(self.policy_parts)
 
     def load_policy(self, params: Array) -> None:
-        """Load the policy parameters of another run; all other parameters keep their initial values.
+        """Load a vector that `policy_params` of another run returned. All other parameters keep their values.
 
         Raise ValueError if the number of parameters differs.
         """
         self.params.load_vector(self.policy_parts, params)
 
     def state(self) -> dict[str, Tensor]:
-        """Return everything that a checkpoint saves, by name, so that a resumed run gives exactly the same results."""
+        """Return all tensors, by name, that a checkpoint saves. With these tensors, a resumed run continues exactly."""
         return self.params.state() | self.optimizer.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned; raise ValueError if names or shapes differ."""
+        """Restore a state that `state` returned. Raise ValueError if names or shapes differ."""
         self.optimizer.load_state(state)
         self.params.load_state(state)

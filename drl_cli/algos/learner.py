@@ -1,4 +1,4 @@
-"""Learner: the base class of most built-in algorithms. All networks of an algorithm share one encoder."""
+"""Learner: the base class of most built-in algorithms, whose networks all read the features of one shared encoder."""
 
 from __future__ import annotations
 
@@ -29,28 +29,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """Options of the built-in algorithms. The default values are in the yaml file of each algorithm."""
+    """The options of all built-in algorithms: the options of AlgoConfig, and the learning rate `lr`.
+
+    The default values are in conf/algo/*.yaml, one file for each algorithm.
+    """
 
     lr: Positive
 
 
 class Learner(Algorithm):
-    """The base of algorithms that learn from loss functions, see `drl_cli.optim.gradients.Gradients`.
+    """The base class of algorithms that minimise loss functions and whose networks share one encoder.
 
-    `setup` makes the networks and calls `build`. A loss function gets the columns that the method `rows` returns. It
-    calls `see` for the features of the observations:
+    A subclass defines `setup`, which makes the networks and passes them to `build`, and one or more loss functions.
+    `drl_cli.optim.gradients.Gradients` computes the gradient of a loss function. A loss function gets the networks
+    `nets`, and the columns `rows` that the method `rows` returns. It calls `see` to compute the features of `obs`:
 
         def loss(self, nets, rows, noise):
             view = self.see(nets, rows)
-            q = nets.critic(view.learned, rows["action"])   # `learned`: this loss trains the encoder, too
-            action = nets.actor(view.obs).tanh()            # `obs`: this loss does not
+            q = nets.critic(view.learned, rows["action"])   # features with a gradient: the loss trains the encoder
+            action = nets.actor(view.obs).tanh()            # the same features without a gradient
     """
 
     optimizer_class = Optimizer
     has_own_weights = True
     """Whether the generator `self.init` draws the initial weights. If False, torch's default generator draws them.
 
-    Older algorithms keep False, so that a seed gives the same run as in earlier versions.
+    Some algorithms keep False, so that a seed gives the same run as in earlier versions of drl-cli.
     """
 
     averages_in_loss = False
@@ -63,21 +67,23 @@ class Learner(Algorithm):
         self.config, self.network, self.context, self.seed = config, network, context, seed
         self.init = torch.Generator().manual_seed(seed)
         self.encoder = Encoder.build(network, spec, self.init)
-        self.no_grad = torch.no_grad()  # made once, because making it takes as long as a small matrix product
+        self.no_grad = torch.no_grad()  # made only once, because this takes as long as a small matrix product
         self.setup(config, spec)
 
     @abstractmethod
     def setup(self, config: Any, spec: EnvSpec) -> None:
-        """Make the networks, and call `build`."""
+        """Make the networks and pass them to `build`. The constructor calls this method at its end."""
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         with self.no_grad:
-            return super().learn(n_step_sequences(batch, self.config.n_step), counts)
+            n_step_batch = n_step_sequences(batch, self.config.n_step)
+            return super().learn(n_step_batch, counts)
 
     def mlp(self, outputs: int, ensemble: int = 1, last: float = 1.0) -> MLP:
-        """Return an ensemble of new MLPs from the encoder's features `[B, F]` to `[B, outputs]` each.
+        """Return a new MLP whose inputs are the encoder's features `[B, F]` and whose outputs are `[B, outputs]`.
 
-        The initial weights of the last layer are multiplied by `last`.
+        With `ensemble` = N > 1, return an ensemble of N MLPs with outputs `[N, B, outputs]`. The initial weights of the
+        last layer are multiplied by `last`.
         """
         from drl_cli.networks.mlp_module import MLP  # imports torch
 
@@ -85,9 +91,10 @@ class Learner(Algorithm):
         return MLP(self.encoder.size, outputs, self.network, ensemble, last, generator=generator)
 
     def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = False) -> Critics:
-        """Return an ensemble of new critics: MLPs from features `[B, F]` and actions `[B, actions]` to `[B, outputs]`.
+        """Return a new critic: an MLP whose inputs are features `[B, F]` and actions `[B, actions]`.
 
-        With `norms`, the critics have layer norm even if `network.layer_norm` is False.
+        The outputs are `[B, outputs]`. With `ensemble` = N > 1, return an ensemble of N critics with outputs
+        `[N, B, outputs]`. If `norms` is True, the critics have layer norm even if `network.layer_norm` is False.
         """
         from drl_cli.networks.mlp_module import Critics  # imports torch
 
@@ -103,43 +110,54 @@ class Learner(Algorithm):
         targets: Sequence[str] = (),
         **parts: int | nn.Module,
     ) -> None:
-        """Make the parameters, the target networks of `targets`, and the optimizer.
+        """Make the parameters, the target networks and the optimizer from the networks `parts`.
 
-        `policy` names the parts that the policy needs besides the encoder. `lr` is the learning rate of all parts that
-        `lrs` does not name. The encoder has a target network, too, if `targets` is not empty.
+        Each of the `parts` is a module, or the size of a parameter vector without a module. `policy` lists the parts
+        that the policy needs besides the encoder, and `targets` the parts that get a target network. If there are
+        targets, the encoder gets a target network, too. `lrs` has learning rates by part, and `lr` is the learning rate
+        of all other parts.
         """
-        self.params = Params(self.context, **self.encoder.parts, **parts)
-        self.policy_parts = (*self.encoder.parts, *policy)
-        for name in (*self.encoder.parts, *targets) if targets else ():
-            self.params.target(name)
+        encoder_parts = self.encoder.parts
+        self.params = Params(self.context, **encoder_parts, **parts)
+        self.policy_parts = (*encoder_parts, *policy)
+        if targets:
+            for name in (*encoder_parts, *targets):
+                self.params.target(name)
         self.has_target_encoder = bool(targets) and self.encoder.is_trainable
-        lrs = dict.fromkeys(self.params.slices, lr) | dict(lrs or {})
-        self.optimizer = self.optimizer_class(self.params, lrs, self.context)
+        all_lrs: dict[str, float | Part] = dict.fromkeys(self.params.slices, lr)
+        all_lrs.update(lrs or {})
+        self.optimizer = self.optimizer_class(self.params, all_lrs, self.context)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns that a loss function needs: the columns that `steps` returns, without the observations.
+        """Return the columns `[N, ...]` that a loss function reads, one row for each transition or sequence step.
 
-        The column `batch` is the whole batch, from which `see` computes the features of the observations. `mask_now`
-        and `mask_next` are the legal-action masks of obs and next_obs, or None.
+        The columns `obs` and `next_obs` are left out. Instead, `mask_now` and `mask_next` are their legal-action masks,
+        or None, and `rows["batch"]` is the batch itself. The method `see` computes the features of its observations.
         """
         rows = steps(batch, self.context)
         masks = {"mask_now": action_mask(rows.pop("obs")), "mask_next": action_mask(rows.pop("next_obs"))}
         return {**rows, **masks, "batch": batch}
 
     def see(self, nets: Nets, rows: Batch) -> View:
-        """Return the features of the observations in `rows`."""
-        return self.encoder.on(nets)(rows["batch"], self.context.burn_in)
+        """Return the features of `obs` and of `next_obs`, `[N, F]` each, computed with the encoder in `nets`."""
+        encoder = self.encoder.on(nets)
+        return encoder(rows["batch"], self.context.burn_in)
 
     def see_target(self, nets: Nets, rows: Batch, view: View) -> View:
-        """Return the features that the target encoder computes, or `view` if the encoder has no target network."""
+        """Return the same features as `see`, computed by the target network of the encoder.
+
+        Return `view`, the result of `see`, if the encoder has no target network.
+        """
         if not self.has_target_encoder:
             return view
-        return self.encoder.on(nets.target)(rows["batch"], self.context.burn_in, learns=False)
+        target_encoder = self.encoder.on(nets.target)
+        return target_encoder(rows["batch"], self.context.burn_in, learns=False)
 
     def finish(self, loss: Tensor, found: Mapping[str, Tensor], batch: Batch) -> Update:
-        """Make a gradient step of all parts, and move the target networks by `config.tau`.
+        """Make one optimizer step with the present gradients, and move the target networks by `config.tau`.
 
-        `found` has the metrics and the column `td_error` `[N]`, which becomes the priorities.
+        Return the result of the update. `found` has its metrics, and the column `td_error` `[N]`, which becomes the new
+        priorities.
         """
         self.optimizer.step(loss)
         self.params.follow(self.config.tau)
@@ -147,41 +165,46 @@ class Learner(Algorithm):
         return Update(metrics, by_step(metrics.pop("td_error"), batch))
 
     def masks(self, mlp: MLP, rows: int, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return new dropout masks for one forward pass of `mlp` with `rows` rows; return () without dropout."""
+        """Draw dropout masks for one forward pass of `mlp` with `rows` inputs. Return () if there is no dropout."""
         if not self.network.dropout:
             return ()
-        return mlp.masks(self.context.rand(rows, mlp.dropout_size, generator), self.network.dropout)
+        uniform = self.context.rand(rows, mlp.dropout_size, generator)
+        return mlp.masks(uniform, self.network.dropout)
 
     def critic_masks(self, critic: MLP, rows: int, generator: torch.Generator) -> dict[str, Sequence[Tensor]]:
-        """Return new dropout masks of the critics, `masks`, and of their target networks, `target_masks`."""
+        """Draw dropout masks for the critics (`masks`) and for their target networks (`target_masks`)."""
         return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
 
 
 def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return the rows `[N, ...]` to learn from: the batch's rows, or all steps of sequences after the burn-in.
+    """Return the columns `[N, ...]` of a batch, with one row for each step to learn from.
 
-    For sequences, the column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
-    valid step. The mean of `valid_weight` over the rows of all trainers is 1. The column `weight` is
-    `valid_weight`, multiplied by the importance weight if the batch has one.
+    The columns of transitions are returned unchanged. In sequences `[B, L, ...]`, each step after the burn-in becomes
+    one row, and two columns `[N]` are added. `valid_weight` is 0 for padding and the same positive number for all other
+    steps, so that its mean over the rows of all trainers is 1. `weight` is `valid_weight`, multiplied by the importance
+    weight of the sequence if the batch has importance weights.
     """
     if "valid" not in batch:
-        return unjoined(batch)  # joins no image stacks, because a loss function reads only their features
+        return unjoined(batch)  # image stacks stay lists of frames, because only the encoder reads images
     rows = flat_steps(batch, context.burn_in)
     mean = rows["valid_weight"].mean()
-    context.group.mean_(mean)
+    context.group.mean_(mean)  # the mean over the rows of all trainers
     return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
 
 
 def by_step(values: Tensor, batch: Batch) -> Tensor:
-    """Return `values` `[N]`, reshaped to `[B, T]` if the batch contains sequences."""
+    """Reshape `values` `[N]` to `[B, T]` if the batch has B sequences with T steps after the burn-in.
+
+    `values` has one number for each row. Return them unchanged if the batch has transitions.
+    """
     return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
     """Replace the 1-step rewards, discounts and next observations of sequences `[B, L, ...]` by n-step values.
 
-    The new column `last`, int64 `[B, L]`, has the index of the last of the n steps. Return the batch unchanged if it
-    has no sequences or if `n_step` is 1.
+    Return the new batch. Its column `last`, int64 `[B, L]`, has the index in the sequence of the last of the n steps.
+    Return the batch unchanged if it has no sequences or if `n_step` is 1.
     """
     if n_step == 1 or "valid" not in batch:
         return batch

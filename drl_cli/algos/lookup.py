@@ -1,4 +1,7 @@
-"""Find algorithms by name: built-in, installed, or a user's module."""
+"""Functions that find the module of an algorithm by name, and check that the module is complete.
+
+An algorithm is built-in, belongs to another installed package, or is a module of the user.
+"""
 
 import importlib
 import pkgutil
@@ -19,7 +22,7 @@ ENTRY_POINTS = "drl_cli.algos"
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async", "offline")
 IN_ORDER = ("sequences", "windows", "fifo", "fifo-once")
-"""Tables that serve the steps of an episode in order, which a recurrent network needs."""
+"""The replay tables that return consecutive steps of an episode, which a recurrent network needs."""
 CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": (*SAMPLERS, "windows")}
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "MODES": MODES,
@@ -36,22 +39,25 @@ CLASSES = {
 
 
 class NotAlgorithm(ValueError):
-    """Raised if a module is not an algorithm; the message lists what is missing or wrong, and what is required."""
+    """Raised if a module is not an algorithm. The message lists the classes and constants that are missing or wrong."""
 
 
 class AlgoModule(Protocol):
-    """The module of an algorithm: three classes, and constants that state which runs can use the algorithm.
+    """The module of an algorithm. It has the classes Config, Policy and Algorithm, and the following constants.
 
-    `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
-    modes, by default all; an on-policy algorithm can't run offline. `TABLES` lists the supported replay tables, by
-    default uniform and prioritized; an algorithm that lists sequences also supports windows.
-    `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
-    False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
-    `REWARDS` is True if the algorithm takes a reward module (`reward=`). `WRITES` lists the columns of rows in replay
-    that `Update.columns` replaces, by default none. If `STEP_STATES` is True, or if WRITES lists `state`, windows have
-    the recurrent state before each step, `state` `[B, L, S]`; otherwise only before the first step, `[B, S]`.
-    `DATA` lists columns that depend on later steps of the episode, `next_action` or `mc_return`, by default none. A
-    worker then sends the rows of an episode to replay only when the episode ends.
+    - `ACTIONS` (required): The kinds of actions that the algorithm supports, see `ActionSpec.kind`.
+    - `MODES` (default: all): The run modes that the algorithm supports. On-policy algorithms never support offline.
+    - `TABLES` (default: uniform and prioritized): The replay tables that the algorithm supports. An algorithm that
+      supports sequences also supports windows.
+    - `EXPLORATION` (default: none): The names of the values that `Algorithm.exploration` returns.
+    - `WEIGHTS` (default: True): False if the loss needs no importance weights with prioritized replay (as in LAP,
+      Fujimoto et al. 2020).
+    - `REWARDS` (default: False): Whether the algorithm can use a reward module (`reward=`).
+    - `WRITES` (default: none): The replay columns whose values `Update.columns` replaces.
+    - `STEP_STATES` (default: False): Whether windows contain the recurrent state before every step, `state`
+      `[B, L, S]`. If False, they contain only the state before the first step, `[B, S]`, unless `WRITES` lists `state`.
+    - `DATA` (default: none): The extra columns that can be computed only when an episode has ended: `next_action` or
+      `mc_return`. With such a column, workers send the steps of an episode to replay when the episode ends.
     """
 
     __doc__: str | None
@@ -70,85 +76,98 @@ class AlgoModule(Protocol):
 
 
 def algorithms() -> list[str]:
-    """Return the names of the built-in algorithms."""
-    return sorted(_paths())
+    """Return the sorted names of the built-in algorithms."""
+    return sorted(_built_in_paths())
 
 
-def _paths() -> dict[str, str]:
-    """Return the import paths of the built-in algorithms, by name.
-
-    An algorithm is a file in a room of this folder (value, off_policy, ...) whose name has no leading underscore.
-    """
-    rooms = [f"drl_cli.algos.{m.name}" for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.ispkg]
-    return _modules(*((room, *importlib.import_module(room).__path__) for room in rooms))
+def _built_in_paths() -> dict[str, str]:
+    """Return the import paths of the built-in algorithms by name, such as {"dqn": "drl_cli.algos.value.dqn"}."""
+    paths: dict[str, str] = {}
+    for package in pkgutil.iter_modules(drl_cli.algos.__path__):
+        if package.ispkg:
+            package_path = f"drl_cli.algos.{package.name}"
+            folders = importlib.import_module(package_path).__path__
+            paths |= {name: f"{package_path}.{name}" for name in _public_modules(tuple(folders))}
+    return paths
 
 
 @cache
-def _modules(*rooms: tuple[str, ...]) -> dict[str, str]:
-    """Return the import paths of the modules in these packages, by name. A room is (package, folder, ...)."""
-    found = [(package, m) for package, *folders in rooms for m in pkgutil.iter_modules(folders)]
-    return {m.name: f"{package}.{m.name}" for package, m in found if not (m.ispkg or m.name.startswith("_"))}
+def _public_modules(folders: tuple[str, ...]) -> list[str]:
+    """Return the names of the modules in these folders, except packages and names with a leading underscore."""
+    modules = pkgutil.iter_modules(folders)
+    return [module.name for module in modules if not (module.ispkg or module.name.startswith("_"))]
 
 
 def installed() -> list[str]:
-    """Return the names of the algorithms in other installed packages, except names of built-in algorithms."""
-    return sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(algorithms()))
+    """Return the sorted names of the algorithms in other installed packages, without names of built-in algorithms."""
+    names = {entry_point.name for entry_point in entry_points(group=ENTRY_POINTS)}
+    return sorted(names - set(algorithms()))
 
 
 def module_path(name: str) -> str:
-    """Return the import path of the module of a built-in or installed algorithm; return any other name unchanged."""
-    if name in _paths():
-        return _paths()[name]
-    return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)
+    """Return the import path of a built-in or installed algorithm. Return `name` itself if there is none."""
+    if name in _built_in_paths():
+        return _built_in_paths()[name]
+    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+        return entry_point.module
+    return name
 
 
 def load_algorithm(name: str) -> AlgoModule:
-    """Import and return the module of an algorithm.
+    """Import and return the module of an algorithm, and set the constants that it leaves out to their default values.
 
     Raise NotFound, with the known names, if there is no such module. Raise NotAlgorithm if a required class or constant
-    is missing or wrong, and ModuleRaised if the import of a user's module raises.
+    is missing or wrong. Raise ModuleRaised if the import of a module that is not built-in raises an error.
     """
     path = module_path(name)
-    try:
+    try:  # `import_module` converts the errors of the import to NotFound or ModuleRaised
         module = importlib.import_module(path) if name in algorithms() else import_module(path)
     except NotFound as error:
         known = ", ".join([*algorithms(), *installed()])
         raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error
-    for constant, default in {**DEFAULTS, "WEIGHTS": True, "REWARDS": False, "STEP_STATES": False}.items():
+    defaults = {**DEFAULTS, "WEIGHTS": True, "REWARDS": False, "STEP_STATES": False}
+    for constant, default in defaults.items():
         vars(module).setdefault(constant, default)
-    if problems := _lacks(module):
+    if problems := _problems(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")
     if is_on_policy(module.TABLES):
         vars(module)["MODES"] = tuple(mode for mode in module.MODES if mode != "offline")
     return cast(AlgoModule, module)
 
 
-def _lacks(module: ModuleType) -> list[str]:
-    """Return an error line for each required class or constant that is missing or has a wrong form."""
+def _problems(module: ModuleType) -> list[str]:
+    """Return an error message for each required class or constant that is missing or has a wrong value."""
     problems = []
     for name, (base, form) in CLASSES.items():
         kind = getattr(module, name, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             problems.append(f"it needs {name}, {form}")
-        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # its fields would be ignored
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(
+            kind
+        ):  # without @dataclass, its own fields are ignored
             problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
     for name in ("ACTIONS", *DEFAULTS):
         value, choices = getattr(module, name, None), CHOICES.get(name)
         form = f"a tuple of {', '.join(choices)}" if choices else "a tuple of names"
         if value is None:
             problems.append(f"it needs {name}, {form}")
-        elif not isinstance(value, tuple) or (choices and not (value and set(value) <= set(choices))):
+            continue
+        is_valid = isinstance(value, tuple)
+        if is_valid and choices:
+            is_valid = len(value) > 0 and set(value) <= set(choices)
+        if not is_valid:
             problems.append(f"{name} must be {form}, got {value!r}")
-    if not isinstance(weights := vars(module)["WEIGHTS"], bool):
+    weights = vars(module)["WEIGHTS"]
+    if not isinstance(weights, bool):
         problems.append(f"WEIGHTS must be True or False, got {weights!r}")
     return problems
 
 
 def is_on_policy(tables: Iterable[str]) -> bool:
-    """Return whether an algorithm with these `TABLES` learns only from the newest rollouts of its own policy."""
+    """Return whether an algorithm with these `TABLES` is on-policy. On-policy algorithms support only fifo tables."""
     return all(table.startswith("fifo") for table in tables)
 
 
 def title(name: str) -> str:
-    """Return an algorithm's name for messages: `SAC` for the built-in `sac`, or `my_pkg.my_algo` unchanged."""
+    """Return the name of an algorithm for messages: in capitals, such as SAC, if the algorithm is built-in."""
     return name.upper() if name in algorithms() else name

@@ -1,4 +1,4 @@
-"""Base classes of policies: NetworkPolicy evaluates an MLP in numpy, TorchPolicy evaluates torch modules."""
+"""Base classes of policies. NetworkPolicy evaluates its network in numpy, and TorchPolicy evaluates torch modules."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -23,42 +23,46 @@ from drl_cli.utils.torch_ops import one_thread
 RANDOM = "is_random"
 """Name of the extra column that marks random actions of the warm-up, bool `[E]`."""
 Sample: TypeAlias = "Callable[[Any, PreviousStep | None], tuple[Tensor, dict[str, Tensor]]]"  # Any: the observations
-"""A function that returns actions `[E, ...]` and extra columns, as `TorchPolicy.sample`."""
+"""A function that returns actions `[E, ...]` and extra columns, such as `TorchPolicy.sample`."""
 
 
 def random_actions(action: ActionSpec, obs: Obs, rng: np.random.Generator) -> Array:
-    """Return one uniformly random legal action for each observation `[E, ...]`."""
+    """Draw one action for each observation `[E, ...]`, uniformly from the legal actions.
+
+    Return box actions `[E, A]` in [-1, 1], discrete actions int64 `[E]`, or multi-discrete actions int64 `[E, k]`.
+    """
     rows, mask = num_rows(obs), action_mask(obs)
     if action.kind == "box":
         return rng.uniform(-1.0, 1.0, (rows, action.size)).astype(np.float32)
     if mask is None and action.kind == "discrete":
         return rng.integers(action.size, size=rows)
-    logits = np.zeros((rows, action.size), np.float32)
-    return sample_choices(permitted(logits, mask), action.choices, rng)
+    equal_logits = np.zeros((rows, action.size), np.float32)  # all legal actions have the same probability
+    return sample_choices(permitted(equal_logits, mask), action.choices, rng)
 
 
 class RandomActions(Policy):
-    """The base class of the policies below. It draws uniformly random legal actions."""
+    """A policy that can draw random actions. NetworkPolicy and TorchPolicy are derived from this class."""
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.action = spec.action
         self.rng = np.random.default_rng(seed)
 
     def draw(self, obs: Obs) -> Array:
-        """Return one random legal action for each observation `[E, ...]`."""
+        """Draw one action `[E, ...]` for each observation `[E, ...]`, uniformly from the legal actions."""
         return random_actions(self.action, obs, self.rng)
 
 
 class NetworkPolicy(RandomActions):
-    """A policy with an encoder and one MLP, the head, in numpy. `shapes` has the shapes of the head's parameters.
+    """A policy whose network is an encoder followed by one MLP, the head. The head is evaluated in numpy.
 
-    The greedy discrete action is the action with the largest output. The greedy box action consists of the head's first
-    outputs, one for each dimension, or of the tanh of these outputs if `is_squashed`.
+    The greedy discrete action is the action with the largest output. The greedy box action with A dimensions is the
+    first A outputs, or the tanh of the first A outputs if `is_squashed` is True. `shapes` has the shapes of the head's
+    parameters.
     """
 
     is_squashed = False
     outputs = 1
-    """Number of the head's outputs for each discrete action or each dimension of a box action."""
+    """Number of the head's outputs for each discrete action, or for each dimension of a box action."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
@@ -76,7 +80,10 @@ class NetworkPolicy(RandomActions):
         self.params = split(self.encoder.load(params), self.shapes)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the head's outputs for observations `[E, ...]`, and the column `state` if the encoder has a memory."""
+        """Evaluate the network for observations `[E, ...]` and the previous steps `last`.
+
+        Return the head's outputs `[E, outputs A]`, and the extra columns: `state` if the encoder is recurrent, else {}.
+        """
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns
 
@@ -92,24 +99,28 @@ class NetworkPolicy(RandomActions):
     def exported_head(self) -> Head:
         from drl_cli.networks.modules import Flat  # imports torch
 
-        learner, network, size = self.encoder.learner, self.network, self.action.size
-        torso = None if learner is None else learner.torso
-        *params, weight, bias = self.params
+        modules = self.encoder.learner  # torso and memory as torch modules, or None if neither is needed
+        torso = None if modules is None else modules.torso
+        *hidden_layers, weight, bias = self.params
+        size = self.action.size  # leaves out the outputs that are not actions, such as SAC's standard deviations
         return Head(
             torso=Flat(self.encoder.inputs) if torso is None else torso,
-            memory=learner.memory if learner else None,
-            layers=[*params, weight[:, :size], bias[:size]],  # without the outputs for SAC's standard deviations
-            activation=network.activation,
-            layer_norm=network.layer_norm,
+            memory=None if modules is None else modules.memory,
+            layers=[*hidden_layers, weight[:, :size], bias[:size]],
+            activation=self.network.activation,
+            layer_norm=self.network.layer_norm,
             is_squashed=self.action.kind == "box" and self.is_squashed,
         )
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        return {"action": self.draw(obs), **self.encoder(obs, last)[1]}
+        _, columns = self.encoder(obs, last)  # the recurrent state also follows random actions
+        return {"action": self.draw(obs), **columns}
 
     def state(self) -> State:
-        memory = self.encoder.memory
-        return super().state() | ({} if memory is None else {"memory": memory.copy()})
+        state, memory = super().state(), self.encoder.memory
+        if memory is not None:
+            state["memory"] = memory.copy()
+        return state
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
@@ -117,26 +128,25 @@ class NetworkPolicy(RandomActions):
 
 
 class TorchPolicy(RandomActions):
-    """A policy that consists of ordinary torch modules. The modules run on one thread, without gradients.
+    """A policy whose networks are torch modules. The modules run on one thread, without gradients.
 
-    A subclass defines `build` and one of these:
+    A subclass defines `build`, which makes the modules, and at least one of these two methods:
 
-    - `choose`, for a deterministic policy, and `explored` to explore
-    - `distribution`, for a stochastic policy, which may have extra columns
+    - `choose` returns the actions of a deterministic policy. `explored` adds exploration to these actions.
+    - `distribution` returns the action distribution of a stochastic policy, and extra columns. If the subclass also
+      defines `choose`, then `greedy` returns the actions of `choose`.
 
-    If the subclass defines both, `greedy` calls `choose`. A policy may have a memory. If `extra_columns` declares
-    `is_random` (bool), the base class adds this column. It is True for the random actions of the warm-up, whose extra
-    columns come from untrained networks.
-
-    `build` must return the modules under the same names and in the same order as `Algorithm.policy_parts`.
+    The names and the order of the modules are those of `Algorithm.policy_parts`. A recurrent policy sets `memory_size`.
+    If `extra_columns` declares a bool column `is_random`, this class fills the column. The column is True for the
+    uniformly random actions before training, because their extra columns come from untrained networks.
     """
 
     memory_size = 0
-    """Length of the recurrent state of one environment; `self.memory` is `[E, memory_size]`. 0 without a memory."""
+    """Length S of one environment's recurrent state, or 0 for a policy without one. `self.memory` is `[E, S]`."""
     searches = True
     """Whether `greedy` calls `choose`. If False, `greedy` calls `prior`, which makes no tree search."""
     exploration: Mapping[str, Any] = MappingProxyType({})  # Any: a float, or an array
-    """The exploration values, as `explore` gets them. Empty until the first parameters arrive."""
+    """The exploration values that `explore` got. Empty until the first parameters arrive."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
@@ -151,41 +161,46 @@ class TorchPolicy(RandomActions):
     @staticmethod
     @abstractmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, torch.nn.Module]":
-        """Return the modules that the policy needs (name -> module)."""
+        """Make and return the modules that the policy needs, by name."""
 
     def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the best actions `[E, ...]` for observations `[E, ...]`; the default is the distribution's mode.
+        """Return the actions `[E, ...]` without exploration for observations `[E, ...]`.
 
-        A policy with a memory reads and sets `self.memory`, as in `distribution`.
+        The default is the mode of `distribution`. A recurrent policy reads and sets `self.memory`, as in
+        `distribution`.
         """
-        mode: Tensor = self.distribution(obs, None)[0].mode
+        distribution, _ = self.distribution(obs, None)
+        mode: Tensor = distribution.mode
         return mode
 
     def prior(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the best actions `[E, ...]` that the networks give without a tree search. drl-export exports these.
+        """Return the actions `[E, ...]` that the networks choose without a tree search.
 
-        A policy whose `choose` makes a tree search overrides this method. `greedy` calls `prior` if `searches` is
-        False.
+        A policy whose `choose` makes a tree search overrides this method. drl-export exports these actions. `greedy`
+        calls `prior` if `searches` is False.
         """
         return self.choose(obs)
 
     def explored(self, action: Array, obs: Obs) -> Array:
-        """Return exploring actions, given the best actions `[E, ...]`; the default returns `action` unchanged."""
+        """Add exploration to the actions `[E, ...]` that `choose` returned. The default returns them unchanged."""
         return action
 
     def distribution(
         self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None
     ) -> tuple[Distribution, dict[str, Tensor]]:
-        """Return the distribution of the actions, and extra columns `[E, ...]` such as values.
+        """Return the distribution of the actions, and the extra columns `[E, ...]` such as values.
 
-        `last` has tensors. If `extra_columns` declares `log_prob` or `state`, the base class adds these two columns.
-        With a memory, `self.memory` has the recurrent states before this step, 0 where an episode begins; set
-        `self.memory` to the states after this step.
+        `last` is the previous step, as tensors. If `extra_columns` declares `log_prob` or `state`, the base class adds
+        these columns. In a recurrent policy, `self.memory` contains the recurrent states before this step, which are 0
+        where an episode begins. The method has to set `self.memory` to the recurrent states after this step.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define choose or distribution")
 
     def sample(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions `[E, ...]` and all extra columns; the default samples from `distribution`."""
+        """Return actions with exploration `[E, ...]` and the extra columns. The default samples from `distribution`.
+
+        For a policy that only defines `choose`, the default returns the actions of `choose` and no extra columns.
+        """
         if not self.is_stochastic:
             return self.choose(obs), {}
         distribution, columns = self.distribution(obs, last)
@@ -195,11 +210,12 @@ class TorchPolicy(RandomActions):
         return action, {**columns, "log_prob": log_prob}
 
     def warm_up(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> dict[str, Tensor]:
-        """Return the extra columns of random actions. The default returns the columns of the policy's own actions.
+        """Return the extra columns for uniformly random actions. The default returns the columns of `sample`.
 
         Override this method if `sample` is slow, or if its columns are wrong before the networks are trained.
         """
-        return self.sample(obs, last)[1]
+        _, columns = self.sample(obs, last)
+        return columns
 
     def load(self, params: Array) -> None:
         self.params.load_vector(list(self.modules), params)
@@ -210,7 +226,7 @@ class TorchPolicy(RandomActions):
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         if self.is_stochastic:
             return self._columns(obs, last, self.sample)
-        if not (self.columns or self.memory_size):
+        if not (self.columns or self.memory_size):  # no extra columns to compute
             return {"action": self.explored(self.greedy(obs, last), obs)}
         columns = self._columns(obs, last, self.sample)
         return {**columns, "action": self.explored(columns["action"], obs)}
@@ -229,79 +245,100 @@ class TorchPolicy(RandomActions):
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         with torch.no_grad(), one_thread():
             tensors, previous, _ = self._tensors(obs, last)
-            if self.memory_size and type(self).choose is TorchPolicy.choose:  # `choose` would not pass `previous` on
-                mode: Array = self.distribution(tensors, previous)[0].mode.numpy()
-                return mode
-            action = self.choose(tensors) if self.searches else self.prior(tensors)
-        best: Array = action.numpy()
-        return best
+            if self.memory_size and type(self).choose is TorchPolicy.choose:
+                # The default `choose` calls `distribution` without the previous step, which a recurrent policy needs.
+                distribution, _ = self.distribution(tensors, previous)
+                action = distribution.mode
+            else:
+                action = self.choose(tensors) if self.searches else self.prior(tensors)
+        greedy: Array = action.numpy()
+        return greedy
 
     @property
     def is_stochastic(self) -> bool:
-        """True if the subclass defines `distribution` or `sample`."""
+        """Whether the subclass defines `distribution` or `sample`."""
         kind = type(self)
         return kind.distribution is not TorchPolicy.distribution or kind.sample is not TorchPolicy.sample
 
     def state(self) -> State:
-        return super().state() | ({} if self.memory is None else {"memory": self.memory.numpy().copy()})
+        state = super().state()
+        if self.memory is not None:
+            state["memory"] = self.memory.numpy().copy()
+        return state
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
 
     def _columns(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
-        """Return the actions and extra columns of `sample`, plus the columns that the base class adds."""
+        """Call `sample`, and return its actions and extra columns as arrays.
+
+        If `extra_columns` declares `state` (the recurrent state) or `is_random`, add these columns.
+        """
         with torch.no_grad(), one_thread():
-            tensors, previous, before = self._tensors(obs, last)
+            tensors, previous, state = self._tensors(obs, last)
             action, columns = sample(tensors, previous)
         if "state" in self.columns:
-            columns = {**columns, **before}
+            columns = {**columns, **state}
         if RANDOM in self.columns:
             columns = {**columns, RANDOM: torch.zeros(num_rows(obs), dtype=torch.bool)}
         return {"action": action.numpy(), **{name: column.numpy() for name, column in columns.items()}}
 
     def _warm_up(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Call `warm_up`. Return its extra columns as `sample` does, with an empty tensor in place of the actions."""
         return torch.zeros(0), self.warm_up(obs, last)
 
     def _tensors(self, obs: Obs, last: PreviousStep | None) -> tuple[Any, PreviousStep | None, dict[str, Tensor]]:
-        """Return observations and the previous step as tensors, and the column `state` of a policy with a memory.
+        """Convert the observations and the previous step to tensors. Set `self.memory` to 0 where an episode begins.
 
-        Set the states in `self.memory` to 0 where an episode begins.
+        Return the observations, the previous step, and a dict. If the policy is recurrent, the dict has the column
+        `state` `[E, S]`, the recurrent states before this step. Otherwise, the dict is empty.
         """
         tensors = map_parts(torch.from_numpy, obs)
-        previous = None if last is None else PreviousStep(*(torch.from_numpy(np.asarray(part)) for part in last))  # type: ignore[arg-type]
+        previous = None
+        if last is not None:
+            arrays = (torch.from_numpy(np.asarray(array)) for array in last)
+            previous = PreviousStep(*arrays)  # type: ignore[arg-type]
         if not self.memory_size:
             return tensors, previous, {}
         assert last is not None, "a policy with memory needs the previous step"
         rows = num_rows(obs)
-        if self.memory is None or (len(self.memory) != rows and last.begins.all()):  # new environments
+        if self.memory is None or (len(self.memory) != rows and last.begins.all()):  # other environments than before
             self.memory = torch.zeros(rows, self.memory_size)
-        self.memory = self.memory.masked_fill(torch.from_numpy(last.begins)[:, None], 0.0)
+        begins = torch.from_numpy(last.begins)
+        self.memory = self.memory.masked_fill(begins[:, None], 0.0)
         return tensors, previous, {"state": self.memory}
 
     def _random_log_prob(self, obs: Obs) -> Array:
-        """Return the log-probability `[E]` of the actions that `draw` returns."""
+        """Return the log-probability `[E]` of the actions that `draw` returns for these observations."""
         rows, choices = num_rows(obs), self.action.choices
         if self.action.kind == "box":
             return np.full(rows, -self.action.size * np.log(2.0), np.float32)  # the density on [-1, 1] is 1/2
         mask = action_mask(obs)
         legal = np.ones((rows, sum(choices)), np.bool_) if mask is None else mask
-        counts = np.add.reduceat(legal, np.cumsum([0, *choices[:-1]]), 1, dtype=np.float32)
-        log_prob: Array = -np.log(np.maximum(counts, 1)).sum(1)
+        first_columns = np.cumsum([0, *choices[:-1]])  # the first column of each component in the mask
+        num_legal = np.add.reduceat(legal, first_columns, 1, dtype=np.float32)  # [E, components]
+        log_prob: Array = -np.log(np.maximum(num_legal, 1)).sum(1)
         return log_prob
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Sample each choice from the softmax of its logits: `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices.
+    """Sample discrete actions `[n]`, or multi-discrete actions `[n, k]`, from the softmax of each component's logits.
 
-    This is the Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from the softmax of the logits.
+    `choices` has the number of choices of each of the k components. `logits` `[n, sum(choices)]` has the logits of all
+    components, one after the other. The argmax of logits plus Gumbel noise is a sample of the softmax (Gumbel-max).
     """
     return best_choices(logits + rng.gumbel(size=logits.shape), choices)
 
 
 def best_choices(values: Array, choices: tuple[int, ...]) -> Array:
-    """Return the argmax of each choice's values: `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices."""
+    """Return the discrete actions `[n]`, or multi-discrete actions `[n, k]`, with the largest value in each component.
+
+    `choices` has the number of choices of each of the k components. `values` `[n, sum(choices)]` has the values of all
+    components, one after the other.
+    """
     if len(choices) <= 1:
         best: Array = values.argmax(-1)
         return best
-    return np.stack([part.argmax(-1) for part in np.split(values, np.cumsum(choices)[:-1], -1)], -1)
+    components = np.split(values, np.cumsum(choices)[:-1], -1)
+    return np.stack([component.argmax(-1) for component in components], -1)

@@ -1,4 +1,7 @@
-"""RewardConfig: the options of the reward module. This file must not import torch, so that commands start fast."""
+"""RewardConfig: the options of the reward module, which adds an intrinsic reward to the environment's reward.
+
+This file must not import torch, so that commands start fast.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +14,10 @@ REWARDS = ("none", "rnd", "icm")
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Options of the reward module, explained in conf/reward. None stands for the module's default value."""
+    """The options of the reward module, which conf/reward explains. An option that is None is not set.
+
+    `name` is a built-in module or the import path `my_pkg.my_module:Class` of a user's module.
+    """
 
     name: Annotated[str, NameOrClass(REWARDS)] = "none"
     coef: NonNegative | None = None
@@ -24,7 +30,7 @@ class RewardConfig:
 
     @property
     def outside(self) -> str | None:
-        """The import path of the user's reward module, or None if the name is built-in."""
+        """The import path of the user's reward module, or None if the module is built-in."""
         return self.name if ":" in self.name else None
 
     @property
@@ -33,13 +39,18 @@ class RewardConfig:
         return sorted(key for key, value in vars(self).items() if key != "name" and value is not None)
 
     def problems(self) -> Iterator[str]:
-        """Yield an error line for each option that the module does not have, and for required options that are None."""
-        unused = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
-        for key in sorted(unused.get(self.name, {"hidden", "features", "forward_share"})):
+        """Yield error messages for options that are set although the module does not have these options.
+
+        Also yield an error message if the module needs options that are not set.
+        """
+        network_options = {"hidden", "features", "forward_share"}  # options of the networks of rnd and icm
+        unknown = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
+        for key in sorted(unknown.get(self.name, network_options)):  # a user's module has its own networks
             if getattr(self, key) is not None:
-                others = " or reward=".join(name for name in REWARDS if key not in unused[name])
+                others = " or reward=".join(name for name in REWARDS if key not in unknown[name])
                 yield f"reward.{key}: reward={self.name} has no such option; say reward={others}, or leave it out"
-        is_built_in = self.name in ("rnd", "icm")
-        needed = {"hidden", "features", "forward_share"} - unused[self.name] if is_built_in else set[str]()
-        if missing := [f"reward.{key}" for key in sorted(needed) if getattr(self, key) is None]:
-            yield f"reward.name={self.name} sets no value for {', '.join(missing)}; say reward={self.name}"
+        if self.name in ("rnd", "icm"):
+            needed = sorted(network_options - unknown[self.name])
+            missing = [f"reward.{key}" for key in needed if getattr(self, key) is None]
+            if missing:
+                yield f"reward.name={self.name} sets no value for {', '.join(missing)}; say reward={self.name}"

@@ -1,4 +1,4 @@
-"""Rollouts: the transitions of an on-policy batch in time order. An algorithm splits them into minibatches."""
+"""Rollouts: the transitions of an on-policy batch in time order, and their random minibatches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl_cli.algos.base import Batch
-from drl_cli.networks.encoder import Encoder, action_mask
+from drl_cli.networks.encoder import Encoder, View, action_mask
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.stacks import like, take, unjoined
 from drl_cli.types import Array
@@ -17,19 +17,20 @@ from drl_cli.utils.lazy import torch
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-PIECE = 512
-"""Maximum number of rows in one encoder pass without gradients, so that the layers' outputs need little memory."""
+MAX_ROWS = 512
+"""Largest number of rows in one forward pass without gradients, so that the layers' outputs need little memory."""
 
 
 class Rollouts:
-    """The rows `[N, ...]` of an on-policy batch in time order, and the same rows as pieces `[n, T, ...]`.
+    """The N transitions of an on-policy batch in time order, as columns `[N, ...]` or as pieces `[n, T, ...]`.
 
-    N is the number of rows, n the number of pieces, and T the length of the longest piece. A piece is a run of
-    consecutive steps of one episode. It ends where the episode, the batch or the worker's block ends, or after
-    `max_length` steps. A block is what one collect call of a worker returns. `rows` has the batch's columns, and the
-    algorithm may add columns `[N, ...]`. The column `cut` is True in the last row of each episode, of each block, and
-    of the batch. `index` `[n, T]` has the indices of each piece's rows. `mask`, bool `[n, T]`, is False for padding,
-    which repeats the piece's last row.
+    `rows` has the columns `[N, ...]` of the batch, to which an algorithm may add columns. The column `cut` is True if
+    the next row does not continue the episode. Such a row is the last row of an episode, of the rows that a worker sent
+    together, or of the batch.
+
+    A piece is a sequence of consecutive steps of one episode. It ends at a row with `cut`, or after `max_length` steps.
+    There are n pieces, and the longest has T steps. `index` `[n, T]` has the row numbers of the steps of each piece.
+    Shorter pieces are padded with their last row. `mask`, bool `[n, T]`, is False for padding.
     """
 
     def __init__(self, batch: Batch, group: ProcessGroup, max_length: int | None = None) -> None:
@@ -40,88 +41,94 @@ class Rollouts:
         cut[-1] = True
         columns = unjoined(batch) | {"cut": cut}
         self.rows: MutableMapping[str, Any] = like(batch, columns)  # Any: a tensor, or a dict of tensors
-        index, mask = chunks(cut.cpu().numpy(), max_length or self.num)
+        index, mask = split_rows(cut.cpu().numpy(), max_length or self.num)
         self.index, self.mask = (torch.from_numpy(array).to(cut.device) for array in (index, mask))
 
     @property
     def bootstrap_obs(self) -> Any:  # Any: a tensor, or a dict of tensors
-        """The observation after the last step of each piece, `[n, ...]`, even if the episode ended with this step."""
+        """The next observation `[n, ...]` of the last step of each piece, also where this step ended the episode."""
         next_obs = like(self.rows, {"next_obs": unjoined(self.rows)["next_obs"]})
-        return take(next_obs, self.index[:, -1])["next_obs"]
+        last_rows = self.index[:, -1]
+        return take(next_obs, last_rows)["next_obs"]
 
     def pieces(self, column: Any) -> Any:  # Any: a tensor, or a dict of tensors
-        """Return a column `[N, ...]` as pieces `[n, T, ...]`."""
+        """Convert a column `[N, ...]` to pieces `[n, T, ...]`: n sequences of consecutive steps, padded to length T."""
         return take({"column": column}, self.index)["column"]
 
     def flat(self, pieces: Tensor) -> Tensor:
-        """Return pieces `[n, T, ...]` as a column `[N, ...]` without padding: the inverse of `pieces`."""
+        """Convert pieces `[n, T, ...]` back to a column `[N, ...]` without padding: the inverse of `pieces`."""
         return pieces[self.mask]
 
     def next_values(self, value: Tensor, bootstrap: Tensor) -> Tensor:
-        """Return V(next_obs) of each row, `[N]`, from V(obs) `[N]` and V(bootstrap_obs) `[n]`."""
-        next_value = value.roll(-1)
+        """Return V(next_obs) of all rows, `[N]`. `value` `[N]` is V(obs), and `bootstrap` `[n]` is V(bootstrap_obs)."""
+        next_value = value.roll(-1)  # next_obs is the observation of the next row, except in a piece's last row
         next_value[self.index[:, -1]] = bootstrap
         return next_value
 
     def steps(self, value: Tensor, bootstrap: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return reward, discount, V(obs), V(next_obs) and cut as pieces `[n, T]`, as `drl.losses.gae` needs them.
+        """Return reward, discount, V(obs), V(next_obs) and cut as pieces `[n, T]`, the arguments of `drl.losses.gae`.
 
-        `value` is V(obs) `[N]` and `bootstrap` is V(bootstrap_obs) `[n]`, both without a gradient. In these pieces,
-        `cut` is also True in the last step of each piece, so that padding never changes the result of another step.
+        `value` is V(obs) `[N]` and `bootstrap` is V(bootstrap_obs) `[n]`, both without a gradient. The returned `cut`
+        is True in the last step of every piece, so that padding does not change the returns of the other steps.
         """
         columns = [self.rows["reward"], self.rows["discount"], value, self.next_values(value, bootstrap)]
-        reward, discount, now, then = (self.pieces(column) for column in columns)
-        cut = self.pieces(self.rows["cut"]) | (self.index == self.index[:, -1:])
-        return reward, discount, now, then, cut
+        reward, discount, values, next_values = (self.pieces(column) for column in columns)
+        is_last = self.index == self.index[:, -1:]  # the last step of a piece, and its repetitions as padding
+        cut = self.pieces(self.rows["cut"]) | is_last
+        return reward, discount, values, next_values, cut
 
     def mean(self, column: Tensor) -> Tensor:
         """Return the mean of a column `[N]` over the rows of all trainers."""
-        self.group.mean_(mean := column.mean())
+        mean = column.mean()
+        self.group.mean_(mean)  # in place
         return mean
 
     def quantile(self, column: Tensor, q: float) -> Tensor:
-        """Return the quantile `q` of a column `[N]` over the rows of all trainers."""
+        """Return the quantile `q`, from 0 to 1, of a column `[N]` over the rows of all trainers."""
         return self.group.gather(column).quantile(q)
 
     def normalized(self, column: Tensor) -> Tensor:
         """Scale a column `[N]` to mean 0 and standard deviation 1 over the rows of all trainers."""
         mean = self.mean(column)
-        return (column - mean) / (self.mean((column - mean).square()).sqrt() + 1e-8)
+        variance = self.mean((column - mean).square())
+        return (column - mean) / (variance.sqrt() + 1e-8)
 
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
-        """Yield each of this trainer's rows once, in random minibatches `[M, ...]`.
+        """Yield this trainer's rows once, in random order, as minibatches `[M, ...]` with a column `weight` `[M]`.
 
-        A minibatch has `size` random rows from all trainers together. Every trainer draws the same minibatch, because
-        the generators of all trainers have equal seeds, and yields only its own rows. Trainers own different numbers of
-        these rows, and the column `weight` `[M]` corrects for this. Each trainer takes the mean of `weight * loss` over
-        its rows, and the average of these means over the trainers is the mean loss of the whole minibatch.
+        A minibatch has `size` rows from all trainers together. All trainers draw the same minibatch, because their
+        generators have equal seeds. Each trainer yields only its own rows of the minibatch, so M differs between
+        trainers. The column `weight` corrects for this: the average of mean(weight * loss) over the trainers is the
+        mean loss of the whole minibatch. With one trainer, all weights are 1.
         """
         order = torch.randperm(self.num * self.group.size, generator=generator, device=generator.device)
         device = self.index.device
-        for part in torch.split(order, size):
-            rows, weight = self._own(part)
+        for global_rows in torch.split(order, size):
+            rows, weight = self._own_rows(global_rows)
             minibatch = take(self.rows, rows.to(device))
             minibatch["weight"] = torch.full((len(rows),), weight, device=device)
             yield minibatch
 
-    def _own(self, part: Tensor) -> tuple[Tensor, float]:
-        """Return the indices of this trainer's rows in a minibatch, and their weight.
+    def _own_rows(self, global_rows: Tensor) -> tuple[Tensor, float]:
+        """Return the row numbers of this trainer's rows in a minibatch, `[M]`, and the weight of these rows.
 
-        `part` has the indices of the minibatch's rows among the rows of all trainers. A trainer without a row in the
-        minibatch gets its own row 0 with weight 0, because every trainer has to take part in the gradient step.
+        `global_rows` has the minibatch's rows, numbered over the rows of all trainers. If this trainer has no row in
+        the minibatch, return row 0 with weight 0, because every trainer has to make the gradient step.
         """
-        first = self.group.rank * self.num
-        own = part[(part >= first) & (part < first + self.num)] - first
+        first = self.group.rank * self.num  # the number of this trainer's first row among all rows
+        is_own = (global_rows >= first) & (global_rows < first + self.num)
+        own = global_rows[is_own] - first
         if len(own) == 0:
-            return part.new_zeros(1), 0.0
-        return own, len(own) * self.group.size / len(part)  # this trainer's rows, divided by the mean over the trainers
+            return global_rows.new_zeros(1), 0.0
+        return own, len(own) * self.group.size / len(global_rows)  # own rows / mean number of rows per trainer
 
 
 class EncodedRollouts(Rollouts):
-    """Rollouts for an algorithm with an encoder. `rows` has only the columns that minibatches need.
+    """Rollouts for algorithms whose networks read the features of an encoder.
 
-    For a recurrent encoder, the rows are cut into pieces of at most `seq_len` steps. The encoder starts each piece with
-    the recurrent state that the policy had at the piece's first step.
+    `rows` has only the columns that minibatches need. If the encoder has no parameters, the column `obs` contains the
+    features in place of the observations. A recurrent encoder learns from pieces of at most `seq_len` steps. Each piece
+    starts with the recurrent state that the policy had before the piece's first step.
     """
 
     def __init__(self, batch: Batch, encoder: Encoder, group: ProcessGroup, seq_len: int = 1) -> None:
@@ -131,29 +138,35 @@ class EncodedRollouts(Rollouts):
         columns = unjoined(batch)
         self.ends = self.rows["cut"].nonzero()[:, 0]  # the rows whose next_obs is not the obs of the next row
         self.rows = like(batch, {name: columns[name] for name in names if name in columns})
-        if (mask := action_mask(columns["obs"])) is not None:
+        mask = action_mask(columns["obs"])
+        if mask is not None:
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:
-            self.rows["obs"], self._next = encoder.features(batch["obs"]), like(batch, {"obs": columns["next_obs"]})
+            self.rows["obs"] = encoder.features(batch["obs"])
+            self._next = like(batch, {"obs": columns["next_obs"]})
         if encoder.memory is not None:
             self._state = batch["state"]
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """Return the features of obs and next_obs of all rows, `[N, F]` each, with the encoder's current parameters."""
+        """Return the features of obs and of next_obs of all rows, `[N, F]` each, with the encoder's present weights."""
         if not self.encoder.is_trainable:
             return self.rows["obs"], self.encoder.features(self._next["obs"])
         if self.encoder.memory is not None:
             return self._recurrent_features()
-        pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
-        obs = torch.cat([self.encoder(take(self.rows, piece), learns=False).obs for piece in pieces])
-        ends = [self.encoder(take(self.rows, piece), learns=False) for piece in torch.split(self.ends, PIECE)]
+        all_rows = torch.arange(self.num, device=self.rows["action"].device)
+        obs = torch.cat([self._view(rows).obs for rows in torch.split(all_rows, MAX_ROWS)])
+        end_views = [self._view(rows) for rows in torch.split(self.ends, MAX_ROWS)]
         next_obs = obs.roll(-1, 0)  # the next observation is the observation of the next row, except in `ends`
-        next_obs[self.ends] = torch.cat([view.next_obs for view in ends])
+        next_obs[self.ends] = torch.cat([view.next_obs for view in end_views])
         return obs, next_obs
 
+    def _view(self, rows: Tensor) -> View:
+        """Return the features of these rows, without a gradient. The View computes them when they are read."""
+        return self.encoder(take(self.rows, rows), learns=False)
+
     def _recurrent_features(self) -> tuple[Tensor, Tensor]:
-        """Return the same as `features` for an encoder with a memory, which is unrolled over all pieces."""
-        view = self.encoder(self._chunks(slice(None)), learns=False)
+        """Return the features of obs and of next_obs of all rows, `[N, F]` each, computed by a recurrent encoder."""
+        view = self.encoder(self._take_pieces(slice(None)), learns=False)  # the features of all pieces, `[n T, F]`
         is_valid, rows = self.mask.flatten(), self.index[self.mask]
         obs = view.obs.new_empty(self.num, view.obs.shape[-1])
         next_obs = torch.empty_like(obs)
@@ -161,45 +174,52 @@ class EncodedRollouts(Rollouts):
         return obs, next_obs
 
     def minibatches(self, generator: Generator, size: int) -> Iterator[MutableMapping[str, Any]]:  # Any: as in `rows`
-        """Yield every row once, in minibatches of random rows `[M, ...]` or, with a memory, of pieces `[M, T, ...]`.
+        """Yield this trainer's rows once, in random order, as minibatches.
 
-        With several trainers, rows are drawn and weighted as in `Rollouts.minibatches`, but pieces are drawn by each
-        trainer from its own. Pieces have a column `valid`, from which `drl_cli.algos.learner.steps` computes their
-        weights.
+        Without a recurrent encoder, minibatches have rows `[M, ...]`, as in `Rollouts.minibatches`. If there is only
+        one trainer, the column `weight` is left out. With a recurrent encoder, each trainer draws minibatches
+        `[M, T, ...]` from its own pieces (consecutive steps of one episode). `valid` `[M, T]` is False for padding.
         """
-        ranks = self.group.size
+        num_trainers = self.group.size
         if self.encoder.memory is not None:
             order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
-            num_pieces = size // ranks // self.index.shape[1]  # of this trainer; `size` counts rows of all trainers
-            for part in torch.split(order, max(1, num_pieces)):
-                yield self._chunks(part)
-        elif ranks > 1:
+            piece_length = self.index.shape[1]
+            num_pieces = size // num_trainers // piece_length  # `size` counts rows of all trainers
+            for which in torch.split(order, max(1, num_pieces)):
+                yield self._take_pieces(which)
+        elif num_trainers > 1:
             yield from super().minibatches(generator, size)
         else:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
             if self.encoder.is_trainable:
-                yield from (take(self.rows, part) for part in torch.split(order, size))
+                yield from (take(self.rows, rows) for rows in torch.split(order, size))
             else:  # shuffle all rows at once, which is cheap because the rows are small
                 shuffled = {name: column[order] for name, column in self.rows.items()}
                 for start in range(0, self.num, size):
                     yield {name: column[start : start + size] for name, column in shuffled.items()}
 
-    def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
-        """Return these pieces with their columns `valid` `[M, T]` and the first recurrent states `state` `[M, S]`."""
+    def _take_pieces(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
+        """Return the columns `[M, T, ...]` of M pieces, which are consecutive steps of one episode.
+
+        `valid` `[M, T]` is False for padding, and `state` `[M, S]` is the recurrent state before the first step.
+        """
         index = self.index[which]
         return {**take(self.rows, index), "valid": self.mask[which], "state": self._state[index[:, 0]]}
 
 
-def chunks(cut: Array, length: int) -> tuple[Array, Array]:
-    """Cut rows into chunks of up to `length` rows; a chunk also ends after each row where `cut` `[N]` is True.
+def split_rows(cut: Array, max_length: int) -> tuple[Array, Array]:
+    """Split N rows into n pieces of consecutive rows. A piece ends after a row with `cut`, or after `max_length` rows.
 
-    Return the rows' indices `[n, T]` and a bool mask `[n, T]` that is False for padding. Padding repeats the index of
-    the chunk's last row.
+    Return the row numbers of the pieces, `[n, T]`, and a mask, bool `[n, T]`, that is False for padding. T is the
+    length of the longest piece. Shorter pieces are padded with the number of their last row.
     """
     begins = np.concatenate([[True], cut[:-1]])
     rows = np.arange(len(cut))
     age = rows - np.maximum.accumulate(np.where(begins, rows, 0))  # number of rows since the last cut
-    first = rows[age % length == 0]  # the first row of each chunk
-    size = np.diff(np.append(first, len(cut)))
-    step = np.arange(size.max())
-    return np.minimum(first[:, None] + step, (first + size - 1)[:, None]), step < size[:, None]
+    first = rows[age % max_length == 0]  # the first row of each piece
+    length = np.diff(np.append(first, len(cut)))  # the number of rows of each piece
+    last = first + length - 1
+    step = np.arange(length.max())
+    index = np.minimum(first[:, None] + step, last[:, None])
+    mask = step < length[:, None]
+    return index, mask

@@ -9,7 +9,7 @@ from learners import LOOKS, VECTOR, Learner
 from outside import my_a2c
 
 from drl_cli.algos import rollout as module
-from drl_cli.algos.rollout import EncodedRollouts, Rollouts, chunks
+from drl_cli.algos.rollout import EncodedRollouts, Rollouts, split_rows
 from drl_cli.losses.returns import gae, vtrace
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.replay.builders import RolloutBuilder
@@ -22,7 +22,7 @@ from drl_cli.types import Column
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 9))
 def test_chunks_are_runs_of_steps_of_one_episode(cut, length):
-    index, real = chunks(np.array(cut), length)
+    index, real = split_rows(np.array(cut), length)
     assert index.shape == real.shape
     assert index.shape[1] <= length
     assert real.any(0).all()  # no chunk is longer than it has to be
@@ -117,7 +117,7 @@ def test_features_of_all_rows_without_autograd(look, monkeypatch):
         return features(obs)
 
     monkeypatch.setattr(algorithm.encoder, "features", noted)
-    monkeypatch.setattr(module, "PIECE", 7)
+    monkeypatch.setattr(module, "MAX_ROWS", 7)
     obs, next_obs = rollout.features()
     assert grads
     assert look == "plain" or not any(grads)

@@ -1,1 +1,1 @@
-"""Off-policy actor-critic algorithms, most of them for continuous actions: one file for each algorithm."""
+"""Off-policy actor-critic algorithms, one file for each algorithm. Most of them need continuous actions."""

@@ -1,4 +1,4 @@
-"""Policies in numpy, exploration noise and the actor's distribution, for algorithms with continuous actions."""
+"""Policies, exploration noise and checks that the off-policy algorithms for continuous actions share."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,15 +17,19 @@ from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import NonNegative, Positive
 
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
-"""The random numbers of one loss, by name.
+"""The random numbers of one loss function, by name.
 
-`action` is normal noise `[B, A]`. `masks` and `target_masks` are dropout masks of critics and target critics.
+`action` is normal noise `[B, A]`. `masks` and `target_masks` are dropout masks of the critics and of their targets.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseConfig(LearnerConfig):
-    """Options of exploration noise. Actions are in [-1, 1], so a noise of 1 is half of the action range."""
+    """The options of the learning rate and of the exploration noise.
+
+    `noise` is the standard deviation of the noise. Actions are in [-1, 1], so a noise of 1 is half of the action range.
+    `noise_kind` chooses independent Gaussian noise or Ornstein-Uhlenbeck noise (ou), whose theta is `ou_theta`.
+    """
 
     noise: NonNegative
     noise_kind: Literal["gaussian", "ou"]
@@ -33,9 +37,9 @@ class NoiseConfig(LearnerConfig):
 
 
 class DeterministicPolicy(NetworkPolicy):
-    """The actor tanh(f(s)). It explores with Gaussian or Ornstein-Uhlenbeck noise.
+    """A deterministic actor: the action is the tanh of the network's outputs, plus noise for exploration.
 
-    `drift` `[E, A]` is the state of the Ornstein-Uhlenbeck noise of each environment.
+    `drift` `[E, A]` is the present Ornstein-Uhlenbeck noise of each environment.
     """
 
     is_squashed = True
@@ -47,13 +51,14 @@ class DeterministicPolicy(NetworkPolicy):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        return {"action": np.clip(np.tanh(out) + self.draw_noise(num_rows(obs), last), -1.0, 1.0), **memory}
+        noisy = np.tanh(out) + self.draw_noise(num_rows(obs), last)
+        return {"action": np.clip(noisy, -1.0, 1.0), **memory}
 
     def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
-        """Return noise `[rows, A]`.
+        """Draw exploration noise `[rows, A]` for the actions of `rows` environments.
 
-        Ornstein-Uhlenbeck noise is correlated in time: x <- x - theta x + sigma N(0, 1). At the start of an episode,
-        the environment's x is 0 (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930).
+        Ornstein-Uhlenbeck noise x is correlated in time: x <- x - theta x + sigma N(0, 1). It starts at 0 in every
+        episode (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930). `last` tells which episodes begin.
         """
         config = self.config
         drawn = config.noise * self.rng.standard_normal((rows, self.action.size), np.float32)
@@ -75,21 +80,24 @@ class DeterministicPolicy(NetworkPolicy):
 
 
 class SquashedPolicy(NetworkPolicy):
-    """The tanh-Gaussian actor of SAC, whose network has 2 outputs per dimension: mean and log standard deviation."""
+    """The stochastic actor of SAC: the action is the tanh of a sample from a Gaussian.
+
+    The network has 2 outputs for each dimension of the action: mean and log standard deviation of the Gaussian.
+    """
 
     is_squashed = True
     outputs = 2
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        mean, log_std = out[:, : self.action.size], out[:, self.action.size :]  # ten times faster than np.split
+        mean, log_std = out[:, : self.action.size], out[:, self.action.size :]
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return {"action": np.tanh(mean + std * noise), **memory}
 
 
 class BatchNormPolicy(SquashedPolicy):
-    """The tanh-Gaussian actor of algorithms whose critics have batch norm: CrossQ and XQC."""
+    """The stochastic actor of CrossQ and XQC. It refuses network options that do not fit critics with batch norm."""
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -104,19 +112,19 @@ class BatchNormPolicy(SquashedPolicy):
             )
 
 
-def check_rows(name: str, context: Context) -> None:
-    """Raise Refused if there are several trainers, each of which would see only a part of a batch."""
+def check_one_trainer(name: str, context: Context) -> None:
+    """Raise Refused if there are several trainers, because the batch norm of each would see only some of the rows."""
     if (num := context.group.size) > 1:
         raise Refused(f"trainer.num={num}: the batch statistics of {name} need all rows; say trainer.num=1")
 
 
 def squashed(out: Tensor) -> TanhGaussian:
-    """Return the distribution of actions, given the actor's outputs `[B, 2 A]`: means and log standard deviations."""
+    """Convert an actor's outputs `[B, 2 A]`, means and log standard deviations, to the distribution of its actions."""
     mean, log_std = out.chunk(2, -1)
     return TanhGaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))
 
 
 def check_support(atoms: int, v_min: float, v_max: float) -> None:
-    """Raise Refused if the support has fewer than two values or if v_min is not below v_max."""
+    """Raise Refused if `atoms` values from `v_min` to `v_max` cannot be the support of a categorical distribution."""
     if atoms < 2 or v_min >= v_max:
         raise Refused(f"algo.atoms={atoms} has to be at least 2, and algo.v_min={v_min:g} below algo.v_max={v_max:g}")

@@ -1,14 +1,14 @@
 """CrossQ (Bhatt et al. 2024, "CrossQ: Batch Normalization in Deep Reinforcement Learning", arXiv 1902.05605).
 
 CrossQ is SAC without target networks. The critics have batch renormalisation. They evaluate (s, a) and (s', a') in one
-batch, so that the same statistics normalise both.
+joined batch, so that the same batch statistics normalise both.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_rows
+from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_one_trainer
 from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import twin_critics
 from drl_cli.optim.gradients import Nets
@@ -21,25 +21,29 @@ ACTIONS = ("box",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of CrossQ."""
+    """The options of CrossQ: those of SAC, and the options of batch renormalisation.
+
+    `momentum` is the weight of a batch's statistics in each update of the running statistics. During the first
+    `warm_up` updates, batch renormalisation is ordinary batch normalisation.
+    """
 
     momentum: Fraction
     warm_up: Natural
 
 
 class Policy(BatchNormPolicy):
-    """The tanh-Gaussian actor."""
+    """The stochastic actor of SAC, without batch norm."""
 
 
 class Algorithm(SoftAlgorithm):
-    """Learns actor, critics and temperature in a trainer."""
+    """Learns the actor, the critics and the entropy temperature from batches."""
 
     has_targets = False
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        check_rows(config.name, self.context)
+        check_one_trainer(config.name, self.context)
         if self.context.optimizer.name in ("adam", "adamw"):
-            self.betas = (0.5, 0.999)
+            self.betas = (0.5, 0.999)  # as in the paper
         super().setup(config, spec)
 
     def make_critics(self) -> Any:
@@ -49,18 +53,24 @@ class Algorithm(SoftAlgorithm):
         return batch_renorm.RenormCritics(self.network, inputs, 2, self.config.momentum, self.config.warm_up)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics, from one forward pass of the joined batch (figure 1)."""
+        """Return the squared Bellman error of both critics, and a dict with metrics and columns.
+
+        The critics evaluate (s, a) and (s', a') in one forward pass with the joined batch (figure 1). The columns are
+        `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs` for the
+        actor's loss.
+        """
         view = self.see(nets, rows)
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
-        features, action = torch.cat([view.learned, view.next_obs]), torch.cat([rows["action"], next_action])
-        q, next_q = nets.critic(features, action, True).chunk(2, -1)  # [2, B] each
+        features = torch.cat([view.learned, view.next_obs])  # [2 B, F]
+        action = torch.cat([rows["action"], next_action])  # [2 B, A]
+        q, next_q = nets.critic(features, action, True).chunk(2, -1)  # [2, B] each; True: with batch statistics
         target = rows["reward"] + rows["discount"] * (next_q.detach().amin(0) - cost)
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": q.mean()}
         return loss, metrics | {"td_error": (q - target).detach().abs().mean(0), "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the smaller value of the two critics, `[B]`. Batch renormalisation uses its running statistics."""
+        """Return the smaller value of the two critics, `[B]`. The critics normalise with the running statistics."""
         value: Tensor = critic(features, action).amin(0)
         return value

@@ -1,6 +1,7 @@
 """D4PG (Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients", arXiv 1804.08617).
 
-D4PG is DDPG whose critic predicts a categorical distribution of the return, with n-step rewards and many workers.
+D4PG is DDPG whose critic predicts a categorical distribution of the return. D4PG learns from n-step returns that many
+workers collect.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ ACTIONS, TABLES = ddpg.ACTIONS, ddpg.TABLES
 
 @dataclass(frozen=True, kw_only=True)
 class Config(NoiseConfig):
-    """Options of D4PG."""
+    """The options of D4PG: those of DDPG, and the critic's support of `atoms` returns from `v_min` to `v_max`."""
 
     critic_lr: Positive
     tau: Fraction
@@ -33,11 +34,11 @@ class Config(NoiseConfig):
 
 
 class Policy(DeterministicPolicy):
-    """The deterministic actor, with exploration noise."""
+    """The deterministic actor of DDPG, with exploration noise."""
 
 
 class Algorithm(ddpg.Algorithm):
-    """Learns actor and critic in a trainer. The networks and the update are those of DDPG."""
+    """Learns the actor and the critic from batches. Only the critic's outputs and the loss differ from DDPG."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.outputs = config.atoms
@@ -45,10 +46,11 @@ class Algorithm(ddpg.Algorithm):
         super().setup(config, spec)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic and actor, and a dict with metrics and `td_error` `[B]`.
+        """Return the sum of the losses of critic and actor, and a dict with metrics and priorities, `td_error` `[B]`.
 
-        The critic's loss is the cross-entropy with the projected target (algorithm 1). The actor's loss is minus the
-        mean of the critic's distribution for the actor's actions (eq. 4). `td_error` is the KL divergence.
+        The loss of the critic is the cross-entropy with the projected target (algorithm 1). The loss of the actor is
+        minus the mean return that the critic predicts for the actor's actions (eq. 4). A priority is the KL divergence
+        of the critic's distribution from the target.
         """
         view, valid, support = self.see(nets, rows), rows.get("valid_weight"), self.support
         with torch.no_grad():
@@ -61,6 +63,8 @@ class Algorithm(ddpg.Algorithm):
         obs = view.obs
         actor_logits = nets.frozen.critic(obs, nets.actor(obs).tanh(), random["masks"])
         actor_loss = -mean(actor_logits.softmax(-1) @ support, valid)
-        q, divergence = logits.softmax(-1) @ support, cross_entropy(logits, target)[2].clamp(min=0.0)
+        q = logits.softmax(-1) @ support
+        _, _, divergence = cross_entropy(logits, target)
+        td_error = divergence.clamp(min=0.0)  # rounding can make a divergence negative
         metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
-        return critic_loss + actor_loss, metrics | {"td_error": divergence}
+        return critic_loss + actor_loss, metrics | {"td_error": td_error}

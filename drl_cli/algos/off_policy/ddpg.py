@@ -1,6 +1,7 @@
 """DDPG (Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971).
 
-DDPG is Q-learning for continuous actions. It has one critic, and the actor learns the action with the largest value.
+DDPG is Q-learning for continuous actions. One critic learns Q values, and the actor learns to choose the action with
+the largest Q value.
 """
 
 from dataclasses import dataclass
@@ -21,18 +22,18 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(NoiseConfig):
-    """Options of DDPG."""
+    """The options of DDPG: the actor's learning rate and noise, `critic_lr`, and `tau` of the target networks."""
 
     critic_lr: Positive
     tau: Fraction
 
 
 class Policy(DeterministicPolicy):
-    """The deterministic actor, with exploration noise."""
+    """The deterministic actor of DDPG, with exploration noise."""
 
 
 class Algorithm(Learner):
-    """Learns actor and critic in a trainer."""
+    """Learns the actor and the critic from batches."""
 
     has_own_weights = False
 
@@ -44,12 +45,16 @@ class Algorithm(Learner):
         actor, self.critic = self.mlp(size), self.critics(self.outputs, size)
         lrs, targets = {"actor": config.lr}, ("actor", "critic")
         self.build(("actor",), config.critic_lr, lrs, targets, actor=actor, critic=self.critic)
-        # Only dropout needs random numbers.
+        # Only dropout draws random numbers. Without dropout, checkpoints need no generator.
         self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the critic's squared Bellman error (eq. 5) minus the value of the actor's actions (eq. 6)."""
+        """Return the sum of the losses of critic and actor, and a dict with metrics and priorities, `td_error` `[B]`.
+
+        The loss of the critic is the squared Bellman error (eq. 5). The loss of the actor is minus the mean Q value of
+        the actor's actions (eq. 6).
+        """
         view, valid = self.see(nets, rows), rows.get("valid_weight")
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
@@ -66,5 +71,6 @@ class Algorithm(Learner):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        loss, found = self.gradients(rows, self.critic_masks(self.critic, len(rows["reward"]), self.noise))
+        masks = self.critic_masks(self.critic, len(rows["reward"]), self.noise)
+        loss, found = self.gradients(rows, masks)
         return self.finish(loss, found, batch)

@@ -1,8 +1,9 @@
-"""MPO (Abdolmaleki et al. 2018, "Maximum a Posteriori Policy Optimisation", arXiv 1806.06920), with one-step targets.
+"""MPO (Abdolmaleki et al. 2018, "Maximum a Posteriori Policy Optimisation", arXiv 1806.06920), without Retrace.
 
-MPO first finds better probabilities for sampled actions (E-step), and then fits the actor to them within a trust region
-(M-step). Mean and standard deviation have separate trust regions (Abdolmaleki et al. 2018b, "Relative Entropy
-Regularized Policy Iteration", arXiv 1812.02256).
+MPO samples actions and gives larger weights to actions with larger Q values (E-step). Then the actor learns these
+actions by weighted maximum likelihood, within a trust region (M-step). The mean and the standard deviation of the actor
+have separate trust regions (Abdolmaleki et al. 2018b, "Relative Entropy Regularized Policy Iteration", arXiv
+1812.02256). The critic learns from n-step targets.
 """
 
 import math
@@ -24,7 +25,11 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of MPO."""
+    """The options of MPO.
+
+    `epsilon` bounds the KL divergence of the E-step, and `epsilon_mean` and `epsilon_std` bound the KL divergences of
+    the M-step. `samples` is the number of actions that are sampled in each state.
+    """
 
     dual_lr: Positive
     samples: Count
@@ -35,13 +40,14 @@ class Config(LearnerConfig):
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor."""
+    """The tanh-Gaussian actor of MPO, the same as the actor of SAC."""
 
 
 class Algorithm(Learner):
-    """Learns actor, critic and the three dual variables in a trainer.
+    """Learns the actor, the critic and three dual variables from batches.
 
-    The dual variables are the temperature and the weights of the trust regions of mean and standard deviation.
+    The dual variables are the temperature of the E-step, and the penalty weights of the two trust regions, for the mean
+    and for the standard deviation.
     """
 
     has_own_weights = False
@@ -52,23 +58,23 @@ class Algorithm(Learner):
         lrs, targets = {"duals": config.dual_lr}, ("actor", "critic")
         self.build(("actor",), config.lr, lrs, targets, actor=actor, critic=self.critic, duals=3)
         start = torch.tensor((1.0, 10.0, 100.0))  # the temperature, and the weights of both trust regions
-        inverse_softplus = start + (-(-start).expm1()).log()
-        self.params["duals"].flat.copy_(inverse_softplus)
+        inverse_softplus = start + (-(-start).expm1()).log()  # log(exp(start) - 1), without overflow
+        self.params["duals"].flat.copy_(inverse_softplus)  # the loss applies softplus, so that duals stay positive
         self.noise = self.params.generator("noise", self.seed + 1)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic, actor and dual variables, and a dict with metrics and `td_error`.
+        """Return the sum of the losses of critic, actor and dual variables, and a dict with metrics and priorities.
 
-        The critic learns at `obs`, and the actor learns at `next_obs`. S actions are sampled at `next_obs`, for the
-        critic's target and for the actor's loss.
+        The target actor samples S actions for each `next_obs`. Their mean value is the value of the next state in the
+        critic's target. The actor also learns from these actions, so it learns at `next_obs` and not at `obs`.
         """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
         temperature, mean_weight, std_weight = torch.nn.functional.softplus(nets.duals).unbind()
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
             old = squashed(nets.target.actor(next_obs)).inner  # the target actor's Gaussian, before tanh
-            noise = random["action"].view(len(next_obs), -1, self.size).transpose(0, 1)
+            noise = random["action"].view(len(next_obs), -1, self.size).transpose(0, 1)  # [S, B, A]
             sampled = old.mean + old.log_std.exp() * noise  # [S, B, A], actions before tanh
             masks = [mask.repeat(1, config.samples, 1) for mask in random["target_masks"]]
             repeated = next_obs.repeat(config.samples, 1)
@@ -78,13 +84,13 @@ class Algorithm(Learner):
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)
         critic_loss = mse(q - target, rows.get("weight"))
 
-        # E-step: weights of the sampled actions, and the dual of the temperature (eq. 4 and 8).
-        weights = (next_q / temperature.detach()).softmax(0)
+        # E-step: the weights of the sampled actions, and the loss of the temperature (eq. 4 and 8).
+        weights = (next_q / temperature.detach()).softmax(0)  # [S, B]
         log_mean_exp = mean((next_q / temperature).logsumexp(0), valid) - math.log(config.samples)
         temperature_loss = temperature * (config.epsilon + log_mean_exp)
 
-        # M-step: the weighted likelihood of the sampled actions, for two Gaussians. One has only the mean of the new
-        # policy, and the other has only its standard deviation (2018b, eq. 11).
+        # M-step: the weighted log-likelihood of the sampled actions. Mean and standard deviation learn separately, with
+        # one Gaussian that has only the new mean and another that has only the new deviation (2018b, eq. 11).
         new = squashed(nets.actor(view.next_obs)).inner
         new_mean, new_std = Gaussian(new.mean, old.log_std), Gaussian(old.mean, new.log_std)
         log_probs = new_mean.log_prob(sampled) + new_std.log_prob(sampled)
@@ -106,6 +112,6 @@ class Algorithm(Learner):
         loss, found = self.gradients(rows, random)
         self.optimizer.step(loss)
         if (counts.opt_steps + 1) % self.config.target_period == 0:
-            self.params.follow(1.0)
+            self.params.follow(1.0)  # copy the networks to the target networks
         metrics = dict(found)
         return Update(metrics, by_step(metrics.pop("td_error"), batch))

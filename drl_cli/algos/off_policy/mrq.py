@@ -1,9 +1,11 @@
 """MR.Q (Fujimoto et al. 2025, "Towards General-Purpose Model-Free Reinforcement Learning", arXiv 2501.16142).
 
-The same options work for discrete and continuous actions, and for vectors and images. An encoder of states gives the
-embedding zs, and an encoder of state-action pairs gives zsa. They learn by predicting rewards, terminations and next
-embeddings from zsa with a linear model. Twin critics and an actor learn from the embeddings as in TD3, with multi-step
-targets, reward scaling and priorities without importance weights (LAP, Fujimoto et al. 2020, arXiv 2007.06049).
+MR.Q works with the same options for discrete and continuous actions, and for vectors and images. A state encoder
+computes an embedding zs of the state. A pair encoder computes an embedding zsa of zs and the action. A linear model of
+zsa predicts the reward, the termination and the next zs, and the encoders learn from the errors of these predictions.
+
+Twin critics (of zsa) and an actor (of zs) learn as in TD3, with multi-step targets and scaled rewards. Replay
+priorities have no importance weights (LAP, Fujimoto et al. 2020, arXiv 2007.06049).
 """
 
 from dataclasses import dataclass, replace
@@ -42,9 +44,10 @@ ACTOR_ACTIVATION: Literal["relu"] = "relu"
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of MR.Q. Box actions are in [-1, 1], so a noise of 1 is half of the action range.
+    """The options of MR.Q, which conf/algo/mrq.yaml explains.
 
-    Noise on the one-hot vectors of discrete actions is half as large.
+    Box actions are in [-1, 1], so a noise of 1 is half of the action range. Discrete actions are one-hot vectors in
+    [0, 1], whose noise is half as large.
     """
 
     encoder_lr: Positive
@@ -63,7 +66,10 @@ class Config(LearnerConfig):
 
 
 class Policy(NetworkPolicy):
-    """The state encoder and the actor, with Gaussian noise on actions or on the relaxed one-hot vector."""
+    """Chooses actions with the state encoder and the actor, and adds Gaussian noise for exploration.
+
+    A discrete action is the argmax of a Gumbel-softmax sample (a relaxed one-hot vector) plus noise.
+    """
 
     is_squashed = True
 
@@ -83,11 +89,12 @@ class Policy(NetworkPolicy):
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.config, hidden, width = config, state_hidden(network, spec), network.hidden[-1]
-        trunk = mlp_shapes(self.encoder.width, hidden, width, network.layer_norm)
-        self.shapes = [*trunk, *mlp_shapes(width, network.hidden, self.action.size, network.layer_norm)]
-        self.trunk: list[Array] = []
-        self.trunk_size = len(trunk)
+        self.config, width = config, network.hidden[-1]
+        state_shapes = mlp_shapes(self.encoder.width, state_hidden(network, spec), width, network.layer_norm)
+        actor_shapes = mlp_shapes(width, network.hidden, self.action.size, network.layer_norm)
+        self.shapes = [*state_shapes, *actor_shapes]
+        self.trunk: list[Array] = []  # the parameters of the state encoder
+        self.trunk_size = len(state_shapes)
 
     def load(self, params: Array) -> None:
         super().load(params)
@@ -107,7 +114,8 @@ class Policy(NetworkPolicy):
         mask, uniform = action_mask(obs), torch.from_numpy(self.rng.random(out.shape, np.float32))
         logits = torch.from_numpy(permitted(out, mask))
         relaxed = gumbel_softmax(logits, uniform, self.config.gumbel_temperature).numpy()
-        return {"action": permitted(relaxed + 0.5 * noise, mask).argmax(-1), **columns}
+        noisy = relaxed + 0.5 * noise
+        return {"action": permitted(noisy, mask).argmax(-1), **columns}
 
     def exported_head(self) -> Head:
         return replace(
@@ -120,7 +128,7 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(Learner):
-    """Learns encoders, model, critics and actor in a trainer."""
+    """Learns the encoders, the linear model, the critics and the actor from batches."""
 
     has_own_weights = False
 
@@ -129,7 +137,7 @@ class Algorithm(Learner):
         from drl_cli.networks.mlp_module import MLP, Embedding
 
         network, size, width = self.network, spec.action.size, self.network.hidden[-1]
-        self.size, self.width, self.is_box = size, width, spec.action.kind == "box"
+        self.size, self.width, self.is_box = size, width, spec.action.kind == "box"  # `width` is the embeddings' size Z
         self.value = Critics(network)
         self.build(
             ("state", "actor"),
@@ -142,15 +150,16 @@ class Algorithm(Learner):
             value=self.value,
             actor=MLP(width, size, replace(network, activation=ACTOR_ACTIVATION)),
         )
-        symlog = torch.linspace(-10.0, 10.0, config.bins, device=self.context.device)
-        self.bins = symlog.sign() * symlog.abs().expm1()  # rewards, at equal distances of sign(r) log(1 + |r|)
+        symlog = torch.linspace(-10.0, 10.0, config.bins, device=self.context.device)  # sign(r) log(1 + |r|)
+        self.bins = symlog.sign() * symlog.abs().expm1()  # the rewards r that the model's reward logits stand for
         self.noise = self.params.generator("noise", self.seed + 1)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the losses of encoders, critics and actor, and a dict with metrics and `td_error` `[B]`.
 
-        The columns of `rows` are windows `[B, L, ...]`. The losses of critics and actor do not train the encoders.
+        `rows` has windows of L steps, `[B, L, ...]`. Critics and actor learn at the first step of each window, and
+        their losses do not train the encoders.
         """
         view = self.see(nets, rows)
         zs = nets.state(view.learned)
@@ -159,7 +168,7 @@ class Algorithm(Learner):
             next_zs = nets.target.state(next_obs).view(*rows["valid"].shape, -1)  # [B, L, Z]
         encoder_loss, zsa = self.encoder_loss(nets, rows, zs, next_zs)
         zs, zsa = zs.detach(), zsa.detach()
-        q, scale = nets.value(zsa, random["masks"])
+        q, scale = nets.value(zsa, random["masks"])  # q [2, B] in units of the reward scale
         with torch.no_grad():
             target = self.target(nets, rows, next_zs, random) / scale
         critic_loss = torch.nn.functional.smooth_l1_loss(q, target.expand_as(q))
@@ -172,16 +181,18 @@ class Algorithm(Learner):
         return encoder_loss + critic_loss + actor_loss, metrics
 
     def encoder_loss(self, nets: Nets, rows: Batch, zs: Tensor, next_zs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the encoders' loss (eq. 14 to 18), and the embedding zsa `[B, Z]` of the first state and action.
+        """Return the loss of encoders and model (eq. 14 to 18), and the embeddings zsa `[B, Z]` of the first steps.
 
-        The model unrolls over the L steps of a window: it predicts each next embedding from the predicted one before.
-        The loss compares predicted embeddings, rewards and terminations with `next_zs` `[B, L, Z]` and the columns.
+        `zs` `[B, Z]` has the embedding of the first state of each window. From it, the model predicts the L steps of
+        the window one after the other. Each prediction starts from the embedding predicted for the step before. The
+        loss compares the predicted embeddings with `next_zs` `[B, L, Z]`, and the predicted rewards and terminations
+        with the columns of `rows`.
         """
         config, valid = self.config, rows["valid"]
         pairs, outputs = [], []
         for step in range(valid.shape[1]):
             zsa = nets.pair(zs, rows["action"][:, step])
-            output = nets.model(zsa)  # [B, 1 + Z + bins]
+            output = nets.model(zsa)  # [B, 1 + Z + bins]: termination, next embedding, reward logits
             zs = output[:, 1 : 1 + self.width]
             pairs.append(zsa)
             outputs.append(output)
@@ -189,51 +200,58 @@ class Algorithm(Learner):
         loss = config.dynamics_weight * (predicted - next_zs).square().mean(-1)
         loss = loss + config.reward_weight * two_hot_loss(logits, rows["reward"], self.bins)
         loss = loss + config.termination_weight * (end.squeeze(-1) - rows["terminated"].float()).square()
-        return torch.where(valid, loss, 0.0).sum(1).mean(), pairs[0]
+        loss_of_windows = torch.where(valid, loss, 0.0).sum(1)
+        return loss_of_windows.mean(), pairs[0]
 
     def target(self, nets: Nets, rows: Batch, next_zs: Tensor, random: Random) -> Tensor:
-        """Return the critics' targets `[B]` in units of the reward (eq. 20); the caller divides by the reward scale."""
+        """Return the critics' targets `[B]`, which are not divided by the reward scale (eq. 20).
+
+        The targets are n-step returns from the first step of each window, with n = `value_horizon`. `next_zs`
+        `[B, L, Z]` has the embeddings of the next states of all steps.
+        """
         config, valid = self.config, rows["valid"]
         reward = torch.where(valid, rows["reward"], 0.0)
-        windows = n_step_windows(reward, rows["discount"], valid, config.value_horizon)
-        total, discount, last = (column[:, 0] for column in windows)
+        returns = n_step_windows(reward, rows["discount"], valid, config.value_horizon)
+        total, discount, last = (column[:, 0] for column in returns)
         index = torch.arange(len(last), device=last.device)
         zs = next_zs[index, last]  # the embedding after the last step of the n-step return
         mask = None if rows["mask_next"] is None else rows["mask_next"][index, last]
-        factor = 1.0 if self.is_box else 0.5
+        factor = 1.0 if self.is_box else 0.5  # one-hot vectors are in [0, 1], and box actions in [-1, 1]
         clip = factor * config.noise_clip
-        smoothing = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
-        noisy = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + smoothing
+        noise = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
+        noisy = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + noise
         action = noisy.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(noisy, mask).argmax(-1), self.size)
         next_q, next_scale = nets.target.value(nets.target.pair(zs, action), random["target_masks"])
         target: Tensor = total + discount * next_q.amin(0) * next_scale
         return target
 
     def relaxed(self, out: Tensor, mask: Tensor | None, random: Random, gumbel: str) -> Tensor:
-        """Return differentiable actions `[B, A]` from the actor's outputs `[B, A]`.
+        """Convert the actor's outputs `[B, A]` to actions `[B, A]` through which gradients flow.
 
-        Box actions are the tanh. Discrete actions are Gumbel-softmax samples with the noise `random[gumbel]`.
+        A box action is the tanh of the outputs. A discrete action is a Gumbel-softmax sample (a relaxed one-hot
+        vector), with the uniform numbers `random[gumbel]`.
         """
         if self.is_box:
             return out.tanh()
         return gumbel_softmax(permitted(out, mask), random[gumbel], self.config.gumbel_temperature)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of windows `[B, L, ...]`. A batch of transitions has windows of one step.
+        """Return the columns of a batch as windows of L steps, `[B, L, ...]`. Transitions become windows of one step.
 
-        The column `batch`, which `see` reads, has the first `obs` of each window `[B, ...]` and all `next_obs`
-        `[B L, ...]`.
+        Discrete actions become one-hot vectors. `rows["batch"]` has the observations whose features `see` computes: the
+        first `obs` of each window, `[B, ...]`, and the `next_obs` of all steps, `[B L, ...]`.
         """
         names = ("obs", "action", "reward", "discount", "next_obs", "terminated")
         rows = {name: batch[name] for name in names}
-        if "valid" not in batch:
+        if "valid" not in batch:  # transitions
             rows = map_parts(lambda column: column.unsqueeze(1), rows)
         obs = map_parts(lambda column: column[:, 0], rows.pop("obs"))
         next_obs = rows.pop("next_obs")
         rows |= {"mask_now": action_mask(obs), "mask_next": action_mask(next_obs)}
         rows["valid"] = batch["valid"] if "valid" in batch else torch.ones_like(rows["terminated"])
         rows["action"] = rows["action"] if self.is_box else one_hot(rows["action"], self.size)
-        return {**rows, "batch": {"obs": obs, "next_obs": map_parts(lambda column: column.flatten(0, 1), next_obs)}}
+        flat_next_obs = map_parts(lambda column: column.flatten(0, 1), next_obs)
+        return {**rows, "batch": {"obs": obs, "next_obs": flat_next_obs}}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
@@ -242,27 +260,32 @@ class Algorithm(Learner):
         self.context.group.mean_(mean_reward)
         self.value.observe(mean_reward)
         if counts.opt_steps % self.config.target_period == 0:
-            self.params.follow(1.0)  # the target critics keep the scale of their values
+            self.params.follow(1.0)  # before `rescale`: the target critics keep the reward scale of their values
             self.value.rescale()
         random: Random = {"action": self.context.randn(num, self.size, self.noise)}
         if not self.is_box:
-            random["gumbel"], random["next_gumbel"] = self.context.rand(num, 2 * self.size, self.noise).chunk(2, -1)
+            uniform = self.context.rand(num, 2 * self.size, self.noise)
+            random["gumbel"], random["next_gumbel"] = uniform.chunk(2, -1)
         random |= self.critic_masks(self.value.mlp, num, self.noise)
         loss, found = self.gradients(rows, random)
         self.optimizer.step(loss)
         metrics = {**found, "reward_scale": self.value.scale[0].clone()}
         priority = metrics.pop("td_error").clamp(min=MIN_PRIORITY)
-        if "valid" in batch:
+        if "valid" in batch:  # all steps of a window get the same priority
             priority = priority.unsqueeze(1).expand(batch["valid"].shape)
         return Update(metrics, priority)
 
 
 def state_hidden(network: NetworkConfig, spec: EnvSpec) -> tuple[int, ...]:
-    """Return the widths of the state encoder's hidden layers; () after a torso, such as the CNN of an image."""
+    """Return the widths of the state encoder's hidden layers: `network.hidden`, or () after a torso such as a CNN."""
     return network.hidden if torso_name(network, spec) is None else ()
 
 
 def gumbel_softmax(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
-    """Return a relaxed one-hot sample `[B, A]` from uniform numbers `[B, A]` (Jang et al. 2017, arXiv 1611.01144)."""
-    gumbel = -(-uniform.clamp(min=1e-10).log()).clamp(min=1e-10).log()
+    """Return a Gumbel-softmax sample `[B, A]`, a relaxed one-hot vector (Jang et al. 2017, arXiv 1611.01144).
+
+    `logits` are `[B, A]`, and `uniform` `[B, A]` has random numbers in [0, 1), from which the Gumbel noise is computed.
+    """
+    exponential = -uniform.clamp(min=1e-10).log()
+    gumbel = -exponential.clamp(min=1e-10).log()
     return ((logits + gumbel) / temperature).softmax(-1)

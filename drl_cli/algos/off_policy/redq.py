@@ -1,8 +1,8 @@
 """REDQ: Randomized Ensembled Double Q-Learning (Chen et al. 2021, arXiv 2101.05982), and DroQ.
 
-REDQ is SAC with an ensemble of critics and many updates of the critics per environment step. The target is the minimum
-over a random subset of the ensemble. DroQ (Hiraoka et al. 2022, "Dropout Q-Functions for Doubly Efficient Reinforcement
-Learning", arXiv 2110.02034) has only two critics, with dropout and layer norm.
+REDQ is SAC with an ensemble of critics and many critic updates per environment step. The target is the smallest value
+of a random subset of the critics. DroQ (Hiraoka et al. 2022, "Dropout Q-Functions for Doubly Efficient Reinforcement
+Learning", arXiv 2110.02034) is REDQ with only two critics, which have dropout and layer norm.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of REDQ."""
+    """The options of REDQ. `critics` is the number of critics, and `subset` the number of critics in each target."""
 
     tau: Fraction
     critics: Count
@@ -35,39 +35,42 @@ class Config(SoftConfig):
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor, without dropout."""
+    """The stochastic actor of SAC, without dropout."""
 
 
 class Algorithm(SoftAlgorithm):
-    """Learns actor, critics and temperature in a trainer. The critics have dropout if `network.dropout` is above 0."""
+    """Learns the actor, the critics and the entropy temperature from batches. The critics may have dropout."""
 
     def make_critics(self) -> Any:
         return self.critics(1, self.size, ensemble=self.config.critics)
 
     def draw(self, rows: int) -> Random:
-        """Return noise for actions, dropout masks, and `subset`, a random order of the critics `[N]`."""
+        """Draw noise for actions, dropout masks, and `subset`: the indices of the N critics in random order, `[N]`."""
         action = self.context.randn(rows, self.size, self.noise)
         order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
         return {"action": action, "subset": order, **self.critic_masks(self.critic, rows, self.noise)}
 
     def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
-        """Return the values `[N, B]` of N critics."""
+        """Return the values `[N, B]` that N critics give to the actions `[B, A]`."""
         q: Tensor = critic(features, action, masks).squeeze(-1)
         return q if self.config.critics > 1 else q.unsqueeze(0)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of all critics (REDQ, algorithm 1; DroQ, algorithm 2).
+        """Return the squared Bellman error of all critics, and a dict with metrics and columns.
 
-        The target uses the first `config.subset` critics in the random order `random["subset"]`.
+        The target is the smallest value of a random subset of the critics (REDQ, algorithm 1; DroQ, algorithm 2). The
+        columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs`
+        for the actor's loss.
         """
         view = self.see(nets, rows)
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = self.q(nets.target.critic, next_obs, next_action, random["target_masks"])
-            least = next_q[random["subset"][: self.config.subset]].amin(0)
+            next_q = self.q(nets.target.critic, next_obs, next_action, random["target_masks"])  # [N, B]
+            subset = random["subset"][: self.config.subset]
+            least = next_q[subset].amin(0)
             target = rows["reward"] + rows["discount"] * (least - cost)
-        q = self.q(nets.critic, view.learned, rows["action"], random["masks"])
+        q = self.q(nets.critic, view.learned, rows["action"], random["masks"])  # [N, B]
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}

@@ -1,6 +1,7 @@
 """Soft Actor-Critic (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905).
 
-SAC has twin critics, a tanh-Gaussian actor, and a learned temperature. The default target entropy is -dim(A).
+SAC has twin critics, a stochastic actor, and a learned entropy temperature alpha. The actor is a tanh-Gaussian: an
+action is the tanh of a Gaussian sample. The default target entropy is minus the number of action dimensions.
 """
 
 from dataclasses import dataclass
@@ -20,17 +21,17 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of SAC."""
+    """The options of SAC. After each update, the target networks move by the fraction `tau` toward the critics."""
 
     tau: Fraction
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor."""
+    """The stochastic actor of SAC."""
 
 
 class Algorithm(SoftAlgorithm):
-    """Learns actor, critics and temperature in a trainer."""
+    """Learns the actor, the critics and the entropy temperature from batches."""
 
     has_own_weights = True
     steps_at_once = True
@@ -39,19 +40,25 @@ class Algorithm(SoftAlgorithm):
         return self.critics(1, self.size, ensemble=2)
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
+        # One call draws the noise for both losses. The actor gets the first half, so that a seed gives the same run.
         actor_noise, critic_noise = self.context.randn(rows, 2 * self.size, self.noise).chunk(2, -1)
-        actor_masks, critic_masks = (self.critic_masks(self.critic, rows, self.noise) for _ in range(2))
+        actor_masks = self.critic_masks(self.critic, rows, self.noise)
+        critic_masks = self.critic_masks(self.critic, rows, self.noise)
         return {"action": critic_noise, **critic_masks}, {"action": actor_noise, **actor_masks}
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared soft Bellman error of both critics (eq. 5 and 6)."""
+        """Return the squared soft Bellman error of both critics (eq. 5 and 6), and a dict with metrics and columns.
+
+        The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of
+        `obs` for the actor's loss.
+        """
         view = self.see(nets, rows)
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
             next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
             target = rows["reward"] + rows["discount"] * (next_q.amin(0) - cost)
-        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)
+        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}

@@ -1,8 +1,8 @@
 """Soft Actor-Critic for discrete actions (Christodoulou 2019, "... for Discrete Action Settings", arXiv 1910.07207).
 
-The actor returns a logit for each action, and each of the twin critics returns a value for each action. Therefore
-expectations over actions are exact sums, not samples. The target entropy is a fraction of the largest possible entropy,
-which is the logarithm of the number of legal actions.
+The actor returns a logit for each action, and each of the two critics returns a value for each action. Expectations
+over actions are therefore computed as sums over all actions, without sampling. The target entropy is a fraction of the
+largest possible entropy, which is the logarithm of the number of legal actions.
 """
 
 import math
@@ -28,22 +28,23 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of discrete SAC."""
+    """The options of discrete SAC. `target_entropy` is a fraction of the largest possible entropy."""
 
     tau: Fraction
     target_entropy: Fraction
 
 
 class Policy(NetworkPolicy):
-    """The categorical actor."""
+    """Samples an action from the softmax of the actor's logits."""
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        logits, memory = self.forward(obs, last)
-        return {"action": sample_choices(permitted(logits, action_mask(obs)), self.action.choices, self.rng), **memory}
+        out, memory = self.forward(obs, last)
+        logits = permitted(out, action_mask(obs))
+        return {"action": sample_choices(logits, self.action.choices, self.rng), **memory}
 
 
 class Algorithm(SoftAlgorithm):
-    """Learns actor, critics and temperature in a trainer."""
+    """Learns the actor, the critics and the entropy temperature from batches."""
 
     actor_outputs = 1
     has_own_weights = True
@@ -57,33 +58,40 @@ class Algorithm(SoftAlgorithm):
         return self.critic_masks(self.critic, rows, self.noise)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics, with the exact soft value of the next state (eq. 10).
+        """Return the squared Bellman error of both critics, and a dict with metrics and columns.
 
-        The extra column `least` `[B, A]` is the smaller value of the two critics for each action.
+        The value of the next state is an expectation over all actions (eq. 10). The columns are `td_error` `[B]`, which
+        becomes the new priorities, `features` `[B, F]`, the features of `obs`, and `least` `[B, A]`, the smaller value
+        of the two critics for each action.
         """
         view = self.see(nets, rows)
         with torch.no_grad():
             policy = Categorical(nets.actor(view.next_obs), rows["mask_next"])
-            next_q = nets.target.critic(self.see_target(nets, rows, view).next_obs, random["target_masks"]).amin(0)
-            soft = next_q - nets.log_alpha.exp() * policy.log_probs
-            target = rows["reward"] + rows["discount"] * (policy.log_probs.exp() * soft).sum(-1)
+            next_obs = self.see_target(nets, rows, view).next_obs
+            next_q = nets.target.critic(next_obs, random["target_masks"]).amin(0)  # [B, A]
+            soft_q = next_q - nets.log_alpha.exp() * policy.log_probs
+            next_value = (policy.log_probs.exp() * soft_q).sum(-1)
+            target = rows["reward"] + rows["discount"] * next_value
         values = nets.critic(view.learned, random["masks"])  # [2, B, A]
-        q = values.gather(-1, rows["action"].view(1, -1, 1).expand(2, -1, 1)).squeeze(-1)
+        action = rows["action"].view(1, -1, 1).expand(2, -1, 1)
+        q = values.gather(-1, action).squeeze(-1)  # [2, B], the values of the actions taken
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs, "least": values.amin(0)}
+        columns = {"td_error": (q - target).abs().mean(0), "features": view.obs, "least": values.amin(0)}
+        return loss, metrics | columns
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss (eq. 12) plus the temperature's loss (eq. 11), and a dict with metrics.
+        """Return the sum of the losses of actor (eq. 12) and temperature (eq. 11), and a dict with metrics.
 
-        The actor's loss is an exact expectation over all actions.
+        The loss of the actor is an expectation over all actions, computed without sampling.
         """
         features, weight, alpha = rows["features"], rows.get("valid_weight"), nets.log_alpha.detach().exp()
         policy = Categorical(nets.actor(features), rows["mask_now"])
         cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least"])).sum(-1)
         actor_loss, entropy = mean(cost, weight), policy.entropy()
-        wanted = self.entropy_target(rows["mask_now"])
-        alpha_loss = -(nets.log_alpha * mean(wanted - entropy.detach(), weight)).sum()
+        target_entropy = self.entropy_target(rows["mask_now"])
+        missing_entropy = mean(target_entropy - entropy.detach(), weight)
+        alpha_loss = -(nets.log_alpha * missing_entropy).sum()
         metrics = {"actor_loss": actor_loss, "alpha": alpha.squeeze(), "entropy": mean(entropy, weight)}
         return actor_loss + alpha_loss, metrics
 
@@ -91,8 +99,9 @@ class Algorithm(SoftAlgorithm):
         raise NotImplementedError("the actor's loss is an expectation over all actions")
 
     def entropy_target(self, mask: Tensor | None) -> Tensor | float:
-        """Return the target entropy in nats: one number, or one per row `[N]` with legal-action masks `[N, A]`."""
-        share: float = self.config.target_entropy
+        """Return the target entropy in nats: one number for all rows, or `[N]` with legal-action masks `[N, A]`."""
+        fraction: float = self.config.target_entropy
         if mask is None:
-            return share * math.log(self.size)
-        return share * mask.sum(-1).clamp(min=1).log()
+            return fraction * math.log(self.size)
+        num_legal = mask.sum(-1).clamp(min=1)
+        return fraction * num_legal.log()

@@ -1,7 +1,7 @@
 """TD3 (Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv 1802.09477).
 
-TD3 has a deterministic actor and twin critics. Three changes to DDPG reduce the overestimation of values. The target is
-the minimum of both target critics, its action gets noise, and the actor is updated less often than the critics.
+TD3 is DDPG with three changes, which reduce the overestimation of values. There are two critics, and the target uses
+the smaller value of both. The action in the target gets noise. The actor is updated less often than the critics.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,11 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(NoiseConfig):
-    """Options of TD3."""
+    """The options of TD3: exploration noise, and the three changes to DDPG.
+
+    `target_noise` is the standard deviation of the noise on the target's action, which is clipped to `noise_clip`.
+    `actor_period` is the number of critic updates for each update of the actor and of the target networks.
+    """
 
     tau: Fraction
     target_noise: NonNegative
@@ -30,11 +34,11 @@ class Config(NoiseConfig):
 
 
 class Policy(DeterministicPolicy):
-    """The deterministic actor, with exploration noise."""
+    """The deterministic actor of TD3, with exploration noise."""
 
 
 class Algorithm(Learner):
-    """Learns actor and critics in a trainer."""
+    """Learns the actor and the critics from batches."""
 
     has_own_weights = False
 
@@ -49,29 +53,35 @@ class Algorithm(Learner):
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics (algorithm 1), and a dict with metrics and columns.
 
-        The columns are the priorities `td_error` `[B]`, and `features` `[B, F]` of `obs` for the actor's loss.
+        The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of
+        `obs` for the actor's loss.
         """
         config, view = self.config, self.see(nets, rows)
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
-            smoothing = (config.target_noise * random["action"]).clamp(-config.noise_clip, config.noise_clip)
-            next_action = (nets.target.actor(next_obs).tanh() + smoothing).clamp(-1.0, 1.0)
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
-            target = rows["reward"] + rows["discount"] * self.next_value(rows, next_action, next_q)
+            noise = (config.target_noise * random["action"]).clamp(-config.noise_clip, config.noise_clip)
+            next_action = (nets.target.actor(next_obs).tanh() + noise).clamp(-1.0, 1.0)
+            next_qs = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
+            next_value = self.next_value(rows, next_action, next_qs.amin(0))
+            target = rows["reward"] + rows["discount"] * next_value
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
         return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return the value `[B]` of the next state, given the target's action `[B, A]` and its Q value `[B]`.
+        """Return the value `[B]` of the next state for the critics' target. Here, this value is `next_q`.
 
-        `next_q` is the smaller value of the two target critics. Subclasses may change this value.
+        `next_q` `[B]` is the smaller value that the two target critics give to `next_action` `[B, A]`. A subclass
+        overrides this method to change the value of the next state.
         """
         return next_q
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss: minus the first critic's mean value of the actor's actions (algorithm 1)."""
+        """Return the loss of the actor, and a dict with this loss as a metric.
+
+        The loss is minus the mean value that the first critic gives to the actor's actions (algorithm 1).
+        """
         features = rows["features"]
         q = nets.frozen.critic(features, nets.actor(features).tanh(), random["masks"], first=1).squeeze(-1)
         loss = -mean(q, rows.get("valid_weight"))

@@ -1,7 +1,7 @@
 """TQC: Truncated Quantile Critics (Kuznetsov et al. 2020, arXiv 2005.04269).
 
-TQC is SAC whose critics predict quantiles of the return. The target is the mixture of the quantiles of all critics. The
-largest quantiles are dropped from the mixture, which controls the overestimation of values.
+TQC is SAC whose critics predict quantiles of the return. The target consists of the quantiles of all critics together,
+without the largest quantiles. Leaving these out reduces the overestimation of values.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,10 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of TQC."""
+    """The options of TQC: `critics` critics predict `quantiles` quantiles each.
+
+    The target drops `dropped` quantiles for each critic.
+    """
 
     tau: Fraction
     critics: Count
@@ -36,11 +39,11 @@ class Config(SoftConfig):
 
 
 class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor."""
+    """The stochastic actor of SAC."""
 
 
 class Algorithm(SoftAlgorithm):
-    """Learns actor, critics and temperature in a trainer."""
+    """Learns the actor, the critics and the entropy temperature from batches."""
 
     def make_critics(self) -> Any:
         config = self.config
@@ -48,28 +51,34 @@ class Algorithm(SoftAlgorithm):
         return self.critics(config.quantiles, self.size, ensemble=config.critics)
 
     def quantiles(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
-        """Return the quantiles `[N, B, K]` of N critics."""
+        """Return the K quantiles of the return, `[N, B, K]`, that N critics predict for each row."""
         quantiles: Tensor = critic(features, action, masks)
         return quantiles if self.config.critics > 1 else quantiles.unsqueeze(0)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the quantile regression loss of all critics against the truncated mixture (eq. 8 to 11)."""
+        """Return the mean quantile regression loss of all critics, and a dict with metrics and columns (eq. 8 to 11).
+
+        The target has the smallest quantiles of all critics together. The columns are `td_error` `[B]`, which becomes
+        the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
+        """
         config, view = self.config, self.see(nets, rows)
         reward, discount = rows["reward"].unsqueeze(-1), rows["discount"].unsqueeze(-1)
-        kept = config.critics * (config.quantiles - config.dropped)  # number of quantiles in the truncated mixture
+        num_kept = config.critics * (config.quantiles - config.dropped)  # number of quantiles in the target
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
-            every = self.quantiles(nets.target.critic, next_obs, next_action, random["target_masks"])
-            least = every.transpose(0, 1).flatten(1).sort(-1).values[:, :kept]  # [B, N (K - dropped)]
-            target = reward + discount * (least - cost.unsqueeze(-1))
-        quantiles = self.quantiles(nets.critic, view.learned, rows["action"], random["masks"])
+            next_quantiles = self.quantiles(nets.target.critic, next_obs, next_action, random["target_masks"])
+            pooled = next_quantiles.transpose(0, 1).flatten(1)  # [B, N K], the quantiles of all critics
+            smallest = pooled.sort(-1).values[:, :num_kept]
+            target = reward + discount * (smallest - cost.unsqueeze(-1))  # [B, num_kept]
+        quantiles = self.quantiles(nets.critic, view.learned, rows["action"], random["masks"])  # [N, B, K]
         td_error = (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
-        losses = [quantile_critic(one, target, self.fraction, 1.0, rows.get("weight")) for one in quantiles]
+        weight = rows.get("weight")
+        losses = [quantile_critic(own, target, self.fraction, 1.0, weight) for own in quantiles]  # one for each critic
         loss = torch.stack(losses).mean() / config.quantiles
         metrics = {"critic_loss": loss, "q_mean": mean(quantiles.mean(-1), rows.get("valid_weight"))}
         return loss, metrics | {"td_error": td_error, "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the mean `[B]` of all quantiles of all critics, without truncation (eq. 12)."""
+        """Return the mean of all quantiles of all critics, `[B]`. No quantiles are dropped here (eq. 12)."""
         return self.quantiles(critic, features, action, random["masks"]).mean((0, 2))

@@ -1,7 +1,8 @@
 """XQC (Palenicek et al. 2025, "XQC: Well-conditioned Optimization Accelerates Deep Reinforcement Learning").
 
 The paper is arXiv 2509.25174. XQC is SAC whose critics have batch norm, weights of norm 1, and a categorical
-distribution of the return. As in CrossQ, (s, a) and (s', a') form one batch; unlike CrossQ, XQC has target networks.
+distribution of the return as output. As in CrossQ, the critics evaluate (s, a) and (s', a') in one joined batch. Unlike
+CrossQ, XQC has target networks.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_rows, check_support
+from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_one_trainer, check_support
 from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import categorical_critic
 from drl_cli.losses.distributional import cross_entropy, project
@@ -24,7 +25,10 @@ ACTIONS = ("box",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of XQC."""
+    """The options of XQC: those of SAC, the `momentum` of batch norm, and the critics' support.
+
+    The support consists of `atoms` equally spaced returns from `v_min` to `v_max`.
+    """
 
     tau: Fraction
     momentum: Fraction
@@ -37,27 +41,27 @@ class Config(SoftConfig):
 
 
 class Policy(BatchNormPolicy):
-    """The tanh-Gaussian actor."""
+    """The stochastic actor of SAC, without batch norm."""
 
 
 class UnitOptimizer(Optimizer):
-    """Scales the incoming weights of every unit of the critics to norm 1 after each step that changes the critics."""
+    """An optimizer that scales the incoming weights of every unit of the critics to norm 1 after each critic step."""
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         super().step(*losses, parts=parts)
-        if "critic" in parts or not parts:
+        if "critic" in parts or not parts:  # no parts: the step changes all parts
             critic: Any = self.params.modules["critic"]
             critic.scale_to_unit_norm()
             self.params.changed(("critic",))
 
 
 class Algorithm(SoftAlgorithm):
-    """Learns actor, critics and temperature in a trainer."""
+    """Learns the actor, the critics and the entropy temperature from batches."""
 
     optimizer_class = UnitOptimizer
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        check_rows(config.name, self.context)
+        check_one_trainer(config.name, self.context)
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         super().setup(config, spec)
         if config.target_entropy is None:
@@ -70,28 +74,34 @@ class Algorithm(SoftAlgorithm):
         return categorical.CategoricalCritics(self.network, inputs, 2, self.config.momentum, self.config.atoms)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross-entropy of both critics with the target, summed over the critics.
+        """Return the cross-entropy with the target, summed over both critics, and a dict with metrics and columns.
 
-        Both forward passes evaluate the joined batch of (s, a) and (s', a'). The target has the distribution of the
-        critic with the smaller mean.
+        The critics and the target critics evaluate the joined batch of (s, a) and (s', a'). The target is the
+        distribution of the target critic whose mean return is smaller. The columns are `td_error` `[B]`, which becomes
+        the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
         """
         view, num = self.see(nets, rows), len(rows["reward"])
-        support, discount = self.support, rows["discount"]
+        support, discount, weight = self.support, rows["discount"], rows.get("weight")
         with torch.no_grad():
             next_action, cost = self.next_action(nets, view.next_obs, random)
-            action, target_view = torch.cat([rows["action"], next_action]), self.see_target(nets, rows, view)
+            action = torch.cat([rows["action"], next_action])  # [2 B, A]
+            target_view = self.see_target(nets, rows, view)
             target_features = torch.cat([target_view.obs, target_view.next_obs])
-            next_probs = nets.target.critic(target_features, action, True)[:, num:].softmax(-1)  # [2, B, K]
-            lower = (next_probs @ support).argmin(0)
-            next_probs = next_probs[lower, torch.arange(num, device=lower.device)]  # [B, K]
+            joined_logits = nets.target.critic(target_features, action, True)  # [2, 2 B, K]; True: batch statistics
+            next_probs = joined_logits[:, num:].softmax(-1)  # [2, B, K]
+            smaller = (next_probs @ support).argmin(0)  # the critic with the smaller mean return, [B]
+            next_probs = next_probs[smaller, torch.arange(num, device=smaller.device)]  # [B, K]
             target = project(next_probs, rows["reward"] - discount * cost, discount, support)
-        logits = nets.critic(torch.cat([view.learned, view.next_obs]), action, True)[:, :num]
-        loss = torch.stack([categorical_critic(one, target, rows.get("weight")) for one in logits]).sum()
-        q_mean, divergence = (logits.softmax(-1) @ support).mean(), cross_entropy(logits, target)[2]
-        metrics = {"critic_loss": loss, "q_mean": q_mean, "td_error": divergence.clamp(min=0.0).mean(0)}
-        return loss, metrics | {"features": view.obs}
+        features = torch.cat([view.learned, view.next_obs])
+        logits = nets.critic(features, action, True)[:, :num]  # [2, B, K]
+        loss = torch.stack([categorical_critic(own, target, weight) for own in logits]).sum()
+        q_mean = (logits.softmax(-1) @ support).mean()
+        _, _, divergence = cross_entropy(logits, target)
+        td_error = divergence.clamp(min=0.0).mean(0)  # rounding can make a divergence negative
+        return loss, {"critic_loss": loss, "q_mean": q_mean, "td_error": td_error, "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
-        """Return the smaller of the two critics' mean returns, `[B]`. Batch norm uses its running statistics."""
-        value: Tensor = (critic(features, action).softmax(-1) @ self.support).amin(0)
+        """Return the smaller mean return of the two critics, `[B]`. Batch norm uses its running statistics."""
+        probs = critic(features, action).softmax(-1)  # [2, B, K]
+        value: Tensor = (probs @ self.support).amin(0)
         return value

@@ -1,1 +1,1 @@
-"""DQN and its descendants: they learn the value of each action and choose the action with the largest value."""
+"""DQN and algorithms derived from DQN. They learn a value for each action and choose the best action."""

@@ -1,4 +1,4 @@
-"""Distributional DQN: the base of C51, QR-DQN and IQN, whose networks predict a distribution of returns."""
+"""Base classes of C51, QR-DQN and IQN: DQN whose network predicts a distribution of the return for each action."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,10 @@ from drl_cli.utils.lazy import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Config(dqn.Config):
-    """Options of the distributional algorithms, in addition to those of DQN."""
+    """The options of C51, QR-DQN and IQN in addition to the options of DQN.
+
+    `risk` and `risk_level` select the mean or a risk measure of the return, by which the policy compares actions.
+    """
 
     risk: Literal["mean", "cvar", "power"]
     risk_level: float
@@ -24,8 +27,8 @@ class Config(dqn.Config):
 
 
 class Algorithm(dqn.Algorithm):
-    """DQN whose networks return K numbers for each action: probabilities or quantiles of the return."""
+    """DQN whose network returns K numbers for each action: logits of probabilities, or quantiles of the return."""
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
-        """Return the network's outputs `[N, A, K]` for features `[N, F]`."""
+        """Return the network's outputs `[N, A, K]` for features `x` `[N, F]`."""
         return super().read(nets, x, random).view(len(x), self.num_actions, -1)

@@ -1,4 +1,4 @@
-"""QLearner: the networks, the random numbers and the update of DQN and of the algorithms that derive from DQN."""
+"""QLearner: the base class of DQN and of the algorithms derived from DQN. A subclass defines the loss."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class Random(NamedTuple):
-    """The random numbers of one network in one update."""
+    """The random numbers that one forward pass of a Q network uses. The default is no randomness.
 
-    noise: Mapping[str, Tensor] = {}  # part -> noise `[size]` of the part's weights (noisy networks)
-    masks: Sequence[Tensor] = ()  # dropout masks of the part `online`
-    fraction: Tensor | None = None  # IQN: the fractions `[N, K]` or `[K]` whose quantiles the network returns
+    - `noise`: The noise `[size]` of the weights of each noisy part of the network, by the name of the part.
+    - `masks`: The dropout masks of the part `online`.
+    - `fraction`: For IQN, the fractions in (0, 1) whose quantiles the network returns: `[N, K]`, or `[K]` if all rows
+      have the same fractions.
+    """
+
+    noise: Mapping[str, Tensor] = {}
+    masks: Sequence[Tensor] = ()
+    fraction: Tensor | None = None
 
 
 NOT_RANDOM = Random()
@@ -31,8 +37,9 @@ NOT_RANDOM = Random()
 class Draws(NamedTuple):
     """The random numbers of the three forward passes of one update.
 
-    `online` is for the online network at `obs`, `target` for the target network at `next_obs`, and `chooser` for the
-    online network at `next_obs`, where double DQN chooses the next action.
+    - `online`: The online network evaluates `obs`.
+    - `target`: The target network evaluates `next_obs`.
+    - `chooser`: The online network evaluates `next_obs`, because double DQN chooses the next action with this network.
     """
 
     online: Random
@@ -41,14 +48,15 @@ class Draws(NamedTuple):
 
 
 class QLearner(Learner):
-    """Learns a Q network with the loss of a subclass.
+    """Learns a Q network with the loss function that a subclass defines.
 
-    `shapes` maps the names of the network's parts to their shapes. The sigmas of a noisy part are a separate part of
-    Params; `sigmas` maps the name of a noisy part to the name of the part with its sigmas.
+    A Q network consists of named parts: `online`, and for IQN also `trunk` and `embedding`. `shapes` has the shape of
+    each part. If a part is noisy, the parameters contain a separate part with a sigma for each of its weights. `sigmas`
+    maps the name of the noisy part to the name of the part with the sigmas.
     """
 
     sigma_name = "sigma"
-    """Template of the name of the part with sigmas; `{}` stands for the name of the noisy part."""
+    """The name of the part with the sigmas of a noisy part. `{}` stands for the name of the noisy part."""
     inputs_per_row = 1
     """Number of inputs of the part `online` for each row of a batch. IQN has one input for each quantile."""
 
@@ -62,7 +70,7 @@ class QLearner(Learner):
         parts: dict[str, Any] = {**self.networks, **sigma_sizes}  # Any: modules, and sizes of parts without a module
         self.build(tuple(parts), config.lr, targets=tuple(parts), **parts)
         self.online = self.networks["online"]
-        for name, sigma in self.sigmas.items():
+        for name, sigma in self.sigmas.items():  # `build` has set all sigmas to 0
             self.params[sigma].flat.copy_(self.networks[name].first_sigma())
             self.params.targets[sigma].copy()
         if config.noisy:
@@ -72,36 +80,46 @@ class QLearner(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def network_shapes(self, spec: EnvSpec) -> Mapping[str, QShape]:
-        """Return the shapes of the parts of a Q network, in the order in which the policy reads them."""
+        """Return the shape of each part of the Q network, by name, in the order in which the policy loads the parts."""
         return {"online": q_shape(self.config, self.network, spec.action, self.encoder.size)}
 
     @abstractmethod
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and a dict with the metrics `q_loss` and `q_mean` and the priorities `td_error` `[N]`."""
+        """Return the loss, and a dict with the metrics `q_loss` and `q_mean` and the priorities `td_error` `[N]`.
+
+        `rows` has the columns `[N, ...]` of the batch. `draws` has the random numbers of the networks.
+        """
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
-        """Return a network's outputs for features `[N, F]`: `[N, A]`, or with K numbers for each action `[N, A, K]`."""
+        """Evaluate the Q network of `nets` for features `x` `[N, F]`.
+
+        Return its outputs: values `[N, A]`, or `[N, A, K]` if a distributional network has K outputs for each action.
+        """
         return self.part(nets, "online", x, random)
 
     def distribution(self, out: Tensor) -> Tensor:
-        """Convert a network's outputs to a distribution of the return. DQN returns the outputs unchanged."""
+        """Convert outputs `[..., K]` of the network to distributions of the return: probabilities or quantiles.
+
+        DQN has no distribution and returns the outputs unchanged.
+        """
         return out
 
     def expected(self, distribution: Tensor) -> Tensor:
-        """Return the mean of a distribution of the return. DQN returns the argument unchanged."""
+        """Return the means `[...]` of distributions of the return `[..., K]`. DQN returns its values unchanged."""
         return distribution
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
-        """Return the mean return of each action, `[N, A]`, for features `[N, F]`."""
-        return self.expected(self.distribution(self.read(nets, x, random)))
+        """Return the mean return of each action, `[N, A]`, for features `x` `[N, F]`."""
+        out = self.read(nets, x, random)
+        return self.expected(self.distribution(out))
 
     def of_action(self, values: Tensor, action: Tensor) -> Tensor:
-        """Select the values `[N, ...]` of the actions, int64 `[N]`, from the values `[N, A, ...]` of all actions."""
-        index = like(action.unsqueeze(1), values).expand(-1, -1, *values.shape[2:])
+        """Return the values `[N, ...]` of the actions `[N]`, given the values `[N, A, ...]` of all actions."""
+        index = append_axes(action.unsqueeze(1), values).expand(-1, -1, *values.shape[2:])
         return values.gather(1, index).squeeze(1)
 
     def part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
-        """Return the outputs of the part `name` of a Q network for inputs `x` `[N, inputs]`."""
+        """Evaluate one part of a Q network, such as `online`: inputs `x` `[N, inputs]` -> outputs `[N, outputs]`."""
         noise = random.noise.get(name)
         masks = random.masks if name == "online" else ()
         sigma = None if noise is None else getattr(nets, self.sigmas[name])
@@ -109,26 +127,27 @@ class QLearner(Learner):
         return out
 
     def draw(self, rows: int) -> Draws:
-        """Return the random numbers of one update of `rows` rows."""
+        """Draw the random numbers for one update with a batch of `rows` rows."""
         masks: Sequence[Tensor] = ()
         if self.network.dropout:
             masks = self.masks(self.online, self.inputs_per_row * rows, self.dropout_generator)
-        passes: list[dict[str, Tensor]] = [{}, {}, {}]  # one dict for each forward pass: part -> noise
+        online: dict[str, Tensor] = {}  # the noise of each part's weights, by name, in each of the three forward passes
+        target: dict[str, Tensor] = {}
+        chooser: dict[str, Tensor] = {}
         if self.sigmas:
             sizes = [self.shapes[name].noise_size for name in self.sigmas]
             # All trainers draw the same normals, because the noise belongs to the weights and not to a row.
             normals = torch.randn((3, sum(sizes)), generator=self.noise, device=self.context.device)
             for name, part_normals in zip(self.sigmas, torch.split(normals, sizes, 1), strict=True):
                 part_noise = self.networks[name].draw_noise(part_normals)  # [3, size]
-                for i, noise in enumerate(passes):
-                    noise[name] = part_noise[i]
-        online, target, chooser = passes
+                online[name], target[name], chooser[name] = part_noise[0], part_noise[1], part_noise[2]
         return Draws(Random(online, masks), Random(target), Random(chooser))
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        loss, found = self.gradients(rows, self.draw(len(rows["reward"])))
-        if self.config.dueling:
+        draws = self.draw(len(rows["reward"]))
+        loss, found = self.gradients(rows, draws)
+        if self.config.dueling:  # weights between the streams of value and advantages have to stay 0
             self.online.zero_between_streams_(self.params["online"].grad)
         self.optimizer.step(loss)
         if (counts.opt_steps + 1) % self.config.target_period == 0:
@@ -139,12 +158,14 @@ class QLearner(Learner):
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
-        values = {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
-        if config.noisy:  # noisy layers explore, so epsilon is not needed
-            values["epsilon"] = 0.0
-        return values | ({"temperature": config.temperature} if config.temperature else {})
+        epsilon = linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)
+        values = {"epsilon": 0.0 if config.noisy else epsilon}  # noisy layers explore without epsilon
+        if config.temperature:
+            values["temperature"] = config.temperature
+        return values
 
 
-def like(x: Tensor, values: Tensor) -> Tensor:
-    """Append dimensions of size 1 to the shape of `x`, until `x` has as many dimensions as `values`."""
-    return x.view(*x.shape, *[1] * (values.ndim - x.ndim))
+def append_axes(x: Tensor, values: Tensor) -> Tensor:
+    """Return `x` with axes of size 1 appended to its shape, so that it has as many axes as `values`."""
+    ones = [1] * (values.ndim - x.ndim)
+    return x.view(*x.shape, *ones)

@@ -1,4 +1,4 @@
-"""The policy of DQN and of the algorithms that derive from DQN."""
+"""QPolicy: the policy of DQN and of the algorithms derived from DQN."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +16,11 @@ from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 
 
 class QPolicy(NetworkPolicy):
-    """Chooses the action with the largest value, with up to three kinds of exploration.
+    """Chooses the action with the largest Q value, and explores in up to three ways.
 
     - With probability epsilon, the action is uniformly random.
-    - If the temperature is not 0, the other actions are sampled from softmax(values / temperature).
-    - Noisy layers get new noise in every call of `act`.
+    - If the temperature is not 0, all other actions are sampled from softmax(values / temperature).
+    - If the network has noisy layers, every call of `act` draws new noise for their weights.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -31,7 +31,7 @@ class QPolicy(NetworkPolicy):
         self.shapes = self.q.shapes
 
     def acting(self, config: Any, network: NetworkConfig) -> ActingNetwork:
-        """Return the numpy network that the policy evaluates."""
+        """Make and return the Q network in numpy."""
         return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
 
     def load(self, params: Array) -> None:
@@ -40,17 +40,17 @@ class QPolicy(NetworkPolicy):
 
     def explore(self, values: Mapping[str, Any]) -> None:
         self.epsilon, temperature = values["epsilon"], values.get("temperature", 0.0)
-        self.is_boltzmann = bool(np.all(temperature))
+        self.is_boltzmann = bool(np.all(temperature))  # a temperature of 0 means no Boltzmann exploration
         self.temperature = temperature[:, None] if isinstance(temperature, np.ndarray) else temperature
 
     def expected(self, out: Array) -> Array:
-        """Return the value of each action, `[E, A]`, given the network's outputs `[E, outputs]`."""
+        """Convert the network's outputs `[E, outputs]` to the values of all actions, `[E, A]`."""
         return out
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         if self.config.noisy:
             features, memory = self.encoder(obs, last)
-            values = self.expected(self.q(features, self.rng))
+            values = self.expected(self.q(features, self.rng))  # `rng` draws the noise of the weights
         else:
             values, memory = self.forward(obs, last)
         values = permitted(values, action_mask(obs))
@@ -63,7 +63,7 @@ class QPolicy(NetworkPolicy):
     def priorities(self, rows: Columns) -> Array:
         obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
         values, _ = self.forward(obs, None)
-        q = np.take_along_axis(values, rows["action"][:, None], 1)[:, 0]
+        q = np.take_along_axis(values, rows["action"][:, None], 1)[:, 0]  # the values of the actions taken
         next_values, _ = self.forward(next_obs, None)
         next_value = permitted(next_values, action_mask(next_obs)).max(-1)
         target = backed_up(rows["reward"], rows["discount"], next_value, self.config.rescale)
@@ -72,5 +72,5 @@ class QPolicy(NetworkPolicy):
 
 
 def q_shape(config: Any, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
-    """Return the shape of the Q network for these options."""
+    """Return the shape of DQN's Q network, whose input has `features` numbers."""
     return QShape(network, features, action.size, config.outputs, config.dueling, config.noisy)

@@ -1,8 +1,9 @@
 """C51 (Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", arXiv 1707.06887).
 
-The network predicts the probabilities of `atoms` returns from v_min to v_max. The loss is the cross-entropy with the
-projected target. The policy chooses the action with the largest mean return. All options of DQN apply. Priorities are
-KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/value/dqn.py.
+C51 is DQN whose network predicts a distribution of the return for each action: the probabilities of `atoms` equally
+spaced values from `v_min` to `v_max`. The loss is the cross-entropy of this distribution and the projected target. The
+policy chooses the action with the largest mean return. Replay priorities are KL divergences (Rainbow, Hessel et al.
+2018, arXiv 1710.02298). All options of DQN except `loss` apply.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 @dataclass(frozen=True, kw_only=True)
 class Config(_distributional.Config):
-    """Options of C51, in addition to those of DQN."""
+    """The options of C51, in addition to the options of DQN."""
 
     atoms: Annotated[int, Range(least=2)]
     v_min: float
@@ -52,20 +53,23 @@ class Policy(dqn.Policy):
         self.support = np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
 
     def distribution(self, out: Array) -> Array:
-        """Return the probabilities `[E, A, K]` of the returns, given the logits `out` `[E, A K]`."""
+        """Convert the network's outputs, logits `[E, A K]`, to the probabilities `[E, A, K]` of the K returns."""
         probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
         return probs
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the value of each action, `[E, A]`, and the column `state` if the encoder has a memory."""
+        """Return the values of all actions, `[E, A]`, and the extra columns: `state` if the encoder is recurrent."""
         logits, memory = super().forward(obs, last)
         return self.expected(logits), memory
 
     def expected(self, out: Array) -> Array:
-        """Return the value of each action, `[E, A]`: the mean return, with probabilities that `risk` may change."""
+        """Convert the network's outputs, logits `[E, A K]`, to the values of all actions, `[E, A]`.
+
+        The value is the mean return. If `risk` is not "mean", a risk measure changes the probabilities of the returns.
+        """
         config, probs = self.config, self.distribution(out)
         if config.risk != "mean":
-            cumulative = probs.cumsum(-1).clip(max=1.0)
+            cumulative = probs.cumsum(-1).clip(max=1.0)  # rounding can give a sum above 1
             risky = risky_share(cumulative, config.risk, config.risk_level)
             probs = np.diff(risky, axis=-1, prepend=np.float32(0.0))
         mean: Array = probs @ self.support
@@ -89,7 +93,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(_distributional.Algorithm):
-    """Learns the probabilities of the returns in a trainer."""
+    """Learns the Q network from batches, with the loss of C51."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
@@ -102,11 +106,17 @@ class Algorithm(_distributional.Algorithm):
         return distribution @ self.support
 
     def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-        """Return the distribution of reward + discount * return, projected onto the support, `[N, K]`."""
+        """Return the distribution of reward + discount * next return, projected onto the support: `[N, K]`.
+
+        `reward` and `discount` are `[N]`. `next_q` `[N, K]` has the probabilities of the next state's returns.
+        """
         return project(next_q, reward, discount, self.support, self.config.rescale)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy, and the KL divergence `[N]`, of the target and softmax(q), `[N, K]` each."""
+        """Return the mean cross-entropy of target and prediction, and their KL divergences `[N]`.
+
+        `q` `[N, K]` has the predicted logits of the batch's actions, and `target` `[N, K]` has probabilities.
+        """
         cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
         divergence = cross_entropy.detach() + torch.xlogy(target, target).sum(-1)
         return mean(cross_entropy, weight), divergence.clamp(min=0.0)

@@ -1,19 +1,20 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-DQN has one Q network, a target network, and epsilon-greedy exploration. Batches contain n-step rewards, discounts and,
-with prioritized replay, importance weights. These options change the algorithm:
+DQN learns one Q network with a target network, and explores epsilon-greedily. It learns from n-step returns. These
+options change the algorithm:
 
-- `double`: The online network chooses the next action, and the target network evaluates the action (van Hasselt et al.
+- `double`: The online network chooses the next action, and the target network evaluates this action (van Hasselt et al.
   2016, arXiv 1509.06461).
-- `dueling` and `noisy`: See `drl_cli.networks.q_network`.
-- `soft_temperature`: The target is the value under a softmax policy, plus the policy's entropy times this temperature
-  (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3).
-- `munchausen`: The softmax policy's scaled log-probability, times this factor, is added to the reward (Vieillard et al.
-  2020, arXiv 2007.14430, eq. 1). This option needs `soft_temperature`.
-- `rescale`: The network learns rescaled values h(Q), so rewards need no clipping (R2D2, Kapturowski et al. 2019,
-  section 2.3). This option can't be combined with `soft_temperature`.
-- `tau`: Target parameters move by this fraction of their distance to the online parameters; 1 copies the parameters.
-- `temperature`: Actions are drawn from softmax(values / temperature), also called Boltzmann exploration.
+- `dueling` and `noisy`: The network has dueling streams or noisy layers, see `drl_cli.networks.q_network`.
+- `soft_temperature`: The value of a state is its mean value under a softmax policy, plus the policy's entropy times
+  this temperature (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3). 0 switches this option off.
+- `munchausen`: This factor times the scaled log-probability of the action under the softmax policy is added to the
+  reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1). This option needs `soft_temperature`.
+- `rescale`: The network learns rescaled values h(Q), so that rewards need no clipping (R2D2, Kapturowski et al. 2019,
+  section 2.3). The option is the epsilon of h. It can't be combined with `soft_temperature`.
+- `target_period` and `tau`: After every `target_period` updates, the target parameters move by the fraction `tau` of
+  their distance to the online parameters. With `tau` = 1, the parameters are copied.
+- `temperature`: Actions are drawn from softmax(values / temperature), which is called Boltzmann exploration.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Annotated, Literal
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.learner import LearnerConfig
-from drl_cli.algos.value._q_learner import Draws, QLearner, Random, like
+from drl_cli.algos.value._q_learner import Draws, QLearner, Random, append_axes
 from drl_cli.algos.value._q_policy import QPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses import critics
@@ -39,7 +40,7 @@ EXPLORATION = ("epsilon", "temperature")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of DQN."""
+    """The options of DQN, which the docstring of this module explains."""
 
     double: bool
     loss: Literal["huber", "mse"]
@@ -68,11 +69,11 @@ class Config(LearnerConfig):
 
 
 class Policy(QPolicy):
-    """Chooses the action with the largest value, or an exploring action."""
+    """Chooses the action with the largest Q value, or an action that explores."""
 
 
 class Algorithm(QLearner):
-    """Learns Q values in a trainer."""
+    """Learns the Q network from batches, with the loss of DQN."""
 
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         view = self.see(nets, rows)
@@ -83,33 +84,43 @@ class Algorithm(QLearner):
         return loss, {"q_loss": loss, "q_mean": self.expected(self.distribution(q)).mean(), "td_error": error}
 
     def target(self, nets: Nets, rows: Batch, view: View, draws: Draws) -> Tensor:
-        """Return the targets of `q`: the reward plus the discounted value of the next state, `[N]` or `[N, K]`.
+        """Return the targets for the values of the batch's actions: reward + discount * value of the next state.
 
-        The value of a state is the value of its best action. With `soft_temperature`, it is the mean value under the
-        softmax policy plus the temperature times this policy's entropy, and the reward includes Munchausen's bonus.
+        The targets are `[N]`, or `[N, K]` for a distributional network. Without `soft_temperature`, the value of a
+        state is the value of its best action. With `soft_temperature`, the value of a state is the mean value under the
+        softmax policy, plus the temperature times the entropy of this policy. `munchausen` adds a bonus to the reward.
         """
         config, reward, target_view = self.config, rows["reward"], self.see_target(nets, rows, view)
         next_q = self.distribution(self.read(nets.target, target_view.next_obs, draws.target))
         means = self.means(nets, view.next_obs, draws.chooser) if config.double else self.expected(next_q)
-        means = permitted(means, rows["mask_next"])
+        means = permitted(means, rows["mask_next"])  # [N, A], the means by which the next action is chosen
         if not config.soft_temperature:
-            return self.backed_up(reward, rows["discount"], self.of_action(next_q, means.argmax(-1)))
+            best_q = self.of_action(next_q, means.argmax(-1))
+            return self.backed_up(reward, rows["discount"], best_q)
         probs, entropy = softmax_policy(means, config.soft_temperature)
         reward = reward + rows["discount"] * config.soft_temperature * entropy
         if config.munchausen:
             q_now = permitted(self.means(nets.target, target_view.obs, draws.target), rows["mask_now"])
             bonus = scaled_log_policy(q_now, rows["action"], config.soft_temperature, config.munchausen_floor)
             reward = reward + config.munchausen * bonus
-        mean_q = (like(probs, next_q) * next_q).sum(1)
+        mean_q = (append_axes(probs, next_q) * next_q).sum(1)
         return self.backed_up(reward, rows["discount"], mean_q)
 
     def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-        """Return reward + discount * next_q `[N, ...]`, given `[N]`, `[N]` and `[N, ...]`; see `rescale` above."""
-        target: Tensor = backed_up(like(reward, next_q), like(discount, next_q), next_q, self.config.rescale)
+        """Return reward + discount * next_q, `[N]` or `[N, K]` like `next_q`. `reward` and `discount` are `[N]`.
+
+        With the option `rescale`, `next_q` and the result are rescaled values, see `drl_cli.losses.value.backed_up`.
+        """
+        reward, discount = append_axes(reward, next_q), append_axes(discount, next_q)
+        target: Tensor = backed_up(reward, discount, next_q, self.config.rescale)
         return target
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the loss and |TD error| `[N]`, given the values of the batch's actions and their targets."""
+        """Return the mean loss and |TD error| `[N]` of the values `q` `[N]` of the batch's actions.
+
+        `target` `[N]` has the targets of these values. `weight` `[N]` multiplies the loss of each row. Only IQN reads
+        the random numbers `random`.
+        """
         error = q - target
         loss = critics.huber(error, weight) if self.config.loss == "huber" else 0.5 * critics.mse(error, weight)
         return loss, error.abs()

@@ -1,10 +1,10 @@
 """IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv 1806.06923).
 
-The network predicts the quantile of the return at any fraction in (0, 1). For each row, QR-DQN's loss compares
-`quantiles` predicted quantiles with `target_quantiles` quantiles of the target. To draw K fractions, (0, 1) is split
-into K equal intervals, and one fraction is drawn uniformly from each interval. The policy chooses the action with the
-largest mean of the quantiles at the midpoints of `policy_quantiles` equal intervals. All options of DQN apply, except
-`loss`.
+IQN is DQN whose network predicts the quantile of the return at any fraction in (0, 1). The loss is the loss of QR-DQN:
+for each transition, it compares `quantiles` predicted quantiles with `target_quantiles` quantiles of the target. Their
+fractions are random: (0, 1) is split into equal intervals, and one fraction is drawn uniformly from each interval. The
+policy compares actions by the mean of `policy_quantiles` quantiles, at the midpoints of equal intervals. All options of
+DQN except `loss` apply.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 @dataclass(frozen=True, kw_only=True)
 class Config(qr_dqn.Config):
-    """Options of IQN, in addition to those of DQN."""
+    """The options of IQN, in addition to the options of QR-DQN."""
 
     target_quantiles: Count
     policy_quantiles: Count
 
 
 class Policy(dqn.Policy):
-    """Chooses the action with the largest mean of its quantiles. `risk` changes the fractions of these quantiles."""
+    """Chooses the action whose quantiles have the largest mean. `risk` changes the fractions of these quantiles."""
 
     config: Config
 
@@ -68,7 +68,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(qr_dqn.Algorithm):
-    """Trains the network that predicts the quantile of the return at any fraction."""
+    """Learns the implicit quantile network from batches."""
 
     sigma_name = "{}_sigma"
 
@@ -84,29 +84,36 @@ class Algorithm(qr_dqn.Algorithm):
         return implicit.implicit_shapes(self.network, width, spec.action.size, config.dueling, config.noisy)
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
-        """Return the quantiles `[N, A, K]` at `random.fraction`, which is `[N, K]`, or `[K]` for all rows (eq. 4)."""
+        """Return the quantiles `[N, A, K]` of all actions' returns, given features `x` `[N, F]` (eq. 4).
+
+        The K quantiles are at the fractions `random.fraction`, `[N, K]`, or `[K]` if all rows have the same fractions.
+        """
         assert random.fraction is not None
-        cosines = implicit.cosines(random.fraction)
-        embedded = nets.embedding(cosines.flatten(0, -2)).relu().view(*cosines.shape[:-1], -1)
-        state = x
+        cosines = implicit.cosines(random.fraction)  # [N, K, cosines] or [K, cosines]
+        embedded = nets.embedding(cosines.flatten(0, -2)).relu()
+        embedded = embedded.view(*cosines.shape[:-1], -1)  # [N, K, W] or [K, W]
+        hidden = x
         if "trunk" in self.shapes:
             activation = getattr(torch.nn.functional, self.network.activation)
-            state = activation(self.part(nets, "trunk", x, random))
-        product = state.unsqueeze(1) * embedded  # [N, K, W]
-        quantiles = self.part(nets, "online", product.flatten(0, 1), random)
+            hidden = activation(self.part(nets, "trunk", x, random))  # [N, W]
+        product = hidden.unsqueeze(1) * embedded  # [N, K, W]
+        quantiles = self.part(nets, "online", product.flatten(0, 1), random)  # [N K, A]
         return quantiles.view(len(x), -1, self.num_actions).mT
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
         return super().means(nets, x, random._replace(fraction=self.mean_fraction))
 
     def draw(self, rows: int) -> Draws:
-        """Also draw one fraction from each of K equal intervals of (0, 1), `[rows, K]` for each network."""
+        """Draw the random numbers of an update, with fractions `[rows, K]` for the online and the target network.
+
+        Each row gets one random fraction from each of K equal intervals of (0, 1).
+        """
         draws, sizes = super().draw(rows), [self.config.quantiles, self.config.target_quantiles]
         uniform = torch.split(self.context.rand(rows, sum(sizes), self.uniform), sizes, 1)
-        online, target = (
-            (part + torch.arange(size, device=self.context.device)) / size
-            for part, size in zip(uniform, sizes, strict=True)
-        )
-        return draws._replace(
-            online=draws.online._replace(fraction=online), target=draws.target._replace(fraction=target)
-        )
+        fractions = []
+        for place, size in zip(uniform, sizes, strict=True):  # `place` is the place of a fraction in its interval
+            interval = torch.arange(size, device=self.context.device)
+            fractions.append((place + interval) / size)
+        online = draws.online._replace(fraction=fractions[0])
+        target = draws.target._replace(fraction=fractions[1])
+        return draws._replace(online=online, target=target)

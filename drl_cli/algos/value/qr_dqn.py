@@ -1,9 +1,9 @@
 """QR-DQN (Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", arXiv 1710.10044).
 
-The network predicts K = `quantiles` quantiles of the return, at the fractions (i + 1/2) / K. The loss is quantile
-regression on the target's quantiles. The policy chooses the action with the largest mean of its quantiles. Priorities
-are |TD errors| of these means. All options of DQN apply, except that `kappa` replaces `loss`. Only the loss differs
-from drl_cli/algos/value/dqn.py.
+QR-DQN is DQN whose network predicts K = `quantiles` quantiles of the return for each action, at the fractions
+(i + 1/2) / K. The loss is quantile regression on the quantiles of the target. The policy chooses the action whose
+quantiles have the largest mean. Replay priorities are |TD errors| of these means. All options of DQN apply except
+`loss`, which `kappa` replaces: the loss is quadratic for errors up to kappa.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 @dataclass(frozen=True, kw_only=True)
 class Config(_distributional.Config):
-    """Options of QR-DQN, in addition to those of DQN."""
+    """The options of QR-DQN, in addition to the options of DQN."""
 
     quantiles: Count
     kappa: NonNegative
@@ -35,7 +35,7 @@ class Config(_distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Chooses the action with the largest mean of its quantiles."""
+    """Chooses the action whose quantiles have the largest mean. `risk` changes the weights of the quantiles."""
 
     config: Config
 
@@ -47,17 +47,17 @@ class Policy(dqn.Policy):
     def load(self, params: Array) -> None:
         super().load(params)
         *_, weight, bias = self.params
-        # The value is a weighted mean of quantiles, so one smaller last layer computes the values directly.
+        # A value is a weighted mean of quantiles, so a last layer with averaged parameters returns the values directly.
         self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]
 
     def expected(self, out: Array) -> Array:
-        """Return the weighted mean of each action's quantiles: `[N, A K]` -> `[N, A]`."""
+        """Convert quantiles `[N, A K]` to values `[N, A]`: the weighted mean of the K quantiles of each action."""
         mean: Array = out.reshape(-1, self.action.size, self.config.quantiles) @ self.weights
         return mean
 
 
 class Algorithm(_distributional.Algorithm):
-    """Learns the quantiles of the return in a trainer."""
+    """Learns the Q network from batches, with the loss of QR-DQN."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
@@ -67,9 +67,10 @@ class Algorithm(_distributional.Algorithm):
         return distribution.mean(-1)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the quantile regression loss, and |TD error| `[N]` of the mean return.
+        """Return the mean quantile regression loss, and |TD error| `[N]` of the mean return.
 
-        `q` `[N, K]` and `target` `[N, M]` are quantiles of the return.
+        `q` `[N, K]` has the predicted quantiles of the batch's actions, and `target` `[N, M]` has the quantiles of the
+        target. `weight` `[N]` multiplies the loss of each row. For IQN, `random` has the fractions of `q`.
         """
         fraction = self.fraction if random.fraction is None else random.fraction
         loss = quantile_critic(q, target, fraction, self.config.kappa, weight)
