@@ -54,8 +54,9 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])  # of the intervals, [K + 1]
     mean = torch.where(target.isfinite(), target.clamp(support[0], support[-1]), torch.nan).unsqueeze(-1)
     cumulative = torch.special.ndtr((edges - mean) / (width * gap))
-    probs: Tensor = cumulative.diff(dim=-1) / (cumulative[:, -1:] - cumulative[:, :1])
-    return probs
+    unscaled: Tensor = cumulative.diff(dim=-1)
+    total = cumulative[:, -1:] - cumulative[:, :1]
+    return unscaled / total
 
 
 def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

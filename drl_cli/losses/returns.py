@@ -42,7 +42,8 @@ def gae(
     The advantages plus `value` are lambda-returns, which are targets for the critic.
     """
     delta = reward + discount * next_value - value
-    return backward_sum(delta, torch.where(cut, 0.0, discount * lambda_))
+    decay = torch.where(cut, 0.0, discount * lambda_)
+    return backward_sum(delta, decay)
 
 
 def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, lambda_: float = 0.95) -> Tensor:
@@ -56,7 +57,8 @@ def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
     is_last = cut.clone()
     is_last[..., -1] = True
     value_share = torch.full_like(reward, 1.0 - lambda_).masked_fill(is_last, 1.0)
-    return backward_sum(reward + discount * value_share * next_value, torch.where(cut, 0.0, discount * lambda_))
+    term = reward + discount * value_share * next_value
+    return backward_sum(term, torch.where(cut, 0.0, discount * lambda_))
 
 
 def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, n: int) -> Tensor:
@@ -103,8 +105,9 @@ def vtrace(
     c = lambda_ * ratio.clamp(max=c_max)
     delta = rho * (reward + discount * next_value - value)
     target = value + backward_sum(delta, torch.where(cut, 0.0, discount * c))
-    following = torch.where(cut, next_value, torch.cat([target[..., 1:], next_value[..., -1:]], -1))
-    return target, rho * (reward + discount * following - value)
+    next_target = torch.cat([target[..., 1:], next_value[..., -1:]], -1)
+    next_target = torch.where(cut, next_value, next_target)
+    return target, rho * (reward + discount * next_target - value)
 
 
 def retrace(

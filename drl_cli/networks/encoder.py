@@ -183,8 +183,8 @@ def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: a tens
     """
     valid = batch["valid"][:, burn_in:].float()
     weight = valid * batch["weight"].unsqueeze(-1) if "weight" in batch else valid
-    names = batch.keys() - {"state", "weight", "valid"}
-    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name in names}
+    left_out = ("state", "weight", "valid")
+    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name not in left_out}
     return steps | {"valid_weight": valid.reshape(-1), "weight": weight.reshape(-1)}
 
 

@@ -82,9 +82,9 @@ class MLP(nn.Module):
         return [i for i, shape in enumerate(self.shapes[:-2]) if len(shape) == 2]
 
     def normalised(self, flat: Tensor) -> Tensor:
-        """Return the parameters `flat` `[size]` after the weights of hidden layers were normalised, as `norm` says.
+        """Normalise the weights of the hidden layers in the parameters `flat` `[size]`, as the option `norm` says.
 
-        Gradients flow to `flat`. The result is `[size]`.
+        Return the changed parameters as a new tensor `[size]`. Gradients flow to `flat`.
         """
         if self.norm == "none":
             return flat

@@ -16,7 +16,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Flat(nn.Module):
-    """A torso without parameters, which flattens observations `[n, ...]` into features `[n, size]`, as `Inputs`."""
+    """A torso without parameters, which flattens observations `[n, ...]` into features `[n, size]`."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Memory(nn.Module):
         return torch.cat(outs) if len(outs) > 1 else outs[0], state
 
     def _run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the steps `x` `[T, n, F]` without a begin of an episode; return what `unroll` returns."""
+        """Make T steps with the inputs `x` `[T, n, F]`, in which no episode begins; return what `unroll` returns."""
         layer_state = state.unsqueeze(0)  # torch has an axis of layers
         if not self.is_lstm:
             out, layer_state = self.cell(x, layer_state)

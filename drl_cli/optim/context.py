@@ -71,9 +71,8 @@ class Context:
 
         The function may only compute with tensors. It may not draw random numbers, average over the group of trainers
         or call `.item()`. torch compiles the function at the first call, and again if the type or shape of an argument
-        has changed. A method is also compiled again if a number or another attribute of its object has changed, but not
-        for a tensor. A call raises Refused if torch cannot put the whole function into one graph. The message names the
-        line.
+        changes. A method is also compiled again if an attribute of its object changes that is not a tensor. A call
+        raises Refused if torch cannot put the whole function into one graph. The message names the line.
         """
         if not self.compiles:
             return function
