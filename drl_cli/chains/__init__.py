@@ -1,4 +1,4 @@
-"""Whole updates as lists of operations and as compiled graphs: record an update as it runs, then run the record."""
+"""Records the tensor operations of whole updates, and repeats a record in place of the update's Python code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Present(threading.local):
-    """The tapes and logs that record the present updates of this thread."""
+    """The recorders of the updates that this thread is making. Updates can be nested; the last recorder is active."""
 
     def __init__(self) -> None:
         self.recorders: list[Tape | Log] = []
@@ -22,12 +22,12 @@ _present = _Present()
 
 
 def recording() -> Tape | Log | None:
-    """Return the tape or the log that records the present update, or None."""
+    """Return the recorder (a Tape or a Log) of the update that is running, or None if no update is recorded."""
     return _present.recorders[-1] if _present.recorders else None
 
 
 def untaped() -> AbstractContextManager[None]:
-    """Return a context in which the tape does not see operations: their results are inputs of the update."""
+    """Return a context manager that hides tensor operations from the recorder. Their results count as inputs."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()

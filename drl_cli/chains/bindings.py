@@ -1,7 +1,7 @@
-"""Bindings: the functions of torch that call an operator faster than the operator's own object.
+"""Bindings: finds faster functions for the operators of torch.
 
-`torch.add(x, y)` takes half of the time of `torch.ops.aten.add.Tensor(x, y)`. Most functions have the same arguments as
-their operator. A function replaces its operator if both compute the same from copies of the arguments.
+`torch.add(x, y)` takes half of the time of the operator `torch.ops.aten.add.Tensor(x, y)`. Most functions have the same
+arguments as their operator. A function replaces its operator if both compute the same from copies of the arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _known: dict[Any, Any] = {}
 
 
 def binding(func: Any, args: Any, kwargs: Any) -> Callable[[Any], Any]:
-    """Return `find(result)`, which returns the function for an operator. Call `binding` before the operator runs."""
+    """Return a function `find(result)`, which returns the function to call in place of the operator `func`.
+
+    Call `binding` before the operator runs, because the operator may change its arguments. Then call `find` with the
+    operator's result.
+    """
     leaves, form = tree_flatten((args, kwargs))
     key = func, str(form), tuple(map(type, leaves))
     candidate = None if key in _known else _candidate(func)
@@ -49,9 +53,10 @@ def _candidate(func: Any) -> Any:
 
 
 def _computes(candidate: Any, copies: Any, originals: Any, out: Any) -> bool:
-    """Return whether a function computes from copies of the arguments what an operator computed from the originals.
+    """Return whether the function `candidate` computes from copies of an operator's arguments what the operator did.
 
-    The arguments afterwards are compared, too, and which results are views of an argument.
+    `originals` are the operator's arguments, which it may have changed, and `out` is its result. The test compares the
+    results, the changed arguments, and which results are views of an argument.
     """
     try:
         again = candidate(*copies[0], **copies[1])

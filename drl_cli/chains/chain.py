@@ -1,15 +1,16 @@
-"""Chain: an update that runs as compiled code as soon as it can, and as plain Python until then.
+"""Chain: makes updates with Python code until the update is compiled, and then with the compiled program.
 
-The first calls record the update. If two records are the same program, a separate process compiles the program, and
-later updates run the compiled program. Each size of the batch has its own program, and so has each outcome of the
-conditions on the counts, such as the period of a delayed actor. Rare programs are not compiled.
+The first calls record the update. If two records are equal, a separate process compiles the record, and later updates
+run the compiled program. Each size of the batch has its own program. Each outcome of a condition on the counts also has
+its own program: with a delayed actor, there are programs with and without a step of the actor. Rare programs are not
+compiled. There are two modes (`When.time`):
 
 - `before`: The chain compiles a program before its first update, and undoes the recorded updates. So the program makes
   every update, also after a resume, and equal seeds give equal weights.
-- `beside`: Plain Python makes the updates until the program is ready.
+- `beside`: Python code makes the updates until the program is ready.
 
-Several trainers average tensors within an update. Their updates are cut there into several programs. The trainers have
-to take over their programs at the same update, because a program rounds in another way. So they vote (`least`).
+Several trainers average tensors during an update. There, the record is cut into several programs. All trainers have to
+change to their programs at the same update, because a program rounds differently. They agree with the function `least`.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ MOST_VARIANTS = 8
 MOST_NODES = 8_000
 MOST_RECORDS = 4
 RARE = 0.02
-"""Programs for a smaller share of the updates, such as those with a periodic copy, are not worth a compilation."""
+"""If an update's form is needed for a smaller share of the updates, such as a periodic copy, it is not compiled."""
 
 
 class _Variant(Variant):
-    """One program of an update."""
+    """One form of an update: its record, its compilations and, when they are ready, its program."""
 
     def __init__(self, sizes: Any, record: Record, result: Any, owner: Any) -> None:
         super().__init__(sizes, record.path, record.storages, result, owner)
@@ -51,7 +52,7 @@ class _Variant(Variant):
         self.started, self.problem = 0.0, ""
 
     def start(self, is_urgent: bool) -> None:
-        """Start the compilation, of each segment if the update has to be cut."""
+        """Start to compile the record. If the update has to be cut, start a compilation of each segment."""
         self.started = time.perf_counter()
         try:
             self.cut = cut(self.record) if self.record.effects else None
@@ -62,7 +63,10 @@ class _Variant(Variant):
             self.problem = str(error)
 
     def load(self, wait: bool) -> Program | None:
-        """Return the compiled update, or None if it is not ready and `wait` is False. Raise NotCompiled."""
+        """Return the compiled program, or None if it is not ready and `wait` is False.
+
+        Raise NotCompiled if the compilation has failed.
+        """
         if self.problem:
             raise NotCompiled(self.problem)
         libraries = [compilation.library(wait) for compilation in self.compilations]
@@ -89,7 +93,10 @@ def _loaded(record: Record, library: str) -> Program:
 
 
 class Bound:
-    """A program as a function of columns of one size; `call` returns the tensors of the `result`."""
+    """A compiled update as a function of the columns of a batch. It returns what the update returns.
+
+    `call` runs the program and returns its output tensors, and `result` builds the update's result from them.
+    """
 
     def __init__(
         self, call: Callable[[Sequence[Tensor]], list[Tensor]], result: Callable[[Sequence[Tensor]], Any]
@@ -101,12 +108,12 @@ class Bound:
 
 
 class Chain:
-    """Makes the updates of `owner`: calls `update(columns, counts)` or, when it is ready, the compiled program.
+    """Makes updates: a call runs `update(columns, counts)`, or the compiled program when it is ready.
 
-    An update returns tensors in tuples and dicts, and may not replace an attribute of `owner`. Updates that are neither
-    compiled nor recorded call `plain`, which makes the same update. If a condition of `Tape.require` fails, the chain
-    undoes the program's update and returns `skipped()`. `least` returns the smallest of the numbers that all trainers
-    give; they call it in the same order.
+    An update returns tensors in tuples and dicts. It may change tensors of the algorithm `owner` in place, but may not
+    replace attributes. Updates that are neither compiled nor recorded call `plain`, which makes the same update as
+    `update` (default: `update` itself). If a condition of `Tape.require` does not hold, such as a finite gradient, the
+    chain undoes the update and returns `skipped()`. `least` returns the smallest of the numbers that the trainers pass.
     """
 
     def __init__(
@@ -131,32 +138,31 @@ class Chain:
         variant = find(self._variants, sizes, counts)
         if variant is not None and variant.program is not None:
             return self._run(variant, columns, counts)
-        if (variant is not None and variant.is_rare) or not self._when.may_start():
+        is_rare = variant is not None and variant.is_rare
+        if is_rare or not self._when.may_start():
             return self._plain(columns, counts)
-        if variant is not None and variant.started:
+        if variant is not None and variant.started:  # the compilation runs
             is_ready = self._take_over(variant, wait=False)
             return self(columns, counts) if is_ready else self._plain(columns, counts)
-        return (
-            self._before(sizes, columns, counts)
-            if self._when.time == "before"
-            else self._beside(sizes, columns, counts)
-        )
+        if self._when.time == "before":
+            return self._before(sizes, columns, counts)
+        return self._beside(sizes, columns, counts)
 
     def bound(self, columns: Columns, counts: Any = ()) -> Bound | None:
-        """Return the program as a function of columns of these sizes, without checks, or None if it is not compiled.
+        """Return a fast function of columns with the sizes of these columns, or None if there is no compiled program.
 
-        The function may be called until something changes that the update depends on, other than its columns. It may
-        write its results into the same tensors in each call.
+        The function checks nothing. It may be called until something changes on which the update depends, other than
+        the columns. It may write its results into the same tensors in each call.
         """
         variant = find(self._variants, sizes_of(columns), counts)
-        if variant is None or (program := variant.program) is None or self._needs_care(variant):
+        if variant is None or variant.program is None or self._needs_care(variant):
             return None
-        return Bound(program.repeated(counts, len(columns)), variant.result)
+        return Bound(variant.program.repeated(counts, len(columns)), variant.result)
 
     def many(self, columns: Columns, counts: Sequence[Any]) -> list[Any]:
-        """Make an update for each of the counts, with columns `[U, ...]`; return the results.
+        """Make U updates with the columns `[U, ...]` and the U elements of `counts`; return the list of their results.
 
-        A program makes all consecutive updates that it can in one call.
+        A compiled program makes consecutive updates in one call.
         """
         if all(variant.program is None for variant in self._variants):
             rows = zip(*(x.unbind() for x in columns.values()), strict=True)
@@ -182,7 +188,10 @@ class Chain:
         self._variants = []
 
     def _needs_care(self, variant: _Variant) -> bool:
-        """Return whether an update of this variant may have to be undone, or can no longer be made by its program."""
+        """Return whether the variant's program may not run without checks.
+
+        This is the case if an update may have to be undone, or if an attribute of the owner was replaced.
+        """
         return variant.record.demands or variant.replaced(self._owner) is not None
 
     def _run(self, variant: _Variant, columns: Columns, counts: Any) -> Any:
@@ -200,7 +209,7 @@ class Chain:
         return variant.result(outputs)
 
     def _beside(self, sizes: Any, columns: Columns, counts: Any) -> Any:
-        """Make the update and record it. Start the compilation if the last record was the same."""
+        """Make the update and record it. Start the compilation if this record equals the last record."""
         tape, result, variant = self._recorded(sizes, columns, counts)
         if not tape.is_sound:
             tape.rewind(generators=False)  # a skipped update has used its random numbers
@@ -223,7 +232,7 @@ class Chain:
         return result
 
     def _before(self, sizes: Any, columns: Columns, counts: Any) -> Any:
-        """Record the update until two records are the same, undo them, and compile."""
+        """Record the update until two records are equal. Undo the recorded updates, compile, and make the update."""
         if len(self._variants) >= MOST_VARIANTS:
             self._give_up(f"its updates differ in more than {MOST_VARIANTS} ways")
             return self._plain(columns, counts)
@@ -250,14 +259,16 @@ class Chain:
         return self(columns, counts) if is_ready else self._plain(columns, counts)
 
     def _recorded(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
-        """Make the update; return its tape, its result, and, if all trainers could record it, the record."""
+        """Make the update; return its tape, its result, and its variant, or None if a trainer could not record it."""
         tape, result, variant = self._record(sizes, columns, counts)
-        if not self._least(variant is not None) and variant is not None:
+        is_recorded_everywhere = self._least(variant is not None)
+        if variant is not None and not is_recorded_everywhere:
             self._give_up("another trainer cannot record them")
             return tape, result, None
         return tape, result, variant
 
     def _record(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
+        """Make the update; return its tape, its result, and its variant, or None if this trainer cannot record it."""
         before = attributes(self._owner)
         tape = Tape(counts)
         with tape:
@@ -281,16 +292,18 @@ class Chain:
         return tape, result, variant
 
     def _take_over(self, variant: _Variant, wait: bool) -> bool:
-        """Use the compiled update from now on if it is ready in all trainers. Return whether it is."""
+        """Use the compiled program from now on if it is ready in all trainers; return whether it is."""
+        failed, not_ready, ready = -1, 0, 1
         problem = ""
         try:
             variant.loaded = variant.loaded or variant.load(wait)
         except NotCompiled as error:
             problem = str(error)
-        state = self._least(-1 if problem else int(variant.loaded is not None))
-        if state < 0:
+        state = ready if variant.loaded is not None else not_ready
+        state = self._least(failed if problem else state)  # of all trainers
+        if state == failed:
             self._give_up(problem or "another trainer cannot compile them")
-        if state <= 0:
+        if state != ready:
             return False
         variant.program = variant.loaded
         if not self._is_told:
@@ -302,7 +315,7 @@ class Chain:
         return True
 
     def _give_up(self, reason: str) -> None:
-        """Make all updates by plain Python from now on."""
+        """Make all updates with Python code from now on, and tell the user why."""
         self.reset()
         self._is_off = True
         self._when.warn(f"trainer.compile: the updates are not compiled, and run as before: {reason}")

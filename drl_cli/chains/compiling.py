@@ -1,8 +1,9 @@
-"""Compile a recorded update in a process of low priority, or take the library from an earlier compilation.
+"""Compiles a recorded update into a library, in a process of low priority, or uses the library of an earlier run.
 
-    python -m drl_cli.chains.compiling LIBRARY < GRAPH      # what `Compilation` starts
+    python -m drl_cli.chains.compiling LIBRARY < GRAPH      # the process that `Compilation` starts
 
-Libraries are kept beside torch's other compiled code (TORCHINDUCTOR_CACHE_DIR), by a hash of all that they depend on.
+Libraries are kept beside torch's other compiled code (TORCHINDUCTOR_CACHE_DIR). Their names have a hash of everything
+that they depend on.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
     from drl_cli.chains.record import Record
 
 PARENT, NICENESS = "DRL_PARENT", "DRL_NICENESS"
-"""Variables for the process that compiles: its parent's id, and by how much it lowers its priority."""
+"""Environment variables of the process that compiles: the id of its parent, and its niceness."""
 
 
 class NotCompiled(Exception):
-    """A compilation failed; the message says why."""
+    """A compilation has failed. The message gives the reason."""
 
 
 class Compilation:
-    """The compilation of one record. `is_urgent`: the run waits for the library, so the priority is normal."""
+    """The compilation of one record. With `is_urgent`, its process has normal priority, because the run waits."""
 
     def __init__(self, record: Record, is_urgent: bool) -> None:
         self.cpu_s = 0.0
@@ -60,7 +61,7 @@ class Compilation:
             raise NotCompiled(str(error)) from error
 
     def _start(self, graph: fx.Graph, record: Record, is_urgent: bool) -> None:
-        """Start the process. It uses files without a name, which disappear at its end, because a pipe could fill up."""
+        """Start the process. Its input and its errors are temporary files, because a pipe could fill up and block."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
         own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "5"}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # read after the end of the process
@@ -76,7 +77,10 @@ class Compilation:
             )
 
     def library(self, wait: bool) -> str | None:
-        """Return the path of the library, or None if it is not ready and `wait` is False. Raise NotCompiled."""
+        """Return the path of the library, or None if it is not ready and `wait` is False.
+
+        Raise NotCompiled if the compilation has failed.
+        """
         if self._process is None:
             return str(self._library)
         before = _cpu_of_ended_children()
@@ -121,7 +125,7 @@ def _flags() -> str:
 
 
 def compile_graph(library: str) -> None:
-    """Compile the graph that stdin has into a library. The library appears as a whole or not at all."""
+    """Compile the graph that is read from stdin, and write the library. There is never an unfinished library."""
     from torch._inductor import aot_compile, config
 
     config.memory_planning = True  # one allocation for all intermediate results
@@ -140,7 +144,10 @@ def compile_graph(library: str) -> None:
 
 
 def use_torchs_products(module: fx.GraphModule) -> None:
-    """Replace oneDNN's products by torch's, because AOTInductor compiles oneDNN's only with constant weights."""
+    """Replace oneDNN's matrix products in a graph by torch's products.
+
+    This is necessary because AOTInductor compiles oneDNN's products only with constant weights.
+    """
     if not torch._C._has_mkldnn:
         return
     aten, onednn = torch.ops.aten, torch.ops.mkldnn._linear_pointwise.default
@@ -155,9 +162,9 @@ def use_torchs_products(module: fx.GraphModule) -> None:
 
 
 def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> None:
-    """Make torch store each value that larger tensors use, such as Adam's bias correction `1 - beta^step`.
+    """Change a graph so that single numbers, such as Adam's bias correction `1 - beta^step`, are computed only once.
 
-    Without this, torch computes the value again for every few elements of a larger tensor.
+    Without this change, torch's code computes a number again for every few elements of a larger tensor that uses it.
     """
     FakeTensorProp(module, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*examples)
 
@@ -174,19 +181,22 @@ def compute_scalars_once(module: fx.GraphModule, examples: Sequence[Tensor]) -> 
 
 
 def _size(node: fx.Node) -> int:
-    """Return the number of elements of a node's value, and 0 for what is no tensor."""
+    """Return the number of elements of the tensor that a node computes, or 0 if its value is no tensor."""
     value = node.meta.get("val")
     return value.numel() if isinstance(value, Tensor) else 0
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Return whether a node's value may share the memory of another. Inputs and parts of several results may, too."""
+    """Return whether a node's value may share memory with another value.
+
+    This includes inputs of the graph, and single results of an operation with several results.
+    """
     schema = getattr(node.target, "_schema", None)
     return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 def _is_used_by_larger(node: fx.Node) -> bool:
-    """Return whether a value with more elements depends on a node's value, directly or by views of one element."""
+    """Return whether an operation with a larger result uses a node's value, itself or a view of it."""
     return any(
         _size(user) > 1 or (_size(user) == 1 and _is_view(user) and _is_used_by_larger(user)) for user in node.users
     )

@@ -1,6 +1,7 @@
-"""Path: the conditions on an update's counts that Python decided while an update was recorded.
+"""Path: the conditions on counts that an update's Python code has evaluated, such as `opt_steps % 2 == 0`.
 
-A probe is an integer that notes what it is compared with:
+A record of the update is only valid for counts that give the same outcomes. A probe is an integer that notes these
+conditions:
 
     path = Path()
     opt_steps = Probe.of(path, 0, 6)          # the first count is 6
@@ -19,7 +20,7 @@ Compute = Callable[[Sequence[int]], Any]
 
 
 class Path:
-    """Conditions on counts, and what each of them was."""
+    """Conditions on counts, each with the outcome that it had while the update was recorded."""
 
     def __init__(self) -> None:
         self._conditions: list[tuple[Compute, Any]] = []
@@ -32,18 +33,22 @@ class Path:
         return all(compute(counts) == outcome for compute, outcome in self._conditions)
 
     def share(self) -> float:
-        """Return for which share of the values 0 to SAMPLES - 1 of the first count the path allows an update.
+        """Estimate the fraction of a run's updates that the path allows.
 
-        All other counts are 10^9, beyond every warm-up and schedule.
+        The estimate tries the values 0 to SAMPLES - 1 of the first count. All other counts are 10^9, which is beyond
+        every warm-up and schedule.
         """
-        return sum(self.allows((n, *[10**9] * 8)) for n in range(SAMPLES)) / SAMPLES
+        others = [10**9] * 8
+        num_allowed = sum(self.allows((first, *others)) for first in range(SAMPLES))
+        return num_allowed / SAMPLES
 
 
 class Probe(int):
-    """An integer, computed from counts, that notes on a path how Python's decisions depend on it.
+    """An integer, computed from counts, that notes on a path which conditions Python code evaluates with it.
 
-    Sums, products and remainders of a probe and an integer are probes. A comparison notes its outcome. Everything else,
-    such as a conversion to a float, notes the value itself: then the path allows only counts with this value.
+    Sums, products and remainders of a probe and an integer are probes. A comparison notes its outcome on the path. Any
+    other operation, such as a conversion to a float, notes the value itself. Then the path only allows counts that give
+    this value.
     """
 
     _path: Path

@@ -1,10 +1,12 @@
-"""Cut: divide a recorded update into segments, between which the trainers average tensors.
+"""Cut: divides a recorded update into segments, between which the trainers average tensors.
 
-An update with an effect, such as the average of a gradient over all trainers, cannot be one graph. Each segment is a
-graph that a compiler can take. A segment has the operations that need the results of the effects before it.
+An effect is a call that changes a tensor by messages between trainers, such as the average of a gradient. A compiler
+cannot compile an update with an effect as one graph. Therefore the update is cut into segments. Each segment is a graph
+without effects, and has the operations that need the results of the effects before it.
 
-The values of an update are numbered: first the columns, scalars, draws and results of the effects, as in
-`Record.graph`, and then the values that one segment computes for another or for the result of the update.
+Segments pass values to each other by numbers. The first numbers are the update's columns, scalars, random draws and
+results of effects, in the order of `Record.graph`. More numbers follow for the values that a segment computes for a
+later segment or for the result of the update.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of an update: a record whose columns are the values `inputs` and whose results are the values `outputs`.
+    """A part of an update that can be compiled. `inputs` and `outputs` are the numbers of the values that it uses.
 
-    After the segment, each of the `effects` changes a value, which is given by its number.
+    The columns of `record` are the values `inputs`, and its results are the values `outputs`. After the segment, each
+    of the `effects` changes the value with the given number.
     """
 
     record: Record
@@ -46,7 +49,7 @@ class Cut:
 
 
 class Segments(Program):
-    """Runs the compiled segments of a record, and the record's effects between them."""
+    """The program of an update with effects: runs the compiled segments, and the effects between them."""
 
     def __init__(self, record: Record, cut: Cut, programs: Sequence[Program]) -> None:
         self._keep(record)
@@ -58,7 +61,7 @@ class Segments(Program):
         return [torch.cat(values) for values in zip(*made, strict=True)]
 
     def _update(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Make one update. All values are `[1, ...]`."""
+        """Make one update; return its results. All values are `[1, ...]`."""
         values = dict(enumerate(inputs))
         for segment, program in self._parts:
             made = program.updates([values[i] for i in segment.inputs], [()])
@@ -69,12 +72,12 @@ class Segments(Program):
 
 
 def cut(record: Record) -> Cut:
-    """Return the segments of a record with effects."""
+    """Divide a record with effects into segments."""
     return _Cutter(record).cut()
 
 
 class _Cutter:
-    """Makes the segments from the last to the first, because a segment has to return what later segments need."""
+    """Makes the segments of a record from the last to the first, because a segment returns what later segments need."""
 
     def __init__(self, record: Record) -> None:
         graph = fx.GraphModule({}, record.graph)
@@ -86,7 +89,7 @@ class _Cutter:
         self.numbers = {node: i for i, node in enumerate(placeholders[len(record.storages) :])}
         first, last = len(record.written), len(output.args[0]) - len(record.effects)
         self.contents = dict(zip(record.written, output.args[0][:first], strict=True))
-        """The new contents of the storages that no segment writes yet."""
+        """The new content of each storage that no segment writes yet, by the index of the storage."""
         self.results, self.given = output.args[0][first:last], output.args[0][last:]
         self.averaged = placeholders[len(placeholders) - len(record.effects) :]
         self.after, self.stages = self._stages()
@@ -96,10 +99,10 @@ class _Cutter:
             if node.op != "placeholder" and self.own.issuperset(node.all_input_nodes):
                 self.own.add(node)
         self.outputs: list[list[fx.Node]] = [[] for _ in range(max(self.after) + 2)]
-        """The nodes of each segment that have a number."""
+        """For each segment, the nodes whose values it returns under a number."""
 
     def _stages(self) -> tuple[list[int], dict[fx.Node, int]]:
-        """Return the segment after which each effect runs, and the segment that computes each node."""
+        """Return the index of the segment after which each effect runs, and of the segment that computes each node."""
         effects: dict[fx.Node, frozenset[int]] = {x: frozenset([i]) for i, x in enumerate(self.averaged)}
         for node in self.nodes:  # the effects that each node depends on
             effects.setdefault(node, frozenset().union(*(effects[source] for source in node.all_input_nodes)))
@@ -114,19 +117,23 @@ class _Cutter:
         return Cut(segments[::-1], results)
 
     def _number(self, node: fx.Node) -> int:
-        """Return the number of a value. If it has none yet, its segment has to return it."""
+        """Return the number of a node's value. A value without a number gets one, and its segment then returns it."""
         if node not in self.numbers:
             self.numbers[node] = len(self.numbers)
             self.outputs[self.stages[node]].append(node)
         return self.numbers[node]
 
     def _segment(self, stage: int) -> Segment:
-        """Return a segment. It writes the storages that it or no later segment reads."""
-        ends = [i for i, end in enumerate(self.after) if end == stage]
-        outputs = [*self.outputs[stage], *(self.given[i] for i in ends)]
-        numbers = [self.numbers[node] for node in [*self.outputs[stage], *(self.averaged[i] for i in ends)]]
+        """Return the segment with the index `stage`.
+
+        The segment also writes the new content of a storage if it computes the content, or if it is the last segment
+        that reads the storage.
+        """
+        effects = [i for i, after in enumerate(self.after) if after == stage]
+        outputs = [*self.outputs[stage], *(self.given[i] for i in effects)]
+        numbers = [self.numbers[node] for node in [*self.outputs[stage], *(self.averaged[i] for i in effects)]]
         written = dict[int, fx.Node]()
-        while True:
+        while True:  # a new content may need more storages, whose contents can then be written, too
             body, storages, inputs = self._needs(stage, [*outputs, *written.values()])
             ready = {i: x for i, x in self.contents.items() if self.stages[x] == stage or i in storages}
             if not ready:
@@ -135,14 +142,16 @@ class _Cutter:
             self.contents = {i: node for i, node in self.contents.items() if i not in ready}
         own = sorted({*storages, *written})
         results = [*(written[i] for i in own if i in written), *outputs]
-        record = self._record(body, own, inputs, results, [place for place, i in enumerate(own) if i in written])
-        effects = [(self.record.effects[i], self.numbers[self.averaged[i]]) for i in ends]
-        return Segment(record, [self.numbers[node] for node in inputs], numbers, effects)
+        places = [place for place, i in enumerate(own) if i in written]
+        record = self._record(body, own, inputs, results, places)
+        calls = [(self.record.effects[i], self.numbers[self.averaged[i]]) for i in effects]
+        return Segment(record, [self.numbers[node] for node in inputs], numbers, calls)
 
     def _needs(self, stage: int, roots: Iterable[fx.Node]) -> tuple[set[fx.Node], set[int], list[fx.Node]]:
-        """Return the nodes that a segment computes for these nodes, the storages that it reads, and its inputs.
+        """Return the nodes that a segment computes to get `roots`, the storages that it reads, and its inputs.
 
-        The segment computes views and what depends only on storages again, which is faster than to copy them.
+        Views, and values that depend only on storages, are no inputs. The segment computes them again, which is faster
+        than a copy.
         """
         body, storages, inputs, left = set[fx.Node](), set[int](), dict[fx.Node, None](), [*roots]
         while left:
@@ -165,6 +174,7 @@ class _Cutter:
         results: Sequence[fx.Node],
         written: Sequence[int],
     ) -> Record:
+        """Return the record of a segment, which computes the nodes `body` and returns `results`."""
         graph, whole = fx.Graph(), self.record
         places = {index: node for node, index in self.storages.items()}
         sources = [*(places[i] for i in storages), *inputs]

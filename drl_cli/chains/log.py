@@ -1,4 +1,4 @@
-"""Log: records the calls of tensor operations of an update, while it runs, as the source of a Python function.
+"""Log: records the tensor operations of an update, while the update runs, as the source of a Python function.
 
     log = Log(counts)
     with log:
@@ -9,9 +9,9 @@
     function = log.function()
     results = function(*batch.values())      # makes the next update
 
-The function calls the same operations with the same tensors. It leaves out autograd, modules and the update's other
-Python code. So it computes the same bits in about half of the time. A `Tape` differs from a log: it records a graph for
-a compiler.
+The function calls the same operations with the same tensors, so it computes the same bits. It takes about half of the
+time, because it leaves out autograd, modules and the update's other Python code. A `Tape` differs from a log: it
+records a graph for a compiler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 
 class _Line(NamedTuple):
-    """`outs = text`, a line of the function; `uses` are the names of the tensors in `text`."""
+    """A line `outs = text` of the function. `uses` has the names of the tensors in `text`."""
 
     outs: Sequence[str]
     text: str
@@ -42,7 +42,7 @@ class _Line(NamedTuple):
 
 
 class Log(Recorder):  # type: ignore[no-untyped-call]
-    """Records an update; see the module."""
+    """Records the operations of one update, and makes a Python function of them. The module shows an example."""
 
     wants_plain = False
 
@@ -55,13 +55,13 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
         self._values: dict[str, Any] = {}  # Any: functions and constants that the lines name
         self._lines: list[_Line] = []
         self._results: Sequence[str] = ()
-        self._names: dict[Any, str] = {}  # by storage, offset, shape, stride and type
-        self._storages: dict[int, tuple[str, Any, torch.dtype]] = {}  # name, offset and type of a tensor in each
+        self._names: dict[Any, str] = {}  # names of tensors, by storage, offset, shape, stride and type
+        self._storages: dict[int, tuple[str, Any, torch.dtype]] = {}  # name, offset and type of one tensor, by storage
         self._written: set[int] = set()
-        self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
+        self._kept: list[Tensor] = []  # keeps all tensors, so that no new tensor gets the address of an old one
 
     def input(self, tensor: Tensor) -> None:
-        """Make a tensor, such as a column of the batch, an argument of the function."""
+        """Note that this tensor, such as a column of the batch, is an argument of the function."""
         self.inputs.append(self._new("x", tensor))
 
     def scalar(self, compute: Callable[[Any], float]) -> Tensor:
@@ -81,11 +81,11 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
             function(tensor)
 
     def require(self, condition: Tensor) -> None:
-        """Demand that a condition holds: not here, because an update that fails would have to be undone."""
+        """Give up the record, because a replay cannot be undone if the condition does not hold."""
         self.fail("the update has to be undone if it is not finite")
 
     def finish(self, results: Sequence[Tensor]) -> None:
-        """Name the tensors that the function returns, and free those of the recorded update."""
+        """Note the tensors that the function has to return, and free the other tensors of the recorded update."""
         if self.reason is None:
             with self.guarded("its results"):
                 self._results = [self._name(tensor) for tensor in results]
@@ -108,7 +108,7 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
         return "\n".join([*texts, f"    return ({''.join(f'{name}, ' for name in self._results)})"])
 
     def _needed(self) -> list[_Line]:
-        """Return the lines that have an effect or whose results are used."""
+        """Return the lines that change a tensor, draw random numbers or send messages, or whose results are used."""
         used, needed = set(self._results), list[_Line]()
         for line in reversed(self._lines):
             if line.has_effect or not used.isdisjoint(line.outs):
@@ -117,14 +117,14 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
         return needed[::-1]
 
     def function(self) -> Callable[..., tuple[Tensor, ...]]:
-        """Return the function. Its arguments are the inputs, with the scalars in the order of their calls."""
+        """Return the function. Its arguments are the inputs and scalars, in the order in which they were noted."""
         known: dict[str, Any] = {**self.statics, **self._values, "as_strided": torch.as_strided}
         exec(compile(self.source(), "<replay>", "exec"), known)
         function: Callable[..., tuple[Tensor, ...]] = known["replay"]
         return function
 
     def equals(self, other: Log) -> bool:
-        """Return whether two logs are the same function on the same memory, with equal constants."""
+        """Return whether two logs give the same function, which uses the same memory and equal constants."""
         if self.source() != other.source() or self.statics.keys() != other.statics.keys():
             return False
         if any(self._values[name] != other._values[name] for name in self._values):
@@ -163,7 +163,7 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
             self.fail("a place in memory that Python computes")
 
     def _add(self, text: str, uses: frozenset[str], func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Add a line, unless it only makes views of tensors that exist before the update."""
+        """Add a line to the function, unless the operation only makes views of tensors older than the update."""
         is_tuple = isinstance(out, tuple | list)
         outs = [self._out(result) for result in (out if is_tuple else [out])]
         is_seeded = torch.Tag.nondeterministic_seeded in func.tags
@@ -185,7 +185,7 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
         return self._new("t", result)
 
     def _call(self, args: Any, kwargs: Any) -> tuple[str, frozenset[str]]:
-        """Return the arguments as source, and the names of tensors in it."""
+        """Return the arguments of an operation as Python source, and the names of the tensors in this source."""
         uses: set[str] = set()
 
         def source(value: Any) -> str:
@@ -215,7 +215,11 @@ class Log(Recorder):  # type: ignore[no-untyped-call]
         self._written |= {operations.address(tensor) for tensor in tensors}
 
     def _name(self, tensor: Tensor) -> str:
-        """Return the name of a tensor, of another tensor that is the same, or of a new view of a known storage."""
+        """Return the name under which the function's lines know a tensor.
+
+        A tensor without a name gets one: as a static tensor if its memory is older than the update, else as a view of
+        another tensor in the same memory.
+        """
         if (name := self._names.get(self._key(tensor))) is not None:
             return name
         source = self._storages.get(operations.address(tensor))

@@ -1,8 +1,9 @@
-"""Memory: which node of a graph holds the present content of a storage, while an update is recorded.
+"""Memory: knows which node of a graph has the present content of a storage, while an update is recorded.
 
-A tensor is a view of a storage. A recorded graph has no views that are written to: every write makes a new node, and
-later reads of the storage use this node. A storage with several parts that are written alone, such as the flat gradient
-with one part for each layer, is kept in pieces, so that no write copies the whole storage.
+A tensor is a view of a storage. Operations change tensors in place, but the nodes of a graph never change. Therefore
+every write makes a new node, and later reads of the storage use this node. Some storages, such as the flat gradient,
+are written in pieces, such as one for each layer. A Memory has a node for each piece, so that no write copies the whole
+storage.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Geometry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The elements from `start` to `stop` of a storage; `node` has their values, in any shape but in this order.
+    """The elements from `start` to `stop` of a storage. `node` has their values in this order, in any shape.
 
-    `is_new`: the update wrote these elements.
+    `is_new` is True if the update has written these elements.
     """
 
     start: int
@@ -55,18 +56,18 @@ class Piece(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a view is made from another view of the same storage: `make(node of the other view)`."""
+    """Makes the node of a view from the node of another view of the same storage: `make(node of the view source)`."""
 
     source: Geometry
     make: Callable[[fx.Node], fx.Node]
 
 
 class Unreadable(Exception):
-    """A view of a storage cannot be expressed by the nodes that hold its content."""
+    """A view of a storage cannot be computed from the nodes that have the storage's content."""
 
 
 class Memory:
-    """The present content of one storage. `call` adds a node to the graph."""
+    """The present content of one storage, as nodes of a graph. `call(operator, *arguments)` adds a node."""
 
     def __init__(self, call: Callable[..., fx.Node], geometry: Geometry, node: fx.Node) -> None:
         self._call, self._whole = call, geometry
@@ -79,25 +80,26 @@ class Memory:
         self.pieces = [Piece(start, start + geometry.length, node, is_new)] if geometry.is_contiguous else []
 
     def add(self, geometry: Geometry, node: fx.Node) -> None:
-        """Add elements that no other node holds."""
+        """Add elements of the storage that no other node has. `node` has the values of the view `geometry`."""
         self._nodes[geometry] = node
         piece = Piece(geometry.offset, geometry.offset + geometry.length, node, is_new=False)
         self.pieces = sorted([*self.pieces, piece], key=_start)
 
     def remember(self, geometry: Geometry, recipe: Recipe) -> None:
-        """Note how a view is made, for the case that it is read after a later write."""
+        """Note how the view `geometry` can be made again, in case it is read after a later write."""
         if geometry != self._whole:
             self._recipes.setdefault(geometry, recipe)
 
     def read(self, geometry: Geometry) -> fx.Node:
-        """Return a node with the present values of a view. Raise Unreadable if there is no such node."""
+        """Return a node with the present values of the view `geometry`. Raise Unreadable if this is not possible."""
         if geometry not in self._nodes:
-            recipe = None if geometry.is_contiguous and self.pieces else self._recipes.get(geometry)
+            can_be_cut = geometry.is_contiguous and self.pieces
+            recipe = None if can_be_cut else self._recipes.get(geometry)
             self._nodes[geometry] = self._cut(geometry) if recipe is None else recipe.make(self.read(recipe.source))
         return self._nodes[geometry]
 
     def write(self, geometry: Geometry, node: fx.Node) -> None:
-        """Make `node` the values of a view."""
+        """Note that the update has written the values of `node` to the view `geometry`."""
         if geometry == self._whole:
             self._set(geometry, node, is_new=True)
             return
@@ -123,7 +125,7 @@ class Memory:
         return self._join(self._whole.offset, self._whole.offset + self._whole.length)
 
     def changes(self) -> list[Piece]:
-        """Return the pieces that the update wrote, with nodes of one dimension."""
+        """Return the pieces that the update has written, with nodes of one dimension."""
         return [self._part(piece, piece.start, piece.stop) for piece in self.pieces if piece.is_new]
 
     def _scatter(self, geometry: Geometry, node: fx.Node) -> None:
@@ -173,9 +175,10 @@ def _start(piece: Piece) -> int:
 
 
 def _dense(geometry: Geometry) -> tuple[Geometry, list[int]] | None:
-    """Return a view of the same elements in the order of the storage, and the order of its dimensions.
+    """Permute the dimensions of a view so that its elements are in the order of the storage.
 
-    Return None if there are gaps between the elements.
+    Return the permuted view and the order of dimensions for `permute`. Return None if there are gaps between the
+    elements.
     """
     size, stride, offset = geometry
     order = sorted(range(len(size)), key=lambda i: -stride[i])

@@ -1,8 +1,9 @@
-"""Native: the C++ code of a compiled graph as one function of pointers, which makes several updates in one call.
+"""Native: changes the C++ code of a compiled graph to a function of pointers, which makes several updates in a call.
 
-AOTInductor's own code makes an object of torch for every intermediate result and every part of one, and copies the list
-of its inputs. With 64 units, that takes as long as the matrix products. This module puts the same code, which calls the
-same kernels in the same order, into a namespace where the names of torch's objects and functions mean pointers.
+AOTInductor's code makes an object of torch for every intermediate result and every view, and copies the list of its
+inputs. In networks with 64 units, this takes as long as the matrix products. This module puts the same code into a
+namespace in which the names of torch's objects and functions mean pointers. The code still calls the same kernels in
+the same order.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ OWN = frozenset(f"aoti_torch_{name}" for name in ("empty_strided", "_alloc_from_
 
 
 def call_natively(examples: Sequence[Tensor]) -> None:
-    """Let the next compilation of this process make the function `drl_updates` in place of torch's model, if it can.
+    """Change torch so that this process compiles graphs to the function `drl_updates`, where possible.
 
-    `examples` have the sizes, strides and types of the graph's inputs.
+    `examples` have the sizes, strides and types of the graph's inputs. If the changed code cannot be compiled, torch's
+    own code is compiled.
     """
     from torch._inductor import codecache
 
@@ -40,7 +42,7 @@ def call_natively(examples: Sequence[Tensor]) -> None:
         if (code := native(wrapper_code, examples)) is not None:
             try:
                 return torchs(cls, graph, code, *args, **kwargs)
-            except Exception:  # of the C++ compiler, for code of another version of torch
+            except Exception:  # the C++ compiler refuses the code of another version of torch
                 pass
         return torchs(cls, graph, wrapper_code, *args, **kwargs)
 
@@ -48,7 +50,10 @@ def call_natively(examples: Sequence[Tensor]) -> None:
 
 
 def native(code: str, examples: Sequence[Tensor]) -> str | None:
-    """Return C++ code with the function `drl_updates` in place of AOTInductor's code, or None if it calls too much."""
+    """Return C++ code with the function `drl_updates`, made from AOTInductor's code.
+
+    Return None if the code calls functions of torch that need torch's objects.
+    """
     body = BODY.search(code)
     if body is None:
         return None
@@ -84,7 +89,7 @@ def has_own_products() -> bool:
 
 
 def passed_on(names: Sequence[str]) -> str:
-    """Return C++ functions that call torch's functions of these names, with tensors in place of pointers."""
+    """Return C++ functions that call the functions of torch with these names, after converting pointers to tensors."""
     functions = [
         f"template <class... Any>\nAOTITorchError {name}(const Any&... all) {{ return ::{name}(torchs(all)...); }}"
         for name in names
@@ -114,7 +119,7 @@ extern "C" const char* drl_updates(
 
 
 def _inputs(examples: Sequence[Tensor]) -> str:
-    """Return C++ code with a table of tensors without data."""
+    """Return C++ code with a table of the inputs' sizes, strides and types."""
     arrays, rows = list[str](), list[str]()
     for i, x in enumerate(examples):
         for name, values in (("sizes", x.shape), ("strides", x.stride())):

@@ -1,4 +1,4 @@
-"""What a tape has to know of torch's operations: which tensors they change, and their variants without side effects."""
+"""Facts about torch's operations: which tensors they change, and their variants without side effects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_map_only
 
 
 def address(tensor: Tensor) -> int:
-    """Return a number that two tensors share if they share their memory."""
+    """Return a number for the storage of a tensor. Two tensors with the same number share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """Return the tensors in lists, tuples and dicts."""
+    """Return all tensors in nested lists, tuples and dicts."""
     found: list[Tensor] = []
     tree_map_only(Tensor, found.append, values)
     return found
@@ -35,12 +35,12 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def has_mask(indices: Sequence[Tensor | None]) -> bool:
-    """Return whether an index is a mask, which selects as many elements as it has True values."""
+    """Return whether one of the indices is a mask. The number of elements that a mask selects depends on its values."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def functional(func: Any) -> Any:
-    """Return the variant of an operation without side effect, or None: `add` of `add_`, `mm` of `mm.out`."""
+    """Return the variant of an operation that changes no tensor, such as `add` for `add_`, or None if there is none."""
     name = func._schema.name.split("::")[1]
     namespace = getattr(torch.ops, func.namespace)
     packet = getattr(namespace, name.removesuffix("_"), None) if name.endswith("_") else getattr(namespace, name)
@@ -59,7 +59,7 @@ def functional(func: Any) -> Any:
 
 
 def line() -> str:
-    """Return the innermost line that is neither torch's nor this room's."""
+    """Return the file and line of the running code, without the functions of torch and of this folder."""
     skipped = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(skipped):

@@ -1,4 +1,4 @@
-"""Program: a recorded update as compiled code that changes the captured storages in place."""
+"""Program: a recorded update as compiled code, which changes the algorithm's tensors in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ aten = torch.ops.aten
 
 
 def in_place(record: Record) -> fx.Graph:
-    """Return the graph of a record that writes new values into its storages and returns only the other outputs."""
+    """Return the graph of a record, changed so that it writes the new contents into the storages.
+
+    The record's own graph returns these contents. The changed graph returns only the other outputs.
+    """
     graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in record.graph.nodes:
         if node.op != "output":
@@ -33,7 +36,7 @@ def in_place(record: Record) -> fx.Graph:
 
 
 class Program:
-    """Runs a compiled record. The call has no checks: the columns must have the sizes of the recorded update."""
+    """Makes updates with a compiled record. Nothing is checked: columns must have the sizes of the recorded update."""
 
     def __init__(self, record: Record, library: str) -> None:
         self._native: Any = getattr(ctypes.CDLL(library), "drl_updates", None)
@@ -52,13 +55,14 @@ class Program:
         self._in_place: InPlace | None = None
 
     def __call__(self, columns: Sequence[Tensor], counts: Any) -> list[Tensor]:
-        """Make an update; return the tensors that were given to `Tape.record`."""
-        return [values[0] for values in self.updates([column[None] for column in columns], [counts])]
+        """Make one update; return the tensors that were given to `Tape.record` as outputs."""
+        batched = [column[None] for column in columns]
+        return [values[0] for values in self.updates(batched, [counts])]
 
     def repeated(self, counts: Any, num_columns: int) -> Callable[[Sequence[Tensor]], list[Tensor]]:
-        """Return a function of columns that does the same as a call with these counts, in a fraction of its Python.
+        """Return a function of the columns that makes an update with these counts, with little Python code.
 
-        It writes its results into the same tensors in each call.
+        The function may write its results into the same tensors in each call.
         """
         if self._native is None or self._scalars or self._draws:
             return lambda columns: self(columns, counts)
@@ -67,7 +71,7 @@ class Program:
         return self._in_place
 
     def updates(self, columns: Sequence[Tensor], counts: Sequence[Any]) -> list[Tensor]:
-        """Make an update for each of the `U` counts, with columns `[U, ...]`; return the results as `[U, ...]`."""
+        """Make U updates with columns `[U, ...]` and the U elements of `counts`; return the results as `[U, ...]`."""
         num, inputs = len(counts), self._inputs(columns, counts)
         if self._native is None:
             made = [self._runner.run([*self._storages, *(values[i] for values in inputs)]) for i in range(num)]
@@ -82,7 +86,7 @@ class Program:
         return outputs
 
     def _inputs(self, columns: Sequence[Tensor], counts: Sequence[Any]) -> list[Tensor]:
-        """Return the columns, scalars and draws of `U` updates, `[U, ...]`."""
+        """Return the columns, scalars and random numbers of U updates, `[U, ...]` each."""
         scalars = [torch.tensor([compute(each) for each in counts], dtype=torch.float32) for compute in self._scalars]
         return [*columns, *scalars, *drawn(self._draws, len(counts))]
 
@@ -91,15 +95,16 @@ class Program:
         return [tensor.clone() for tensor in self._written]
 
     def undo(self, contents: Sequence[Tensor]) -> None:
-        """Give the storages the content that `contents` returned."""
+        """Set the storages to the contents that `contents` returned before an update."""
         for tensor, content in zip(self._written, contents, strict=True):
             tensor.copy_(content)
 
 
 class InPlace:
-    """A program that makes one update in each call, and always writes to the same tensors `results`.
+    """A program that makes one update in each call, and always writes its results to the tensors `results`.
 
-    `address` is that of its function, whose other arguments are `inputs`, `outputs`, and `no_steps` after each of them.
+    `address` is the address of the C function. Its arguments are the number of updates (1), `inputs`, `no_steps`,
+    `outputs` and `no_steps` again.
     """
 
     def __init__(self, native: Any, addresses: Sequence[int], num_columns: int, results: Sequence[Any]) -> None:

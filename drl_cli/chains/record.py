@@ -1,4 +1,4 @@
-"""Record: an update as a graph, with its inputs."""
+"""Record: an update as a graph of tensor operations, with the graph's inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Draw:
-    """Random numbers of an update: `operation(*args, **kwargs)`, or for an operation in place, of an empty `like`."""
+    """Draws random numbers of an update: calls `operation(*args, **kwargs)`.
+
+    An operation that works in place gets an empty tensor as its first argument. `like` is (size, type, device) of this
+    tensor.
+    """
 
     operation: Any
     args: tuple[Any, ...]
@@ -33,9 +37,10 @@ class Draw:
 
 
 def drawn(draws: Sequence[Draw], num: int) -> list[Tensor]:
-    """Return the random numbers of `num` updates, `[num, ...]` for each draw, in the order in which updates draw them.
+    """Return the random numbers of `num` updates, `[num, ...]` for each draw, as if the updates drew them in order.
 
-    If all draws are of one kind, one draw makes them. 64 x 4 numbers alone take three times as long as in a larger one.
+    If one larger draw gives the same numbers as all these draws, it replaces them. This is faster: 64 x 4 numbers take
+    three times as long alone as in a larger draw.
     """
     if (lengths := _mergeable(draws)) is not None:
         flat = draws[0].operation([num, sum(lengths)], **draws[0].kwargs)
@@ -46,9 +51,10 @@ def drawn(draws: Sequence[Draw], num: int) -> list[Tensor]:
 
 
 def _mergeable(draws: Sequence[Draw]) -> list[int] | None:
-    """Return how many numbers each draw makes, if one draw after another makes the same numbers as a single draw.
+    """Return the number of values of each draw, if a single draw gives the same values; else return None.
 
-    torch's normal distribution fills a tensor in groups of 16 numbers.
+    All draws have to call the same operation, and their sizes have to be multiples of 16, because torch draws normal
+    numbers in groups of 16.
     """
     if not draws or draws[0].operation not in (aten.randn.generator, aten.rand.generator):
         return None
@@ -64,15 +70,23 @@ Effect = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Record:
-    """An update as a graph. Its placeholders are the storages, the batch, the scalars and the draws, in this order.
+    """An update as a graph of tensor operations.
 
-    With `effects`, the last outputs are the tensors that the effects change, and the last placeholders are the same
-    tensors afterwards. Such a graph has to be cut (`drl_cli.chains.cut`).
+    The graph's inputs (placeholders) are, in this order:
 
-    `storages` are the captured tensors in one dimension, divided into the parts that are written alone. The graph's
-    first outputs are the new values of the storages with the indices `written`, and the others are the tensors that
-    were given to `Tape.record`, with the sizes and types `results`. `examples` are tensors of the placeholders' sizes
-    and types. `scalars` compute the scalars from the counts.
+    - `storages`: tensors that existed before the update, such as parameters, in one dimension. A storage of which the
+      update writes only pieces is divided at the ends of these pieces.
+    - the columns of the batch
+    - `scalars`: functions that compute numbers, such as a learning rate, from the counts
+    - `draws`: random numbers
+
+    The graph's first outputs are the new contents of the storages with the indices `written`. The other outputs are the
+    tensors that were given to `Tape.record`, with the sizes and types `results`. `examples` are tensors with the
+    placeholders' sizes and types. `path` has the conditions on the counts. If `demands` is True, the last of the
+    results is False if the update has to be undone.
+
+    If there are `effects` (messages to other trainers), the last outputs are the tensors that the effects change, and
+    the last placeholders are the same tensors afterwards. Such a graph has to be cut (`drl_cli.chains.cut`).
     """
 
     graph: fx.Graph
@@ -87,7 +101,7 @@ class Record:
     effects: Sequence[Effect] = ()
 
     def equals(self, other: Record) -> bool:
-        """Return whether two records are the same program on the same memory, with equal constants."""
+        """Return whether two records have the same graph, use the same memory, and have equal constants."""
         if str(self.graph) != str(other.graph) or len(self.storages) != len(other.storages):
             return False
         return all(
@@ -98,23 +112,23 @@ class Record:
 
 @dataclass(frozen=True)
 class Storage:
-    """A captured tensor in one dimension, its placeholder, and the pieces of it that an update writes."""
+    """A tensor that existed before an update, in one dimension; its placeholder; the pieces that the update writes."""
 
     flat: Tensor
     node: fx.Node
     changes: Sequence[Piece]
 
     def parts(self) -> list[tuple[int, int]]:
-        """Return (start, end) of each part: each piece that the update writes, and the elements between them."""
+        """Divide the storage at the ends of the pieces that the update writes; return (start, end) of each part."""
         ends = {0, len(self.flat)} | {end for piece in self.changes for end in (piece.start, piece.stop)}
         return [*pairwise(sorted(ends))]
 
 
 def in_parts(graph: fx.Graph, storages: Sequence[Storage], others: Sequence[fx.Node]) -> fx.Graph:
-    """Return the graph with its placeholders in order: first the parts of the storages, then the others.
+    """Return a graph that has a placeholder for each part of a storage, in place of one for the whole storage.
 
-    An operation that read a slice of a storage now reads the placeholder of the part, so that a compiler can write to
-    the part in place.
+    The placeholders of the parts come first, and those of `others` follow. An operation that read a slice of a storage
+    now reads the placeholder of the part. So a compiler can write to the part in place.
     """
     new, known = fx.Graph(), dict[fx.Node, fx.Node]()
     names = (f"x{i}" for i in count())

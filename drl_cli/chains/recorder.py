@@ -1,4 +1,4 @@
-"""Recorder: runs an update and notes the tensor operations that it calls. `Tape` and `Log` note them in two ways."""
+"""Recorder: notes the tensor operations that an update calls while it runs. It is the base class of Tape and Log."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from drl_cli.chains.memory import Unreadable
 
 aten = torch.ops.aten
 HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__}
-"""Methods that read values without an operation that a dispatch mode sees."""
+"""Methods of tensors that give values to Python without an operation that the recorder would see."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The base of `Tape` and `Log`. `path` has the conditions on `counts` that the update's Python code evaluates."""
+    """The base class of `Tape` and `Log`, a context manager. It sees all tensor operations in its `with` block.
+
+    `counts` are probes, with which the update is called. `path` has the conditions on the counts that the update's
+    Python code has evaluated.
+    """
 
     wants_plain: bool
-    """Whether an optimizer has to make its step with plain operations."""
+    """Whether an optimizer has to make its step with simple operations, which can be compiled."""
 
     def __init__(self, counts: Any = ()) -> None:  # Any: a NamedTuple of integers
         super().__init__()  # type: ignore[no-untyped-call]
         self.path, self._counts = Path(), counts
         self.counts = counts and type(counts)._make(Probe.of(self.path, i, n) for i, n in enumerate(counts))
         self.reason: str | None = None
-        """Why there is no record of the update; None: there is one."""
+        """The reason why the update could not be recorded, or None."""
         self._watch = _Watch(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: otherwise the first recorded operation imports torch._dynamo, which takes over a second."""
+        """Return False, because otherwise torch would import torch._dynamo, which takes over a second."""
         return False
 
     def __enter__(self) -> Self:
@@ -56,7 +60,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def guarded(self, what: Any) -> Iterator[None]:
-        """Make an error of the recorder the reason why there is no record, so that the update itself goes on."""
+        """Return a context manager that notes an error as the reason why there is no record. The update goes on."""
         try:
             yield
         except Unreadable as error:
@@ -65,7 +69,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.fail(f"{what} cannot be recorded: {error!r}")
 
     def refuse_values(self, func: Any, args: Any) -> bool:
-        """Return whether Python needs the values of tensors for an operation, and note it in `reason`."""
+        """Return whether an operation gives values of tensors to Python. If so, note it as the reason for no record."""
         if func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             self.fail("the update needs the value of a tensor in Python")
             return True
@@ -77,7 +81,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Watch(TorchFunctionMode):
-    """Tells a recorder that an update reads the values of a tensor into numpy or a list, or the value of a count."""
+    """Sees calls that the recorder does not see: reads of a tensor's values into Python, and of a count by torch."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""Replays: an update that runs as a list of tensor operations as soon as two updates called the same operations.
+"""Replays: records the tensor operations of an update, and repeats them in later updates without its Python code.
 
-Each size of the batch has its own list, and so has each outcome of the conditions on the counts, such as the period of
-a delayed actor. Replayed updates compute the same bits as the update itself. After 10, 20, 40, ... replays of a list,
-the update itself runs again, to notice if it has changed.
+This starts when two updates have called the same operations. Each size of the batch has its own list of operations.
+Each outcome of a condition on the counts also has its own list: with a delayed actor, there are lists with and without
+a step of the actor. Replayed updates compute the same bits as the update itself. After 10, 20, 40, ... replays of a
+list, the update itself runs again, to notice if it has changed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIRST_CHECK = 10
 
 
 class _Variant(Variant):
-    """One list of operations. `calls` counts its replays; after `check` of them, the update itself runs again."""
+    """One form of an update: its list of operations. After `check` replays, which `calls` counts, the update runs."""
 
     def __init__(self, sizes: Any, log: Log, result: Any, owner: Any) -> None:
         super().__init__(sizes, log.path, log.statics.values(), result, owner)
@@ -32,10 +33,10 @@ class _Variant(Variant):
 
 
 class Replays:
-    """Makes the updates of `owner`: calls `update(columns, counts)`, or replays it.
+    """Makes updates: a call runs `update(columns, counts)`, or repeats its recorded operations.
 
-    An update returns tensors in tuples and dicts, and may not replace an attribute of `owner`. `why` is the reason why
-    updates are not replayed, or None.
+    An update returns tensors in tuples and dicts. It may change tensors of the algorithm `owner` in place, but may not
+    replace attributes. `why` is the reason why updates are not replayed, or None.
     """
 
     def __init__(self, update: Callable[[Columns, Any], Any], owner: Any) -> None:
@@ -63,9 +64,10 @@ class Replays:
         return variant.result(outputs)
 
     def bound(self, columns: Columns, counts: Any = ()) -> Callable[[Sequence[Tensor]], Any] | None:
-        """Return a function that replays the update on columns of these sizes, or None if no replay is possible.
+        """Return a function that replays the update for columns with the sizes of these, or None if it cannot.
 
-        The function checks nothing. It is valid until something other than the columns changes.
+        The function checks nothing. It may be called until something changes on which the update depends, other than
+        the columns.
         """
         variant = None if recording() else find(self._variants, sizes_of(columns), counts)
         if variant is None or (replay := variant.replay) is None or variant.log.scalars:
@@ -78,11 +80,11 @@ class Replays:
         return call
 
     def reset(self) -> None:
-        """Forget all lists, because tensors were replaced."""
+        """Forget all lists of operations, because tensors were replaced."""
         self._variants = []
 
     def _record(self, sizes: Any, columns: Columns, counts: Any, old: _Variant | None) -> Any:
-        """Make the update and record it. If `old` has the same operations, it can be replayed from now on."""
+        """Make the update and record it. If the record `old` has the same operations, replay it from now on."""
         before = attributes(self._owner)
         log = Log(counts)
         with log:

@@ -7,11 +7,11 @@
         result = update(batch, tape.counts)   # runs as always, and changes its tensors
     record = tape.record(outputs)             # the same update as a graph
 
-The graph's inputs are the storages that the update read and that existed before (parameters, moments, target networks,
-constants), the batch, scalars such as a learning rate, and random numbers. The graph contains gradients and optimizer,
-because autograd and the optimizer call tensor operations too. The graph does not contain the Python code between these
-operations, such as a condition on a count. `Record.path` has these conditions: the graph is the update for all counts
-with the same outcomes.
+The graph's inputs are the batch, scalars such as a learning rate, random numbers, and the storages that existed before
+the update: parameters, the optimizer's moments, target networks and constants. The graph contains the backward pass and
+the optimizer's step, because they call tensor operations, too. The graph does not contain the Python code between these
+operations, such as a condition on a count. `Record.path` has these conditions. The graph is valid for all counts that
+give the same outcomes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
 
 class Untraceable(Exception):
-    """An update cannot become a graph; the message names the line."""
+    """An update cannot be recorded as a graph. The message names the line of code that is the reason."""
 
 
 class Tape(Recorder):  # type: ignore[no-untyped-call]
-    """Records an update; see the module."""
+    """Records the operations of one update as a graph. The module shows an example."""
 
     wants_plain = True
 
@@ -48,7 +48,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         super().__init__(counts)
         self.graph = fx.Graph()
         self._memories: dict[int, Memory] = {}
-        self._kept: list[Tensor] = []  # so that no storage is freed and its address given to another
+        self._kept: list[Tensor] = []  # keeps all tensors, so that no new tensor gets the address of an old one
         self._captured: list[tuple[Tensor, fx.Node]] = []
         self._originals: list[Tensor] = []
         self._generators: dict[torch.Generator, Tensor] = {}
@@ -60,7 +60,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         self._drawn: list[Tensor] = []
 
     def input(self, tensor: Tensor) -> None:
-        """Make a tensor, such as a column of the batch, an input of the graph."""
+        """Note that this tensor, such as a column of the batch, is an input of the graph."""
         self._batch.append((tensor, self._declare(tensor)))
 
     def scalar(self, compute: Callable[[Any], float]) -> Tensor:
@@ -71,7 +71,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return tensor
 
     def effect(self, function: Effect, tensor: Tensor) -> None:
-        """Call a function that changes the tensor by a message to other trainers. The graph has to be cut there."""
+        """Call a function that changes a tensor by messages to other trainers. The graph has to be cut at this call."""
         with self.guarded("a call to other trainers"):
             given = self._read(tensor)
         with _disable_current_modes():
@@ -82,28 +82,31 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
             self._write(tensor, result)
 
     def require(self, condition: Tensor) -> None:
-        """Demand that a condition, bool `[]`, holds. If it does not, the update has to be undone."""
+        """Note a condition, bool `[]`, such as a finite gradient. If it is False, the update has to be undone."""
         self._sound.append(condition)
 
     @property
     def is_sound(self) -> bool:
-        """Whether all demanded conditions hold."""
+        """Whether all conditions of `require` hold."""
         return all(bool(condition) for condition in self._sound)
 
     @property
     def conditions(self) -> Sequence[Tensor]:
-        """The conditions that the update demands."""
+        """The conditions that were passed to `require`, bool `[]` each."""
         return self._sound
 
     def rewind(self, generators: bool = True) -> None:
-        """Give all storages, and with `generators` the random generators, the content they had before the update."""
+        """Undo the update: restore all changed tensors and, with `generators`, the states of the random generators."""
         for (tensor, _), original in zip(self._captured, self._originals, strict=True):
             tensor.copy_(original)
         for generator, state in self._generators.items() if generators else ():
             generator.set_state(state)
 
     def record(self, outputs: Sequence[Tensor]) -> Record:
-        """Return the graph with these outputs. Raise Untraceable."""
+        """Return the record of the update, whose graph returns these outputs.
+
+        Raise Untraceable if the update could not be recorded.
+        """
         storages = list[Storage]()
         try:
             nodes = [self._read(tensor) for tensor in outputs] if self.reason is None else []
@@ -151,7 +154,10 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return out
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
-        """Read the operation's arguments; return a function that adds the operation, given its results."""
+        """Read the arguments of an operation before it runs; return a function that adds the operation to the graph.
+
+        The function takes the operation's results. Return None if there is nothing to add.
+        """
         if func.namespace not in ("aten", "mkldnn", "prims"):
             self.fail(f"the operator {func} is not one of torch")
             return None
@@ -168,7 +174,11 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return self._writing(func, args, kwargs, written)
 
     def _writing(self, func: Any, args: Any, kwargs: Any, written: Sequence[Tensor]) -> Callable[[Any], None]:
-        """Add the variant of an operation without side effect, and write its results where the operation does."""
+        """Return a function that adds an operation that changes the tensors `written`.
+
+        The graph gets the variant of the operation without side effects. The results of the variant become the new
+        contents of the tensors.
+        """
         pure = operations.functional(func)
         if pure is None:
             raise Unreadable("there is no variant without a side effect")
@@ -188,7 +198,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return add
 
     def _as(self, tensor: Tensor, value: fx.Node, pure: Any) -> fx.Node:
-        """Return the node with the type and size of the tensor that it is written to."""
+        """Convert a node to the type and size of the tensor to which its value is written."""
         if pure in (aten.zero.default, aten.fill.Scalar, aten.fill.Tensor):
             return value
         return self._call(
@@ -196,6 +206,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         )
 
     def _drawing(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        """Return a function that makes the results of an operation with random numbers an input of the graph."""
         own = operations.written(func, args, kwargs)
         for tensor in own:
             self._memory(tensor)
@@ -220,7 +231,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return add
 
     def _add(self, func: Any, args: Any, kwargs: Any, nodes_args: Any, nodes_kwargs: Any, out: Any) -> None:
-        """Add an operation without side effect; its results are new tensors, or views of an argument."""
+        """Add an operation without side effects to the graph. Its results are new tensors, or views of an argument."""
         results = list(out) if isinstance(out, tuple | list) else [out]
         sources = {operations.address(tensor): tensor for tensor in operations.tensors((args, kwargs))}
         node: fx.Node | None = None
@@ -268,7 +279,7 @@ class Tape(Recorder):  # type: ignore[no-untyped-call]
         return self._capture(tensor) if memory is None else memory
 
     def _capture(self, tensor: Tensor) -> Memory:
-        """Make the whole storage of a tensor, which existed before the update, an input of the graph."""
+        """Make the whole storage of a tensor that existed before the update an input of the graph."""
         storage = tensor.untyped_storage()
         size = storage.nbytes() // tensor.element_size()
         with _disable_current_modes():

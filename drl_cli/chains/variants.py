@@ -1,4 +1,4 @@
-"""Variants: the forms of an update, what it returns, and what it may have changed in the object that it belongs to."""
+"""Variants: the forms of an update, which depend on the size of the batch and on conditions on the counts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Columns = Mapping[str, Tensor]
 
 
 class Variant:
-    """One form of an update: for one size of the batch, and one path of conditions on the counts.
+    """One form of an update: for one size of the batch, and for counts that give the same outcomes of conditions.
 
-    `memory` are the tensors that existed before the update. `records` counts how often the form was recorded.
+    `memory` has the tensors that the update uses and that existed before. `result` is what the update returned. `owner`
+    is the algorithm. `records` counts how often this form was recorded.
     """
 
     def __init__(self, sizes: Any, path: Path, memory: Iterable[Tensor], result: Any, owner: Any) -> None:
@@ -26,11 +27,11 @@ class Variant:
         self._read = [(name, x) for name, x in own if x.untyped_storage().data_ptr() in storages]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
-        """Return what the update returned, with `outputs` in place of its tensors."""
+        """Return a result in the form of what the update returned, with `outputs` in place of its tensors."""
         return self._build(iter(outputs))
 
     def replaced(self, owner: Any) -> str | None:
-        """Return an attribute of the owner whose tensor the update read and which has another tensor now, or None."""
+        """Return the name of an attribute of the owner that now has another tensor than the update used, or None."""
         return next((name for name, tensor in self._read if getattr(owner, name) is not tensor), None)
 
 
@@ -38,12 +39,12 @@ V = TypeVar("V", bound=Variant)
 
 
 def sizes_of(columns: Columns, first: int = 0) -> Any:
-    """Return the sizes and strides of a batch, which select a variant, without the `first` dimensions."""
+    """Return the sizes and strides of a batch's columns, which select a variant. Leave out the `first` dimensions."""
     return [(x.shape[first:], x.stride()[first:]) for x in columns.values()]
 
 
 def find(variants: Sequence[V], sizes: Any, counts: Any) -> V | None:
-    """Return the variant for a batch of these sizes and these counts, or None."""
+    """Return the variant for a batch with these sizes and for these counts, or None if there is none."""
     for variant in variants:
         if variant.sizes == sizes and variant.path.allows(counts):
             return variant
@@ -51,7 +52,7 @@ def find(variants: Sequence[V], sizes: Any, counts: Any) -> V | None:
 
 
 def tensors_of(result: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a result, in tuples and dicts, in order."""
+    """Yield the tensors in nested tuples and dicts, in order."""
     if isinstance(result, Tensor):
         yield result
     elif isinstance(result, tuple | dict):
@@ -60,7 +61,7 @@ def tensors_of(result: Any) -> Iterator[Tensor]:
 
 
 def builder(result: Any) -> Callable[[Iterator[Tensor]], Any]:
-    """Return a function that makes a result like this one from other tensors."""
+    """Return a function that makes a result in the form of `result` (nested tuples and dicts) from other tensors."""
     if isinstance(result, Tensor):
         return next
     if not isinstance(result, tuple | dict) or next(tensors_of(result), None) is None:
@@ -73,7 +74,7 @@ def builder(result: Any) -> Callable[[Iterator[Tensor]], Any]:
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """Return an object's numbers, words, tensors and sizes of containers by attribute, to notice a change."""
+    """Return an object's numbers, strings, ids of tensors and lengths of containers, by the name of the attribute."""
     plain = (int, float, bool, str, type(None))
     found: dict[str, Any] = {}
     for name, value in getattr(owner, "__dict__", {}).items():
@@ -87,6 +88,6 @@ def attributes(owner: Any) -> dict[str, Any]:
 
 
 def changed(owner: Any, before: Mapping[str, Any]) -> str | None:
-    """Return an attribute that differs from what `attributes` returned before, or None."""
+    """Return the name of an attribute that has changed since `attributes` returned `before`, or None."""
     now = attributes(owner).items()
     return next((name for name, value in now if name in before and before[name] != value), None)

@@ -9,23 +9,24 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 PATIENCE_S = 20.0
-"""Seconds of training before a compilation may start: about as long as a compilation takes."""
+"""The seconds of training before a compilation may start, which are about as long as a compilation."""
 REST_S = 60.0
 Note = tuple[int, str]
-"""A level of `logging`, and a message for the user."""
+"""(level of `logging`, message for the user)"""
 
 
 class Resettable(Protocol):
-    """A chain, which forgets its programs in `reset`."""
+    """An object such as a Chain. `reset` makes it forget its compiled programs."""
 
     def reset(self) -> None: ...
 
 
 @dataclass
 class When:
-    """`before` the first update, or `beside` the updates, from the moment at which `may_start()` is True.
+    """The time at which updates are compiled: `before` the first update, or `beside` the updates.
 
-    `chains` are the chains made with this object, and `notes` are their messages for the user.
+    No compilation starts before `may_start()` returns True. `chains` has the chains that use this object, and `notes`
+    has their messages for the user.
     """
 
     time: Literal["before", "beside"]
@@ -41,7 +42,8 @@ class When:
 
     def take_notes(self) -> tuple[Note, ...]:
         """Return the messages since the last call."""
-        notes, self.notes = tuple(self.notes), []
+        notes = tuple(self.notes)
+        self.notes = []
         return notes
 
     def reset(self) -> None:
@@ -51,9 +53,10 @@ class When:
 
 
 class PaysOff:
-    """Whether to compile beside training: after PATIENCE_S seconds, if the rest of the run takes at least REST_S.
+    """Decides whether to compile updates during training. Short runs do not compile.
 
-    Therefore short runs do not compile. The object is called once before each of `planned` updates.
+    A call returns True after PATIENCE_S seconds, if the rest of the run will take at least REST_S seconds. Call the
+    object once before each of the `planned` updates.
     """
 
     def __init__(self, planned: int, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -1,7 +1,7 @@
-"""Losses as scalars for autograd. `weight` multiplies each row's loss: importance weights, or a mask of valid rows.
+"""Losses for autograd. Each function returns the mean loss of a batch, a tensor `[]`.
 
-Every loss is a mean over rows. The average of two trainers' gradients, from half of the rows each, is therefore the
-gradient of one trainer with all rows.
+`weight` multiplies the loss of each row of the batch. It has importance weights, or 0 for padding. Every loss is a mean
+over rows. Therefore two trainers with half of the rows each get the average gradient of one trainer with all rows.
 """
 
 from collections.abc import Callable
@@ -12,61 +12,72 @@ from drl_cli.utils.lazy import Tensor
 
 
 def mse(error: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of the squared errors; `error` and `weight` have the same shape, such as `[B]` or `[n, T]`."""
+    """Return the mean of `weight * error^2` (default: of `error^2`), `[]`. Both have the same shape, such as `[B]`."""
     return mean(error.square(), weight)
 
 
 def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean Huber loss: e^2 / 2 if |e| <= 1, else |e| - 1/2 (Mnih et al. 2015). Shapes are as in `mse`."""
+    """Return the mean Huber loss of the errors, `[]` (Mnih et al. 2015).
+
+    The loss of an error e is e^2 / 2 if |e| <= 1, else |e| - 1/2. `weight` multiplies these losses. `error` and
+    `weight` have the same shape, such as `[B]`.
+    """
     return mean(_differentiable(value.huber, error), weight)
 
 
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of N critics, summed over the critics.
+    """Return the mean squared error of each of N critics, summed over the critics, `[]`.
 
-    The values `q` are `[N, B]`. `target`, without a gradient, and `weight` are `[B]`. Raise ValueError if `q` or
-    `target` has another shape, because broadcasting would give a wrong loss.
+    `q` `[N, B]` has the values. `target` `[B]` is the target of all critics and has no gradient. `weight` `[B]`
+    multiplies the squared errors of each row. Raise ValueError if `q` or `target` has another shape, because
+    broadcasting would give a wrong loss.
     """
     if q.ndim != 2 or target.shape != q.shape[1:]:
-        shapes = tuple(q.shape), tuple(target.shape)
-        raise ValueError(f"q has shape {shapes[0]} and target has shape {shapes[1]}; needed are [N, B] and [B]")
+        given = f"q has shape {tuple(q.shape)} and target has shape {tuple(target.shape)}"
+        raise ValueError(f"{given}; needed are [N, B] and [B]")
     return _differentiable(value.ensemble_mse, q, target, weight)
 
 
 def quantile_critic(
     quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
-    """Return the quantile regression loss of `quantiles` `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
+    """Return the mean quantile regression loss, `[]` (QR-DQN, Dabney et al. 2018a, eq. 10).
 
-    `quantiles` are estimates at the fractions `fraction`, `[K]` or `[B, K]`. `target` `[B, M]` has samples or quantiles
-    of the return, without a gradient. With kappa = 0, the loss uses the absolute error.
+    `quantiles` `[B, K]` has K estimated quantiles of the return. `fraction`, `[K]` or `[B, K]`, has the fraction of
+    each quantile, such as 0.5 for the median. `target` `[B, M]` has samples or quantiles of the return, without a
+    gradient. Each pair of a quantile and a target has a Huber loss with the threshold kappa, or their distance if
+    kappa = 0. `weight` `[B]` multiplies each row's loss.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
     return mean(loss, weight)
 
 
 def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of softmax(logits) `[B, K]` and the target `probs` `[B, K]`, as from `project`."""
+    """Return the mean cross-entropy between the target `probs` `[B, K]` and softmax(logits), as in C51, `[]`.
+
+    `logits` is `[B, K]`. `project` computes such targets. `weight` `[B]` multiplies each row's loss.
+    """
     return mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, weight: Tensor | None = None) -> Tensor:
-    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7).
+    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)], `[]` (Schulman et al. 2017, eq. 7).
 
-    `log_ratio` `[B]` is log pi(a|s) - log pi_old(a|s), with a gradient. `advantage` `[B]` has no gradient. `weight`
-    `[B]`, which must not be negative, multiplies the loss of each row.
+    r = pi(a|s) / pi_old(a|s) is the ratio of probabilities, and `log_ratio` `[B]` is log r, with a gradient. A is
+    `advantage` `[B]`, without a gradient. `weight` `[B]` multiplies the loss of each row and must not be negative.
     """
     ratio = log_ratio.exp()
-    scaled = advantage if weight is None else weight * advantage
-    return _differentiable(policy.clipped_surrogate, ratio, scaled, clip)  # a factor >= 0 does not change the minimum
+    weighted = advantage if weight is None else weight * advantage  # because w min(x, y) = min(w x, w y) for w >= 0
+    return _differentiable(policy.clipped_surrogate, ratio, weighted, clip)
 
 
 def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
-    from drl_cli.losses.nodes import differentiable  # here, because that file needs torch
+    from drl_cli.losses.nodes import differentiable  # not at the top, because nodes.py imports torch
 
     return differentiable(formula, x, *others)
 
 
 def mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of `loss`, or of `weight * loss`; both have the same shape, such as `[B]`."""
-    return (loss if weight is None else weight * loss).mean()
+    """Return the mean of `weight * loss` (default: of `loss`), `[]`. Both have the same shape, such as `[B]`."""
+    weighted = loss if weight is None else weight * loss
+    return weighted.mean()

@@ -10,30 +10,33 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, rescale: float = 0) -> Tensor:
-    """Return the distribution of reward + discount * z, projected onto the support: `[B, K]`.
+    """Return C51's target: the distribution of reward + discount * z, as probabilities of the support, `[B, K]`.
 
-    `probs` `[B, K]` are the probabilities of the support's equally spaced values z `[K]`; `reward` and `discount` are
-    `[B]`. If reward + discount * z lies between two values of the support, linear interpolation divides its probability
-    between them. If it lies outside the support, its probability goes to the nearest end (Bellemare et al. 2017, eq.
-    7). A reward that is not finite gives a row of NaN, so that the update can be skipped. See `backed_up` for
-    `rescale`.
+    z has the values `support` `[K]`, which are equally spaced, with the probabilities `probs` `[B, K]`. `reward` and
+    `discount` are `[B]`. If reward + discount * z lies between two values of the support, linear interpolation divides
+    its probability between them. If it lies outside the support, the nearest end gets its probability (Bellemare et al.
+    2017, eq. 7). A reward that is not finite gives a row of NaN. With `rescale` > 0, the support has rescaled values
+    (see `backed_up`).
     """
     least, most, last = support[0], support[-1], len(support) - 1
-    shifted = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
-    place = ((shifted.nan_to_num() - least) * (last / (most - least))).clamp(0.0, last)
-    below = place.floor().clamp(max=last - 1)
-    above_share = place - below
-    index = below.long()
-    out = torch.zeros_like(probs).scatter_add_(-1, index, probs * (1.0 - above_share))
-    out.scatter_add_(-1, index + 1, probs * above_share)
-    return out + 0.0 * reward.unsqueeze(-1)  # adds 0, or NaN if the reward is not finite
+    target = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
+    # The target as a position in the support: 2.25 lies between the values with the indices 2 and 3.
+    position = ((target.nan_to_num() - least) * (last / (most - least))).clamp(0.0, last)
+    lower = position.floor().clamp(max=last - 1)
+    upper_share = position - lower
+    index = lower.long()
+    projected = torch.zeros_like(probs).scatter_add_(-1, index, probs * (1.0 - upper_share))
+    projected.scatter_add_(-1, index + 1, probs * upper_share)
+    return projected + 0.0 * reward.unsqueeze(-1)  # adds 0, or NaN if the reward is not finite
 
 
 def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
-    """Compute the same as `project` in numpy, for policies."""
+    """Return what `project` returns for the same arguments, computed with numpy: `[B, K]`."""
     gap = (support[-1] - support[0]) / (len(support) - 1)
-    shifted = np.clip(backed_up(reward[:, None], discount[:, None], support, rescale), support[0], support[-1])
-    shares = np.clip(1.0 - np.abs(shifted[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K, K]
+    target = backed_up(reward[:, None], discount[:, None], support, rescale)
+    clipped = np.clip(target, support[0], support[-1])
+    # By linear interpolation, each target divides its probability between its two neighbours in the support.
+    shares = np.clip(1.0 - np.abs(clipped[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K targets, K values]
     projected: Array = (probs[:, :, None] * shares).sum(1)
     projected[~np.isfinite(reward)] = np.nan
     return projected
@@ -42,57 +45,67 @@ def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, 
 def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     """Return a normal distribution around each target, as probabilities of the support's values: `[B, K]`.
 
-    `target` `[B]` is clipped to the range of the support, `[K]` equally spaced values. The standard deviation is
+    `target` `[B]` is clipped to the range of `support`, which has K equally spaced values. The standard deviation is
     `width` times the distance between two neighbouring values (HL-Gauss, Farebrother et al. 2024, arXiv 2403.03950,
-    section 3.1). Each value gets the probability of the interval around it, divided by the sum over all intervals. A
-    target that is not finite gives NaN, so that the update can be skipped.
+    section 3.1). Each value gets the normal distribution's probability of the interval around the value. The
+    probabilities are then divided by their sum. A target that is not finite gives a row of NaN.
     """
     gap = support[1] - support[0]
-    edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])
-    place = torch.where(target.isfinite(), target.clamp(support[0], support[-1]), torch.nan).unsqueeze(-1)
-    below = torch.special.ndtr((edges - place) / (width * gap))
-    probs: Tensor = below.diff(dim=-1) / (below[:, -1:] - below[:, :1])
-    return probs
+    edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])  # of the intervals, [K + 1]
+    mean = torch.where(target.isfinite(), target.clamp(support[0], support[-1]), torch.nan).unsqueeze(-1)
+    cumulative = torch.special.ndtr((edges - mean) / (width * gap))
+    unscaled: Tensor = cumulative.diff(dim=-1)
+    total = cumulative[:, -1:] - cumulative[:, :1]
+    return unscaled / total
 
 
 def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cross-entropy `[B]` of `probs` and softmax(logits), its gradient `[B, K]`, and KL divergence `[B]`.
+    """Return the cross-entropy between `probs` and softmax(logits), its gradient, and the KL divergence.
 
-    Both arguments are `[B, K]`. The gradient is with respect to the logits. The divergence is KL(probs || softmax).
+    Both arguments are `[B, K]`. The cross-entropy is `[B]`. The gradient `[B, K]` is with respect to the logits. The
+    divergence `[B]` is KL(probs || softmax(logits)).
     """
     log_probs = logits.log_softmax(-1)
     loss = -(probs * log_probs).sum(-1)
-    return loss, log_probs.exp() - probs, loss + torch.xlogy(probs, probs).sum(-1)
+    gradient = log_probs.exp() - probs
+    divergence = loss + torch.xlogy(probs, probs).sum(-1)
+    return loss, gradient, divergence
 
 
 def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
-    """Return the cross-entropy `[...]` of logits `[..., K]` and the two-hot vectors of values `[...]`.
+    """Return the cross-entropy between the two-hot vector of each value and softmax(logits), `[...]`.
 
-    A two-hot vector has probabilities only at the two neighbours of the value among `bins` `[K]`, by linear
-    interpolation (MuZero, Schrittwieser et al. 2020, appendix F). `bins` is sorted; values beyond its ends are clipped.
+    `value` is `[...]`, `logits` is `[..., K]`, and `bins` `[K]` is sorted. A two-hot vector divides the probability 1
+    between the two bins next to the value, by linear interpolation (MuZero, Schrittwieser et al. 2020, appendix F).
+    Values outside the range of the bins are clipped.
     """
-    lower = (torch.bucketize(value.contiguous(), bins, right=True) - 1).clamp(0, len(bins) - 2)
-    share = ((value - bins[lower]) / (bins[lower + 1] - bins[lower])).clamp(0.0, 1.0)
+    lower = (torch.bucketize(value.contiguous(), bins, right=True) - 1).clamp(0, len(bins) - 2)  # index of a bin
+    upper_share = ((value - bins[lower]) / (bins[lower + 1] - bins[lower])).clamp(0.0, 1.0)
     log_probs = logits.log_softmax(-1)
-    chosen = log_probs.gather(-1, torch.stack([lower, lower + 1], -1))
-    return -((1.0 - share) * chosen[..., 0] + share * chosen[..., 1])
+    neighbours = log_probs.gather(-1, torch.stack([lower, lower + 1], -1))
+    return -((1.0 - upper_share) * neighbours[..., 0] + upper_share * neighbours[..., 1])
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
-    """Return the quantile regression loss `[B]` and its derivative `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
+    """Return the quantile regression loss `[B]`, and its derivative with respect to `quantiles`, `[B, K]`.
 
-    `quantiles` `[B, K]` are estimates at `fraction` `[K]` or `[B, K]`. `target` `[B, M]` has samples or quantiles.
-    With the error u = target_j - quantile_i, the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa.
-    With kappa = 0, |u| replaces huber_kappa(u) / kappa.
+    `quantiles` `[B, K]` has estimates at the fractions `fraction`, `[K]` or `[B, K]`. `target` `[B, M]` has samples or
+    quantiles of the return. With the errors u = target_j - quantiles_i, the loss of a row is
+
+        sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
+
+    With kappa = 0, |u| replaces huber_kappa(u) / kappa (QR-DQN, Dabney et al. 2018a, eq. 10).
     """
     error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
     factor = (fraction.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
     if kappa > 0:
         clipped = error.clamp(-kappa, kappa)
-        loss, slope = clipped * (error - 0.5 * clipped) / kappa, clipped / kappa
+        loss = clipped * (error - 0.5 * clipped) / kappa  # Huber's loss
+        slope = clipped / kappa
     else:
         loss, slope = error.abs(), error.sign()
-    return (factor * loss).mean(2).sum(1), -(factor * slope).mean(2)
+    row_loss = (factor * loss).mean(2).sum(1)
+    return row_loss, -(factor * slope).mean(2)
 
 
 def midpoints(num: int) -> Array:
@@ -101,7 +114,10 @@ def midpoints(num: int) -> Array:
 
 
 def risky_share(share: Array, risk: str, level: float) -> Array:
-    """Return the weight, in [0, 1], that a risk measure gives to the worst returns, `share` in [0, 1] of all returns.
+    """Return the total weight that a risk measure gives to the worst returns.
+
+    `share` is the fraction of all returns that are the worst: 0.1 means the worst tenth. The weights of all returns sum
+    to 1. `risk` names the risk measure:
 
     - `mean`: The weight is `share`.
     - `cvar`: The weight is min(share / level, 1), so only the worst fraction `level` of the returns counts (Rockafellar
@@ -118,9 +134,10 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
 
 
 def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """Return the inverse function of `risky_share`, applied to `fraction`.
+    """Return the fractions at which the mean of a distribution's quantiles approximates a risk measure.
 
-    The mean of the quantiles at the returned fractions approximates the risk measure if `fraction` is evenly spaced.
+    `fraction` has evenly spaced numbers in (0, 1). The result, in the same shape, is the inverse function of
+    `risky_share`.
     """
     if risk == "cvar":
         return fraction * np.float32(level)
@@ -132,6 +149,6 @@ def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
 
 
 def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
-    """Return the softmax over the last axis."""
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    """Return the softmax of an array over its last axis, in the shape of `logits`."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))  # the difference avoids an overflow
     return powers / powers.sum(-1, keepdims=True)

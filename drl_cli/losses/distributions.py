@@ -1,9 +1,9 @@
-"""Distributions of actions, for torch and numpy. Results are torch tensors if the parameters are, else numpy arrays.
+"""Distributions of actions, for torch and numpy. With torch tensors as parameters, results are torch tensors.
 
-`sample(random)` takes random numbers from a numpy generator, a torch generator, or an array of noise. Choices need
-uniform noise, which `context.rand` draws. Gaussians need standard normal noise, which `context.randn` draws. With noise
-from the context, two trainers sample the same actions as one trainer with all rows. The gradient flows through a
-Gaussian's sample to its parameters (reparametrisation).
+The argument of `sample(random)` is a numpy generator, a torch generator, or an array of noise. Categorical
+distributions need uniform noise, which `context.rand` draws. Gaussians need standard normal noise, which
+`context.randn` draws. With noise from the context, two trainers sample the same actions as one trainer with all rows.
+Gradients flow through the sample of a Gaussian to its parameters (reparametrisation).
 """
 
 from abc import ABC, abstractmethod
@@ -19,16 +19,16 @@ LOG_2 = float(np.log(2.0))
 
 
 class Distribution(ABC):
-    """The distribution of the actions of B states. `log_prob`, `entropy` and `kl` return `[B]`."""
+    """The base class of action distributions. An object has the distributions of the actions in B states."""
 
     @abstractmethod
     def sample(self, random: Any) -> Any:
-        """Return random actions. `random` is a numpy or torch generator, or noise in the shape of the parameters."""
+        """Return random actions. `random` is a numpy or torch generator, or noise in the shape of logits or mean."""
 
     @property
     @abstractmethod
     def mode(self) -> Any:
-        """The actions for evaluations: the most likely choices, or a Gaussian's mean."""
+        """The actions for evaluations: the most likely discrete actions, or the mean of a Gaussian."""
 
     @abstractmethod
     def log_prob(self, action: Any) -> Any:
@@ -43,11 +43,14 @@ class Distribution(ABC):
         """Return the KL divergence KL(self || other) `[B]`, in nats. `other` has the same class."""
 
     def kl_parts(self, other: Any) -> tuple[Any, ...]:
-        """Return the KL divergences `[B]` that trust regions bound: KL(self || other), or two parts for a Gaussian."""
+        """Return the KL divergences, `[B]` each, that a trust region bounds separately. Gaussians have two of them."""
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy `[B]`, in nats. If it has no formula, estimate it from one sampled `action` per row."""
+        """Return the entropy `[B]`, in nats, or an estimate from sampled actions if there is no formula.
+
+        `action` has one sampled action for each row.
+        """
         return self.entropy()
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
@@ -57,9 +60,9 @@ class Distribution(ABC):
 
 
 class Categorical(Distribution):
-    """One of A choices, with logits `[B, A]`. Actions are int64 `[B]`.
+    """A categorical distribution over A discrete actions, with logits `[B, A]`. Actions are int64 `[B]`.
 
-    `mask`, bool `[B, A]`, is False for illegal choices, which are never sampled.
+    `mask`, bool `[B, A]`, is False for illegal actions, which are never sampled.
     """
 
     def __init__(self, logits: Any, mask: Any = None) -> None:
@@ -86,10 +89,11 @@ class Categorical(Distribution):
 
 
 class MultiCategorical(Distribution):
-    """k independent choices, with logits `[B, sum(choices)]`. Actions are int64 `[B, k]`.
+    """k independent categorical distributions, for MultiDiscrete actions. Actions are int64 `[B, k]`.
 
-    `choices` has the number of options of each choice, as in `spec.action.choices`. `mask`, bool in the shape of
-    `logits`, is False for illegal options.
+    `choices` has the number of possible values of each of the k components of an action. `logits` `[B, sum(choices)]`
+    has the logits of the k distributions, one after another. `mask`, bool in the shape of `logits`, is False for
+    illegal values.
     """
 
     def __init__(self, logits: Any, choices: Sequence[int], mask: Any = None) -> None:
@@ -98,8 +102,8 @@ class MultiCategorical(Distribution):
         self.parts = [Categorical(part) for part in _split(self.logits, choices)]
 
     def sample(self, random: Any) -> Any:
-        parts = _split(self.logits + _gumbel(random, self.logits), self.choices)
-        return _stack([part.argmax(-1) for part in parts])
+        noisy = _split(self.logits + _gumbel(random, self.logits), self.choices)  # Gumbel-max, as in Categorical
+        return _stack([logits.argmax(-1) for logits in noisy])
 
     @property
     def mode(self) -> Any:
@@ -112,14 +116,15 @@ class MultiCategorical(Distribution):
         return _stack([part.entropy() for part in self.parts]).sum(-1)
 
     def kl(self, other: "MultiCategorical") -> Any:
-        return _stack([one.kl(two) for one, two in zip(self.parts, other.parts, strict=True)]).sum(-1)
+        pairs = zip(self.parts, other.parts, strict=True)
+        return _stack([own_part.kl(other_part) for own_part, other_part in pairs]).sum(-1)
 
 
 class Gaussian(Distribution):
     """Independent normal distributions with `mean` `[B, A]`, and `log_std` `[A]` or `[B, A]`. Actions are `[B, A]`.
 
-    Actions are not clipped here, and the log-density belongs to the unclipped action. The environment later clips an
-    action to [-1, 1] and rescales it to its own bounds.
+    Sampled actions are not clipped, and `log_prob` is the log-density of the unclipped action. The environment later
+    clips an action to [-1, 1] and rescales the result to the bounds of its action space.
     """
 
     def __init__(self, mean: Any, log_std: Any) -> None:
@@ -140,22 +145,23 @@ class Gaussian(Distribution):
         return self._density((action - self.mean) * _exp(-self.log_std))
 
     def _density(self, z: Any) -> Any:
-        """Return the log-density `[B]` of mean + std * z."""
+        """Return the log-density `[B]` of the action mean + std * z, given z `[B, A]`."""
         return (-0.5 * z * z - self.log_std - 0.5 * LOG_2PI).sum(-1)
 
     def entropy(self) -> Any:
         return (_expand(self.log_std, self.mean) + (0.5 + 0.5 * LOG_2PI)).sum(-1)
 
     def kl(self, other: "Gaussian") -> Any:
-        ratio, z = _exp(self.log_std - other.log_std), (self.mean - other.mean) * _exp(-other.log_std)
+        ratio = _exp(self.log_std - other.log_std)
+        z = (self.mean - other.mean) * _exp(-other.log_std)
         return (other.log_std - self.log_std + 0.5 * (ratio * ratio + z * z - 1.0)).sum(-1)
 
     def kl_parts(self, other: "Gaussian") -> tuple[Any, Any]:
-        """Return the KL divergence of the mean, and the KL divergence of the standard deviation, `[B]` each.
+        """Return the KL divergences of a change of only the mean, and of only the standard deviation, `[B]` each.
 
-        The first is KL(self || x), where x has the mean of `other` and the deviation of `self`. In the second, x has
-        the mean of `self` and the deviation of `other`. See Abdolmaleki et al. 2018 (arXiv 1812.02256), section 4.2,
-        and V-MPO (arXiv 1909.12238), appendix B.
+        The first is KL(self || x), where x has the mean of `other` and the standard deviation of `self`. The second is
+        KL(self || y), where y has the mean of `self` and the standard deviation of `other`. See Abdolmaleki et al. 2018
+        (arXiv 1812.02256), section 4.2, and V-MPO (arXiv 1909.12238), appendix B.
         """
         z = (other.mean - self.mean) * _exp(-self.log_std)
         kl_mean = 0.5 * z * z
@@ -165,11 +171,12 @@ class Gaussian(Distribution):
 
 
 class TanhGaussian(Distribution):
-    """tanh(u) with u from a Gaussian, for bounded actions `[B, A]` in (-1, 1) (SAC, Haarnoja et al. 2018, appendix C).
+    """The distribution of tanh(u), where u has a Gaussian distribution (SAC, Haarnoja et al. 2018, appendix C).
 
-    Prefer `sample_log_prob` to `log_prob`. `sample_log_prob` knows u and is exact even if tanh(u) rounds to 1.
-    `log_prob` computes u from the action and replaces an action of 1 by the largest float32 below 1. The log-density
-    belongs to the action in [-1, 1], before the environment rescales it to its own bounds.
+    Actions are `[B, A]` in (-1, 1). Compute the log-probabilities of new samples with `sample_log_prob`, which knows u
+    and is exact even if tanh(u) rounds to 1. `log_prob` has to compute u from the action, and replaces an action of 1
+    by the largest float32 below 1. Log-probabilities are densities of actions in (-1, 1), before the environment
+    rescales actions to the bounds of its action space.
     """
 
     def __init__(self, mean: Any, log_std: Any) -> None:
@@ -180,7 +187,7 @@ class TanhGaussian(Distribution):
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         if not isinstance(self.inner.mean, np.ndarray):
-            from drl_cli.losses.nodes import tanh_gaussian  # here, because that file needs torch
+            from drl_cli.losses.nodes import tanh_gaussian  # not at the top, because nodes.py imports torch
 
             mean, log_std = self.inner.mean, _expand(self.inner.log_std, self.inner.mean)
             return tanh_gaussian(mean, log_std, _normal(random, mean))
@@ -189,30 +196,32 @@ class TanhGaussian(Distribution):
 
     @property
     def mode(self) -> Any:
-        """The tanh of the mean, which is the median of the actions and the usual choice in evaluations."""
+        """The tanh of the Gaussian's mean, which is the median of the actions. Evaluations use this action."""
         return _tanh(self.inner.mean)
 
     def log_prob(self, action: Any) -> Any:
         return self._log_prob(_atanh(action))
 
     def _log_prob(self, u: Any) -> Any:
-        """Return the log-density of tanh(u) `[B]`."""
+        """Return the log-density `[B]` of the actions tanh(u), given u `[B, A]`."""
         return self.inner.log_prob(u) - _log_slope(u)
 
     def entropy(self) -> Any:
-        """Raise ValueError, because the entropy has no formula. Use `entropy_at`, or average -log_prob of samples."""
+        """Raise ValueError, because there is no formula. Use `entropy_at`, or the mean of -log_prob over samples."""
         raise ValueError("TanhGaussian has no formula for its entropy: average -log_prob of sample_log_prob instead")
 
     def entropy_at(self, action: Any) -> Any:
         """Return an estimate of the entropy `[B]`: the entropy of u plus the sum of log(1 - action^2).
 
-        The mean of this estimate over actions of the distribution is the entropy. Gradients flow through
-        u = mean + std * z, where z is the noise that gives this action (reparametrisation).
+        `action` `[B, A]` has actions that this distribution has sampled. The mean of the estimate over such actions is
+        the entropy. Gradients flow through u = mean + std * z, where z is the noise that gives this action
+        (reparametrisation).
         """
         u = _atanh(action)
         z = (u - self.inner.mean) * _exp(-self.inner.log_std)
-        u = self.inner.sample(z if isinstance(z, np.ndarray) else z.detach())
-        return self.inner.entropy() + _log_slope(u)
+        fixed_z = z if isinstance(z, np.ndarray) else z.detach()
+        u_with_gradient = self.inner.sample(fixed_z)
+        return self.inner.entropy() + _log_slope(u_with_gradient)
 
     def kl(self, other: "TanhGaussian") -> Any:
         return self.inner.kl(other.inner)  # tanh, being invertible, does not change the divergence
@@ -222,14 +231,14 @@ class TanhGaussian(Distribution):
 
 
 def _atanh(action: Any) -> Any:
-    """Return u with action = tanh(u). Actions of -1 and 1 are replaced by the nearest float32 inside (-1, 1)."""
-    largest = 1.0 - 2.0**-24
+    """Return the inverse of tanh. Actions of -1 and 1 are first replaced by the nearest float32 inside (-1, 1)."""
+    largest = 1.0 - 2.0**-24  # the largest float32 below 1
     action = _clamp(action, -largest, largest)
     return np.arctanh(action) if isinstance(action, np.ndarray) else action.atanh()
 
 
 def _log_slope(u: Any) -> Any:
-    """Return the sum over dimensions of log(1 - tanh(u)^2), `[B]`.
+    """Return the sum over the dimensions of an action of log(1 - tanh(u)^2), `[B]`, given u `[B, A]`.
 
     The code uses log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which does not underflow.
     """
@@ -242,16 +251,17 @@ def _gumbel(random: Any, like: Any) -> Any:
     if isinstance(random, np.random.Generator):
         noise = random.gumbel(size=like.shape)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
-    return -_log(_clamp(-_log1p(-_uniform(random, like)), 1e-37, 100.0))
+    exponential = -_log1p(-_uniform(random, like))
+    return -_log(_clamp(exponential, 1e-37, 100.0))  # the bounds avoid the logarithm of 0
 
 
 def _uniform(random: Any, like: Any) -> Any:
-    """Return uniform noise in [0, 1), shaped as `like`. `random` is a torch generator, or already such noise."""
+    """Return uniform noise in [0, 1), in the shape of `like`: from a torch generator, or `random` itself."""
     return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)
 
 
 def _normal(random: Any, like: Any) -> Any:
-    """Return standard normal noise, shaped as `like`. `random` is a generator, or already such noise."""
+    """Return standard normal noise in the shape of `like`: from a numpy or torch generator, or `random` itself."""
     if isinstance(random, np.random.Generator):
         noise = random.standard_normal(like.shape, np.float32)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)

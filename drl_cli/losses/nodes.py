@@ -1,6 +1,6 @@
-"""Formulas with hand-written gradients, as single nodes of autograd's graph.
+"""Losses and samples with hand-written gradients, each as a single node of autograd's graph.
 
-For many small operations, autograd's graph takes longer than the operations themselves. One node is faster. This file
+This is faster, because autograd's work for many small operations takes longer than the operations themselves. This file
 imports torch, so other files import it inside functions.
 """
 
@@ -14,11 +14,11 @@ from drl_cli.losses import policy
 
 
 def differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
-    """Return the loss that `formula(x, *others)` returns, as one node of autograd's graph with a gradient for `x`.
+    """Return the loss that `formula(x, *others)` computes. Its gradient is the derivative that the formula returns.
 
-    The formula returns (loss, derivative, ...). The loss is `[]`, `[B]` or in the shape of `x`. The derivative of each
-    loss with respect to `x` is in the shape of `x`. Autograd differentiates the formula itself if another argument
-    needs a gradient, and under torch.compile.
+    The formula returns (loss, derivative, ...). The loss is `[]`, `[B]` or in the shape of `x`. The derivative with
+    respect to `x` is in the shape of `x`. Under torch.compile, or if another argument needs a gradient, autograd
+    differentiates the operations of the formula, and the returned derivative is not used.
     """
     if torch.compiler.is_compiling() or _need_gradient(*others) or not _need_gradient(x):
         return formula(x, *others)[0]
@@ -27,7 +27,7 @@ def differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *other
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the results of `policy.tanh_gaussian`, as one node of autograd's graph with two gradients."""
+    """Return the actions and log-probabilities of `policy.tanh_gaussian`, as one node of autograd's graph."""
     if torch.compiler.is_compiling() or _need_gradient(noise) or not _need_gradient(mean, log_std):
         return policy.tanh_gaussian(mean, log_std, noise)
     action, log_prob = _TanhGaussian.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]
@@ -48,7 +48,8 @@ class _Formula(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
-        d_loss = d_loss.view(*d_loss.shape, *[1] * (ctx.gradient.ndim - d_loss.ndim))
+        missing = ctx.gradient.ndim - d_loss.ndim
+        d_loss = d_loss.view(*d_loss.shape, *[1] * missing)  # such as [B, 1], for a loss [B] and x [B, K]
         return None, ctx.gradient * d_loss, *[None] * ctx.num
 
 

@@ -1,4 +1,4 @@
-"""Formulas for policies and their hand-written derivatives, and legal-action masks."""
+"""Samples and losses of policies with their derivatives, one-hot actions, and legal-action masks."""
 
 import math
 from typing import Any
@@ -14,12 +14,12 @@ LOG_2PI = math.log(2 * math.pi)
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions tanh(u) `[B, A]`, where u = mean + exp(log_std) * noise, and their log-probabilities `[B]`.
 
-    All arguments are `[B, A]`. The log-probability needs log(1 - tanh(u)^2), which is computed as
-    2 (log 2 - u - softplus(-2u)) to avoid underflow (SAC, Haarnoja et al. 2018, appendix C).
+    All arguments are `[B, A]`; `noise` is standard normal. The log-probability contains the term log(1 - tanh(u)^2). It
+    is computed as 2 (log 2 - u - softplus(-2u)) to avoid underflow (SAC, Haarnoja et al. 2018, appendix C).
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))
-    constant = (0.5 * LOG_2PI + 2.0 * math.log(2.0)) * u.shape[-1]
+    constant = (0.5 * LOG_2PI + 2.0 * math.log(2.0)) * u.shape[-1]  # of the A dimensions together
     return torch.tanh(u), log_prob.sum(-1) - constant
 
 
@@ -28,11 +28,12 @@ def tanh_gaussian_backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of a loss with respect to `mean` and `log_std` of `tanh_gaussian`, `[B, A]` each.
 
-    `action`, `log_std` and `noise` are as in `tanh_gaussian`. `d_action` `[B, A]` and `d_log_prob` `[B]` are the
-    gradients of the loss with respect to its results. The code uses d log_prob / du = 2 tanh(u).
+    `d_action` `[B, A]` and `d_log_prob` `[B]` are the gradients of the loss with respect to the results of
+    `tanh_gaussian`. `log_std` and `noise` are its arguments, and `action` `[B, A]` has the actions that it returned.
     """
-    d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)
-    return d_u, d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
+    d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)  # d log_prob / du = 2 tanh(u)
+    d_log_std = d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
+    return d_u, d_log_std  # d_u is also the gradient of the mean
 
 
 def one_hot(action: Tensor, size: int) -> Tensor:
@@ -48,7 +49,10 @@ FORBIDDEN = -1e9
 
 
 def permitted(values: Any, mask: Any) -> Any:  # Any: numpy or torch
-    """Replace values or logits `[B, A]` by FORBIDDEN where the legal-action mask `[B, A]` is False. None: no mask."""
+    """Return values or logits `[B, A]`, with FORBIDDEN at the actions that a legal-action mask `[B, A]` forbids.
+
+    `mask` is False for illegal actions. If `mask` is None, all actions are legal.
+    """
     if mask is None:
         return values
     if isinstance(values, np.ndarray):
@@ -57,11 +61,13 @@ def permitted(values: Any, mask: Any) -> Any:  # Any: numpy or torch
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)], and its derivative d loss/d ratio `[B]`.
+    """Return PPO's loss, and its derivative with respect to `ratio` (Schulman et al. 2017, eq. 7).
 
-    The ratio r = pi(a|s) / pi_old(a|s) and the advantage A are `[B]`. The derivative is 0 in rows where the clipped
-    term is smaller (Schulman et al. 2017, eq. 7).
+    The loss `[]` is -E[min(r A, clip(r, 1 - clip, 1 + clip) A)], where r = pi(a|s) / pi_old(a|s) is `ratio` `[B]` and A
+    is `advantage` `[B]`. The derivative `[B]` is 0 in rows where the clipped product is smaller.
     """
-    surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
+    surrogate = ratio * advantage
+    clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)
-    return -torch.minimum(surrogate, clipped).mean(), d_ratio
+    loss = -torch.minimum(surrogate, clipped).mean()
+    return loss, d_ratio

@@ -14,9 +14,9 @@ from drl_cli.optim.products import Products
 class BatchRenorm(nn.Module):
     """Batch renormalisation of the features `[N, B, width]` of N networks (Ioffe 2017, arXiv 1702.03275, algorithm 1).
 
-    If `trains`, the statistics of the batch normalise the features, and the factors r and d correct the result toward
-    the running statistics. No gradient flows through r and d. During the first `warm_up` batches, r = 1 and d = 0, as
-    in batch norm. If not `trains`, the running statistics normalise the features.
+    In training (`trains`), the statistics of the batch normalise the features. The factors r and d then correct the
+    result toward the running statistics. No gradient flows through r and d. During the first `warm_up` batches, r = 1
+    and d = 0, as in batch norm. Otherwise (not `trains`), the running statistics normalise the features.
     """
 
     mean: Tensor
@@ -50,9 +50,9 @@ class BatchRenorm(nn.Module):
 
 
 def renormalised(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Return normalised(x) * gain + bias, where the batch's statistics normalise x.
+    """Return batch norm of x: (x - mean) / std * gain + bias, with the mean and standard deviation of the batch.
 
-    x is `[N, B, width]`, and gain and bias are `[N, 1, width]`.
+    x and the result are `[N, B, width]`, and gain and bias are `[N, 1, width]`. `eps` is added to the variance.
     """
     if torch.compiler.is_compiling():
         centered = x - x.mean(1, keepdim=True)
@@ -80,15 +80,17 @@ class _Normalised(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, d_gain, d_bias, None
         scale, rows = gain * inverse, d_out.shape[1]
-        through_mean, through_std = d_bias * scale / -rows, d_gain * scale * inverse / -rows
+        through_mean = d_bias * scale / -rows  # because x changes the mean of the batch
+        through_std = d_gain * scale * inverse / -rows  # because x changes its standard deviation
         d_x = torch.addcmul(through_mean, d_out, scale).addcmul_(centered, through_std)
         return d_x, d_gain, d_bias, None
 
 
 class RenormCritics(nn.Module):
-    """N critics of features `[B, F]` and actions `[B, A]`, which return `[N, B]`.
+    """N critics, which map features `[B, F]` and actions `[B, A]` to action values `[N, B]`.
 
-    Batch renormalisation normalises the inputs and the activated outputs of hidden layers. `inputs` is F + A.
+    Batch renormalisation normalises the inputs, and the outputs of hidden layers after the activation. `inputs` is
+    F + A.
     """
 
     products = Products()  # Params replaces this object, see `drl.MLP`
@@ -104,19 +106,21 @@ class RenormCritics(nn.Module):
 
     def forward(self, features: Tensor, action: Tensor, trains: bool = False) -> Tensor:
         x = torch.cat([features, action], -1)
-        h = self.norms[0](x.expand(len(self.weights[0]), *x.shape), trains)
+        ensemble = len(self.weights[0])
+        h = self.norms[0](x.expand(ensemble, *x.shape), trains)  # [N, B, F + A]
         for weight, bias, norm in zip(self.weights, self.biases, [*self.norms[1:], None], strict=True):
-            parts = zip(h.unbind(), weight.unbind(), bias.squeeze(1).unbind(), strict=True)
-            h = torch.stack([linear(self.products, *part) for part in parts])
-            h = h if norm is None else norm(self.activation(h), trains)
+            networks = zip(h.unbind(), weight.unbind(), bias.squeeze(1).unbind(), strict=True)
+            h = torch.stack([linear(self.products, *network) for network in networks])
+            if norm is not None:  # this is a hidden layer
+                h = norm(self.activation(h), trains)
         values: Tensor = h.squeeze(-1)
         return values
 
 
 def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return `x weight + bias`, with `products` for the forward and the backward pass.
+    """Return `x weight + bias`, `[B, out]`. `products` computes the matrix products, also in the backward pass.
 
-    x is `[B, in]`, weight `[in, out]`, and bias `[out]`.
+    x is `[B, in]`, weight is `[in, out]`, and bias is `[out]`.
     """
     if torch.compiler.is_compiling():
         return products.linear(x, weight, bias)

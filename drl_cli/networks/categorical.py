@@ -15,11 +15,11 @@ ALWAYS = 2**62
 
 
 class CategoricalCritics(nn.Module):
-    """N critics of features `[B, F]` and actions `[B, A]`, which return logits of K = `outputs` values, `[N, B, K]`.
+    """N critics, which map features `[B, F]` and actions `[B, A]` to logits `[N, B, K]` of K values of the return.
 
-    Batch norm normalises the inputs, and the outputs of hidden layers before the activation. `inputs` is F + A. The
-    incoming weights of every unit have norm 1 after `scale_to_unit_norm`. Hidden layers and the batch norm of the
-    inputs have no bias, because the next batch norm would cancel it.
+    `inputs` is F + A, and `outputs` is K. Batch norm normalises the inputs, and the outputs of hidden layers before the
+    activation. The incoming weights of every unit have norm 1 after `scale_to_unit_norm`. Hidden layers and the batch
+    norm of the inputs have no bias, because the next batch norm would cancel it.
     """
 
     products = Products()  # Params replaces this object, see `drl.MLP`
@@ -44,13 +44,15 @@ class CategoricalCritics(nn.Module):
 
     def forward(self, features: Tensor, action: Tensor, trains: bool = False) -> Tensor:
         x = torch.cat([features, action], -1)
-        h = self.norms[0](x.expand(len(self.bias), *x.shape), trains)
-        *hidden, last = self.weights
-        for weight, norm in zip(hidden, self.norms[1:], strict=True):
-            h = self.activation(norm(self.layer(h, weight, torch.zeros_like(weight[:, 0])), trains))
-        return self.layer(h, last, self.bias)
+        ensemble = len(self.bias)
+        h = self.norms[0](x.expand(ensemble, *x.shape), trains)  # [N, B, F + A]
+        *hidden_weights, last_weight = self.weights
+        for weight, norm in zip(hidden_weights, self.norms[1:], strict=True):
+            no_bias = torch.zeros_like(weight[:, 0])
+            h = self.activation(norm(self.layer(h, weight, no_bias), trains))
+        return self.layer(h, last_weight, self.bias)
 
     def layer(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return h weight + bias `[N, B, out]`; h is `[N, B, in]`, weight `[N, in, out]` and bias `[N, out]`."""
-        parts = zip(h.unbind(), weight.unbind(), bias.unbind(), strict=True)
-        return torch.stack([linear(self.products, *part) for part in parts])
+        """Return h weight + bias `[N, B, out]`; h is `[N, B, in]`, weight is `[N, in, out]`, and bias is `[N, out]`."""
+        networks = zip(h.unbind(), weight.unbind(), bias.unbind(), strict=True)
+        return torch.stack([linear(self.products, *network) for network in networks])

@@ -11,7 +11,10 @@ TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Options of a network, explained in conf/network: observation -> torso -> memory -> hidden layers -> outputs."""
+    """Options of a network, which conf/network explains.
+
+    Observations pass the torso (such as a CNN), the memory (an LSTM or a GRU), the hidden layers and the output layer.
+    """
 
     hidden: tuple[Count, ...]
     activation: Activation
@@ -26,5 +29,6 @@ class NetworkConfig:
 
     @property
     def state_size(self) -> int:
-        """Length of the recurrent state of one environment or sequence; 0 without a memory."""
-        return {"none": 0, "gru": 1, "lstm": 2}[self.memory] * self.memory_size
+        """The length of the recurrent state of one environment or sequence; 0 without a memory."""
+        num_vectors = {"none": 0, "gru": 1, "lstm": 2}[self.memory]  # hidden vector, and an LSTM's cell vector
+        return num_vectors * self.memory_size

@@ -34,7 +34,7 @@ def memory_columns(network: NetworkConfig) -> Schema:
 
 
 def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Memory:
-    """Return the LSTM or GRU that `network.memory` names, for `inputs` features, initialised from the generator."""
+    """Return a new LSTM or GRU, as `network.memory` says, with `inputs` inputs and weights from the generator."""
     from drl_cli.networks import modules  # imports torch
 
     assert network.memory != "none"
@@ -43,10 +43,13 @@ def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Me
 
 
 class Encoder:
-    """The trainer's encoder. It computes `size` features of an observation. `parts` has its modules, for Params."""
+    """The trainer's encoder, which computes `size` features of an observation.
+
+    `parts` has the torso and the memory by name, if the encoder has them. The algorithm gives them to `Params`.
+    """
 
     def __init__(self, inputs: Inputs, size: int, torso: Any = None, memory: Memory | None = None) -> None:
-        """`torso` and `memory` are modules, or functions that a compiled graph calls in place of the modules."""
+        """Make an encoder from modules, or from functions that replace the modules in a compiled graph."""
         self.inputs, self.size, self.torso, self.memory = inputs, size, torso, memory
         self.parts = {name: part for name, part in (("torso", torso), ("memory", memory)) if part is not None}
         self.is_trainable = len(self.parts) > 0
@@ -60,17 +63,18 @@ class Encoder:
         return cls(inputs, size if memory is None else memory.size, torso, memory)
 
     def on(self, nets: Any) -> Encoder:  # Any: drl_cli.optim.gradients.Nets
-        """Return the same encoder with the torso and the memory of the Nets that a loss function gets."""
+        """Return a copy of this encoder that uses the torso and the memory in `nets`, which a loss function gets."""
         if not self.is_trainable:
             return self
         # not with copy.copy, which torch.compile of torch 2.11 cannot compile
         return Encoder(self.inputs, self.size, **{name: getattr(nets, name) for name in self.parts})
 
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
-        """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.
+        """Return the features of `obs` and `next_obs` in a batch of transitions or of sequences.
 
-        For sequences, the View has one row for each of the B T steps. If `learns`, gradients flow through
-        `View.learned` to the encoder.
+        Columns of transitions are `[B, ...]`. Columns of sequences are `[B, burn_in + T, ...]`, and one of them is
+        `valid`, which is False for padding. The features of sequences have B T rows, one for each step after the
+        burn-in. If `learns`, gradients flow through `View.learned` to the encoder.
         """
         if "valid" in batch:
             if self.memory is not None:
@@ -79,19 +83,19 @@ class Encoder:
         if not self.is_trainable:
             obs, next_obs = self.features(batch["obs"]), self.features(batch["next_obs"])
             return View(lambda: obs, lambda: next_obs)
-        learned = None
-        if learns:
-            with torch.enable_grad():
-                learned = self.features(batch["obs"])
 
-        def fixed(name: str) -> Tensor:
+        def without_gradient(name: str) -> Tensor:
             with torch.no_grad():
                 return self.features(batch[name])
 
-        return View(lambda: fixed("obs") if learned is None else learned.detach(), lambda: fixed("next_obs"), learned)
+        if not learns:
+            return View(lambda: without_gradient("obs"), lambda: without_gradient("next_obs"))
+        with torch.enable_grad():
+            learned = self.features(batch["obs"])
+        return View(lambda: learned.detach(), lambda: without_gradient("next_obs"), learned)
 
     def features(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
-        """Return the float32 features `[N, F]` of observations `[N, ...]` before the memory."""
+        """Return the inputs of the memory or of the hidden layers, float32 `[N, F]`, for observations `[N, ...]`."""
         features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
 
@@ -99,8 +103,9 @@ class Encoder:
 class View:
     """The features `[N, size]` of `obs` and `next_obs`, for the N steps of a batch.
 
-    Features without a gradient are computed when a loss function reads them, because a torso takes most of the time of
-    an update. `learned` has the features of `obs` with autograd's graph, or is None if the encoder does not learn.
+    `learned` has the features of `obs` with autograd's graph, or is None if the encoder does not learn. The functions
+    `obs` and `next_obs` return features without a gradient. They are only called if a loss function reads the features,
+    because a torso takes most of the time of an update.
     """
 
     def __init__(
@@ -125,11 +130,11 @@ class View:
 
 
 def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
-    """Unroll the memory over sequences `[B, L]` from their stored `state`; set the state to 0 where an episode begins.
+    """Return the features of sequences `[B, burn_in + T]`, computed by unrolling the memory from the stored `state`.
 
-    L is burn_in + T. The next observation of a step is the observation of the following step, so one pass over T + 1
-    inputs gives the features of `obs` and of `next_obs`. The first `burn_in` steps only compute the recurrent state,
-    without a gradient (Kapturowski et al. 2019, section 3).
+    The first `burn_in` steps only compute the recurrent state, without a gradient (Kapturowski et al. 2019, section 3).
+    The state is set to 0 where an episode begins. The next observation of a step is the observation of the following
+    step. Therefore one pass over T + 1 inputs gives the features of `obs` and of `next_obs`.
     """
     valid = batch["valid"]  # [B, L]
     size, length = valid.shape
@@ -143,17 +148,21 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
                 _, state = memory.unroll(inputs[:burn_in], state, begins[:burn_in])
         out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
         learned = out[:-1].transpose(0, 1).flatten(0, 1)
-    obs, after = learned.detach(), out.detach().transpose(0, 1)  # after: [B, T + 1, H]
-    if "last" in batch:  # n-step returns: `last` has the indices of the windows' last steps
+    obs, fixed = learned.detach(), out.detach().transpose(0, 1)  # fixed: [B, T + 1, H]
+    if "last" in batch:  # n-step returns: the next observation of a step is the one after the step `last`
         last = batch["last"][:, burn_in:] - burn_in
-        next_obs = after[torch.arange(size, device=valid.device).unsqueeze(1), last + 1].flatten(0, 1)
+        sequence = torch.arange(size, device=valid.device).unsqueeze(1)
+        next_obs = fixed[sequence, last + 1].flatten(0, 1)
     else:
-        next_obs = after[:, 1:].flatten(0, 1)
+        next_obs = fixed[:, 1:].flatten(0, 1)
     return View(lambda: obs, lambda: next_obs, learned if learns else None)
 
 
 def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
-    """Return the memory's inputs `[L + 1, B, F]`: features of `obs` and, after the last valid step, of `next_obs`."""
+    """Return the memory's inputs for sequences of L steps, `[L + 1, B, F]`.
+
+    The inputs are the features of `obs`, and after the last valid step those of its `next_obs`.
+    """
     size, length = valid.shape
     obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():
@@ -161,37 +170,42 @@ def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
         last = (valid & ~next_valid).int().argmax(1)  # the last valid step of each sequence
         rows = torch.arange(size, device=valid.device)
         final = encoder.features(at_steps(batch["next_obs"], rows, last))  # [B, F]
-    after = torch.zeros_like(obs[:1])
-    return torch.cat([obs, after]).index_put((last + 1, rows), final)
+    one_more = torch.zeros_like(obs[:1])
+    return torch.cat([obs, one_more]).index_put((last + 1, rows), final)
 
 
 def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return all steps after the burn-in of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`.
+    """Return a batch of sequences as a batch of steps: columns `[B, burn_in + T, ...]` become `[B T, ...]`.
 
-    The new column `valid_weight` `[B T]` is 1 for valid steps and 0 for padding. The column `weight` `[B T]` is
-    `valid_weight`, multiplied by the sequence's importance weight if the batch has these weights. The columns `state`
-    and `valid` are left out.
+    The steps of the burn-in are left out. The new column `valid_weight` `[B T]` is 1 for valid steps and 0 for padding.
+    The column `weight` `[B T]` is `valid_weight`, multiplied by the sequence's importance weight if the batch has these
+    weights. The columns `state` and `valid` are left out.
     """
     valid = batch["valid"][:, burn_in:].float()
     weight = valid * batch["weight"].unsqueeze(-1) if "weight" in batch else valid
-    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name not in ("state", "weight", "valid")}
+    left_out = ("state", "weight", "valid")
+    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name not in left_out}
     return steps | {"valid_weight": valid.reshape(-1), "weight": weight.reshape(-1)}
 
 
 def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: a tensor, or a dict of tensors
-    """Return the steps after the burn-in as rows: `[B, burn_in + T, ...]` -> `[B T, ...]`."""
+    """Return the steps of sequences after the burn-in, one after another: `[B, burn_in + T, ...]` -> `[B T, ...]`."""
     return map_parts(lambda x: x[:, burn_in:].flatten(0, 1), column)
 
 
 def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: a tensor, or a dict of tensors
-    """Return `x[rows, step]` for a column x `[B, L, ...]` of sequences, or for each column in a dict."""
+    """Return single steps `[n, ...]` of sequences: the step number `step` `[n]` of the sequence number `rows` `[n]`.
+
+    `column` is `[B, L, ...]`, or a dict of such columns.
+    """
     return map_parts(lambda x: x[rows, step], column)
 
 
 class ActingEncoder:
-    """A policy's encoder, with numpy inputs and outputs. A torso or a memory runs in torch, on one thread.
+    """A policy's encoder, with numpy inputs and outputs. It runs a torso or a memory in torch, on one thread.
 
-    `width` is the number of features. `memory` `[E, state_size]` has the recurrent states of the E environments.
+    `width` is the number of features. `memory` `[E, state_size]` has the recurrent states of E environments. `learner`
+    is the encoder in torch, or None if observations are only flattened.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -208,7 +222,7 @@ class ActingEncoder:
                 module.eval()
 
     def load(self, params: Array) -> Array:
-        """Load the encoder's parameters from the start of a policy's vector `params`; return the rest of the vector."""
+        """Load the encoder's parameters, which are the first values of `params` `[size]`; return the other values."""
         if self.params is None:
             return params
         names = list(self.params.slices)
@@ -219,7 +233,8 @@ class ActingEncoder:
     def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """Return the features `[E, width]` of observations `[E, ...]`, and the columns that `memory_columns` lists.
 
-        `last` is the previous step. Where it says that an episode begins, the recurrent state is set to 0 first.
+        `last` describes the previous step. The recurrent state is set to 0 in environments where `last.begins` `[E]` is
+        True, because an episode begins there.
         """
         if self.learner is None:
             return self.inputs.array(obs), {}
@@ -228,7 +243,8 @@ class ActingEncoder:
             if self.learner.memory is None:
                 return x.numpy(), {}
             assert last is not None, "a policy with memory needs the previous step"
-            if self.memory is None or (len(self.memory) != len(x) and last.begins.all()):
+            has_other_environments = self.memory is not None and len(self.memory) != len(x)
+            if self.memory is None or (has_other_environments and last.begins.all()):
                 self.memory = np.zeros((len(x), self.learner.memory.state_size), np.float32)
             before = np.where(last.begins[:, None], np.float32(0), self.memory)
             out, after = self.learner.memory.step(x, torch.from_numpy(before))

@@ -1,4 +1,4 @@
-"""Head: the description of an exported policy's network: torso, memory, and the arrays of the MLPs after them."""
+"""Head: describes the network of a policy, so that the policy can be exported."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The network of a policy: torso, memory, `trunk`, and `layers`.
+    """Describes the network of a policy. Observations pass the torso, the memory, the MLP `trunk` and the MLP `layers`.
 
-    `trunk` and `layers` are MLPs, given as lists of arrays: weight and bias of each layer and, with layer norm, gain
-    and bias of each norm. An activation follows the trunk; with `norms_trunk` (MR.Q), a norm comes before it. Some
+    The list of an MLP has the weight and the bias of each layer. With layer norm, the gain and the bias of the norm
+    follow those of each hidden layer. If there is a trunk, the activation follows it. With `norms_trunk` (MR.Q), a norm
+    without parameters comes between the trunk and its activation. `is_squashed` applies tanh to the outputs. Some
     algorithms need more:
 
-    - `embedded` `[K, W]` (IQN): The input of `layers` is `embedded` times the activated output of the trunk. The value
-      of an action is the mean of its K outputs.
+    - `embedded` `[K, W]` (IQN): The input of `layers` is `embedded` times the output of the trunk's activation. The
+      value of an action is the mean of its K outputs.
     - `support` `[K]` (C51): The outputs are K logits for each action. The value of an action is the mean of the
       distribution, weighted by `risk` (drl_cli.losses.distributional.risky_share).
     - `components` K > 1 (BC): The outputs are K actions, followed by K logits. The policy chooses the action with the

@@ -24,11 +24,11 @@ Kind = Literal["cnn", "resnet"]
 
 @dataclass(frozen=True)
 class Image:
-    """The layout of an image observation.
+    """The layout of an image observation, or of a stack of images.
 
     The shape of an image is (height, width), (height, width, channels) or (channels, height, width). The channels come
-    first if the first axis is shorter than both other axes, as in frames that Gymnasium stacks. A stack of images has
-    one more axis in front, of length `frames`. The network treats the frames as more channels.
+    first if the first axis is shorter than both other axes. A stack of images has one more axis in front, of length
+    `frames`. The network treats the frames as more channels.
     """
 
     height: int
@@ -42,9 +42,9 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape of an observation with a separate axis of frames, and the order of axes for `permute`.
+        """The shape `[frames, ...]` of an observation, and the order of axes for `permute`.
 
-        After a batch axis is added in front, `permute` gives `[batch, frames, channels, height, width]`.
+        `permute` then turns a batch of observations into `[batch, frames, channels, height, width]`.
         """
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
@@ -52,21 +52,24 @@ class Image:
 
 
 def image(column: Column) -> Image | None:
-    """Return the image layout of a part of an observation, or None if the part is not an image.
+    """Return the image layout of an observation, or of one entry of a Dict or Tuple; return None if it is no image.
 
-    A part with three or four axes is an image, and so is a part with two axes of bytes or booleans. Height and width
-    need at least LEAST_SIDE pixels.
+    An array with three or four axes is an image. An array with two axes is an image if it has bytes or booleans. Height
+    and width have to be at least LEAST_SIDE pixels.
     """
     shape, frames = column.shape, 1
-    if column.choices or len(shape) > 4 or len(shape) < (2 if column.dtype in ("uint8", "bool") else 3):
+    fewest_axes = 2 if column.dtype in ("uint8", "bool") else 3
+    if column.choices or not fewest_axes <= len(shape) <= 4:
         return None
     if len(shape) == 4:
         frames, shape = shape[0], shape[1:]
     if len(shape) == 2:
         shape = (*shape, 1)
-    first = shape[0] < min(shape[1:])
-    channels, height, width = shape if first else (shape[2], *shape[:2])
-    return Image(height, width, channels, frames, first) if min(height, width) >= LEAST_SIDE else None
+    channels_first = shape[0] < min(shape[1:])
+    channels, height, width = shape if channels_first else (shape[2], *shape[:2])
+    if min(height, width) < LEAST_SIDE:
+        return None
+    return Image(height, width, channels, frames, channels_first)
 
 
 def is_large(image: Image) -> bool:
@@ -75,26 +78,26 @@ def is_large(image: Image) -> bool:
 
 
 def convolutions(image: Image, times: float) -> list[tuple[int, int, int]]:
-    """Return (channels, kernel, stride) of each layer of `cnn`. `times` multiplies the published channels."""
+    """Return (channels, kernel, stride) of each layer of the torso `cnn`. `times` multiplies the published channels."""
     layers = NATURE if is_large(image) else SMALL
     return [(max(1, round(channels * times)), kernel, stride) for channels, kernel, stride in layers]
 
 
 def sections(times: float) -> list[int]:
-    """Return the number of channels of each section of `resnet`. `times` multiplies the published numbers."""
+    """Return the number of channels of each section of the torso `resnet`. `times` multiplies the published numbers."""
     return [max(1, round(channels * times)) for channels in IMPALA]
 
 
 def num_features(kind: Kind, image: Image, times: float) -> int:
     """Return the number of features of a torso: channels x height x width of the last layer's output."""
-    sides = (image.height, image.width)
+    height, width = image.height, image.width
     if kind == "resnet":
         channels = sections(times)[-1]
-        for _ in IMPALA:
-            sides = ((sides[0] + 1) // 2, (sides[1] + 1) // 2)
+        for _ in IMPALA:  # each section has a pooling layer with stride 2
+            height, width = (height + 1) // 2, (width + 1) // 2
     else:
         layers = convolutions(image, times)
         channels = layers[-1][0]
         for _, kernel, stride in layers:
-            sides = ((sides[0] - kernel) // stride + 1, (sides[1] - kernel) // stride + 1)
-    return channels * sides[0] * sides[1]
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    return channels * height * width

@@ -22,34 +22,34 @@ from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 
 COSINES = 64
-"""The embedding's inputs are this number of cosines: cos(pi i fraction) for i = 0, ..., COSINES - 1."""
+"""The number of inputs of the embedding, which are cos(pi i fraction) for i = 0, ..., COSINES - 1."""
 
 
 def implicit_shapes(
     network: NetworkConfig, features: int, actions: int, dueling: bool, noisy: bool
 ) -> dict[str, QShape]:
-    """Return the shapes of the parts: `embedding`, `online` and, with more than one hidden layer, `trunk`."""
-    *before, _ = network.hidden or (0,)
-    width = before[-1] if before else features
+    """Return the shapes of the MLPs `embedding`, `online` and, with more than one hidden layer, `trunk`, by name."""
+    before = network.hidden[:-1]  # the hidden layers of the trunk
+    width = before[-1] if before else features  # of the inputs of `online`
     shapes = {
         "embedding": QShape(dataclasses.replace(network, hidden=()), COSINES, width),
         "online": QShape(dataclasses.replace(network, hidden=network.hidden[-1:]), width, actions, 1, dueling, noisy),
     }
     if not before:
         return shapes
-    trunk = dataclasses.replace(network, hidden=tuple(before[:-1]))
+    trunk = dataclasses.replace(network, hidden=tuple(before[:-1]))  # the layer before[-1] is its output layer
     return {"trunk": QShape(trunk, features, width, noisy=noisy)} | shapes
 
 
 def cosines(fraction: Any) -> Any:  # Any: numpy or torch
-    """Return the cosines of fractions, the inputs of the embedding: `[...]` -> `[..., COSINES]`."""
+    """Return the embedding's inputs, `[..., COSINES]`, for quantile fractions `[...]` (Dabney et al. 2018, eq. 4)."""
     if isinstance(fraction, np.ndarray):
         return np.cos(fraction[..., None] * np.arange(COSINES, dtype=np.float32) * np.float32(np.pi))
     return torch.cos(fraction.unsqueeze(-1) * torch.arange(COSINES, device=fraction.device) * torch.pi)
 
 
 class ActingImplicitNetwork:
-    """The policy's implicit quantile network in numpy. It estimates the quantiles at the fractions `fraction` `[K]`."""
+    """A policy's implicit quantile network in numpy. It estimates the return's quantiles at `fraction` `[K]`."""
 
     def __init__(self, shapes: dict[str, QShape], fraction: Array) -> None:
         self.parts = {name: ActingQNetwork(shape) for name, shape in shapes.items()}
@@ -60,23 +60,27 @@ class ActingImplicitNetwork:
         self.shapes: Shapes = [each for shape in (*shapes.values(), *noisy) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load `params`, the means of all parts and then the sigmas of noisy parts, and return them unchanged."""
+        """Load the mean weights of all MLPs and then the sigmas of noisy MLPs; return `params` unchanged."""
         rest = iter(params)
         means = [[next(rest) for _ in part.shape.shapes] for part in self.parts.values()]
         for (name, part), mean in zip(self.parts.items(), means, strict=True):
             sigma = [next(rest) for _ in mean] if part.shape.noisy else []
-            self.means[name] = part.load(mean + sigma)
+            self.means[name] = part.load(mean + sigma)  # weights without noise
         self.embedded = np.maximum(self._call("embedding", self.cosines, None), 0.0)  # [K, W]
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """Return quantiles: `[E, features]` -> `[E, actions K]`. If `rng` is given, noisy weights get new noise."""
+        """Return K quantiles for each action, `[E, actions * K]`, for features `[E, features]`.
+
+        If `rng` is given, noisy weights get new noise from it.
+        """
         state = features
         if "trunk" in self.parts:
             state = activate_numpy(self._call("trunk", features, rng), self.activation)
         num, width = self.embedded.shape
-        out = self._call("online", (state[:, None] * self.embedded).reshape(-1, width), rng)
-        by_action = out.reshape(len(features), num, out.shape[1]).transpose(0, 2, 1)
+        products = state[:, None] * self.embedded  # [E, K, W]
+        out = self._call("online", products.reshape(-1, width), rng)  # [E K, actions]
+        by_action = out.reshape(len(features), num, out.shape[1]).transpose(0, 2, 1)  # [E, actions, K]
         return by_action.reshape(len(features), num * out.shape[1])
 
     def _call(self, name: str, x: Array, rng: np.random.Generator | None) -> Array:

@@ -1,4 +1,4 @@
-"""Inputs: flattens observations into the inputs of an MLP, `[n, size]`, in numpy and in torch."""
+"""Inputs: flattens observations into the inputs `[n, size]` of an MLP, in numpy and in torch."""
 
 import math
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 def visible(obs: ObsSpec) -> ObsSpec:
-    """Return the parts of an observation that networks see: all except the legal-action mask."""
+    """Return the spec of what networks see of an observation: everything except the legal-action mask."""
     return obs if isinstance(obs, Column) else {path: part for path, part in obs.items() if path != MASK}
 
 
 def width(column: Column) -> int:
-    """Return the number of inputs for a part of an observation. A choice among n values needs n inputs (one-hot)."""
+    """Return the number of an MLP's inputs for a column. A choice among n values needs n inputs (one-hot)."""
     return sum(column.choices) or math.prod(column.shape)
 
 
 class Inputs:
-    """Turns observations `[n, ...]` into float32 rows `[n, size]`, with bit-equal results in numpy and torch.
+    """Turns observations `[n, ...]` into float32 inputs `[n, size]`, with bit-equal results in numpy and torch.
 
     Booleans become 0 and 1, choices become one-hot vectors, bytes are scaled to [0, 1], and images are flattened. The
-    parts of a Dict or Tuple are joined. The legal-action mask is left out.
+    entries of a Dict or Tuple are joined. The legal-action mask is left out.
     """
 
     def __init__(self, obs: ObsSpec) -> None:
@@ -67,5 +67,5 @@ def _tensor(obs: Tensor, column: Column) -> Tensor:
 
 
 def _first_inputs(column: Column) -> Array:
-    """Return the index of each choice's first one-hot input, `[choices]`."""
+    """Return the index of the first one-hot input of each choice, for k choices `[k]`."""
     return np.cumsum((0, *column.choices[:-1]))

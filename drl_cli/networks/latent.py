@@ -12,7 +12,10 @@ from drl_cli.networks.modules import ACTIVATIONS
 
 
 class PairEncoder(nn.Module):
-    """g: embeddings zs `[B, Z]` and actions `[B, A]` -> embeddings zsa `[B, Z]`. Discrete actions are one-hot."""
+    """MR.Q's network g, which maps state embeddings zs `[B, Z]` and actions `[B, A]` to embeddings zsa `[B, Z]`.
+
+    Discrete actions are one-hot vectors. Z is the width of the last hidden layer.
+    """
 
     def __init__(self, network: NetworkConfig, actions: int) -> None:
         super().__init__()
@@ -23,15 +26,17 @@ class PairEncoder(nn.Module):
         self.mlp = MLP(width + action_width, width, network)
 
     def forward(self, zs: Tensor, action: Tensor) -> Tensor:
-        embedding: Tensor = self.mlp(torch.cat([zs, self.activation(self.action(action))], -1))
+        action_embedding = self.activation(self.action(action))
+        embedding: Tensor = self.mlp(torch.cat([zs, action_embedding], -1))
         return embedding
 
 
 class Critics(nn.Module):
-    """Two critics of embeddings zsa `[B, Z]`. They return values `[2, B]` and the reward scale `[1]`.
+    """MR.Q's two critics, which map embeddings zsa `[B, Z]` to action values `[2, B]`.
 
-    The values are in units of the reward scale. `seen` has the sum and the number of the batches' mean absolute rewards
-    since the last call of `rescale`.
+    They also return the reward scale `[1]`, a mean absolute reward, which is the unit of the action values. `seen`
+    `[2]` has the sum of the mean absolute rewards of the batches since the last call of `rescale`, and the number of
+    these batches.
     """
 
     scale: Tensor
@@ -48,7 +53,7 @@ class Critics(nn.Module):
         return self.mlp(zsa, masks).squeeze(-1), self.scale
 
     def observe(self, mean_reward: Tensor) -> None:
-        """Add the mean absolute reward of a batch, `[]`, to `seen`."""
+        """Count the mean absolute reward of a batch, `[]`, for the next call of `rescale`."""
         self.seen[0] += mean_reward
         self.seen[1] += 1.0
 

@@ -1,9 +1,9 @@
 """Multi-layer perceptrons with all weights in one flat vector and a hand-written backward pass.
 
 Trainers (torch) and workers (numpy, no torch) use the same layout of the vector. Each layer has a weight `[in, out]`
-and a bias `[out]`. With layer norm (Ba et al. 2016, arXiv 1607.06450), each hidden layer also has the norm's gain
-`[out]` and bias `[out]`. The networks of an ensemble follow one another. The backward pass is written by hand, because
-autograd's graph of such a small network takes longer than the arithmetic (docs/performance.md).
+and a bias `[out]`. With layer norm (Ba et al. 2016, arXiv 1607.06450), the norm's gain `[out]` and bias `[out]` follow
+those of each hidden layer. The parameters of the networks of an ensemble follow one another. The backward pass is
+written by hand, because autograd's work for a small network takes longer than the arithmetic (docs/performance.md).
 """
 
 import copy
@@ -25,12 +25,16 @@ NORM_EPS = 1e-5
 
 
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: bool = False) -> Shapes:
-    """Return the shapes of all parameters, layer by layer. With layer norm, hidden layers have three vectors."""
-    vectors = 3 if layer_norm else 1
+    """Return the shapes of an MLP's parameters, layer by layer.
+
+    Each layer has a weight `[in, out]` and a bias `[out]`. With layer norm, hidden layers also have the gain `[out]`
+    and the bias `[out]` of the norm.
+    """
+    num_vectors = 3 if layer_norm else 1
     shapes: Shapes = []
     for layer_inputs, layer_outputs in pairwise([inputs, *hidden, outputs]):
-        shapes += [(layer_inputs, layer_outputs), *[(layer_outputs,)] * vectors]
-    return shapes[:-2] if layer_norm else shapes  # the last layer is not normalised
+        shapes += [(layer_inputs, layer_outputs), *[(layer_outputs,)] * num_vectors]
+    return shapes[:-2] if layer_norm else shapes  # the last layer has no norm
 
 
 def num_params(shapes: Shapes, ensemble: int = 1) -> int:
@@ -48,13 +52,19 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
-    """Return a network's output, `[B, in]` -> `[B, out]`. It equals `FlatMLP.forward` up to float32 rounding."""
-    last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
-    for i in range(0, len(params), step):
+    """Return the outputs `[B, out]` of an MLP for the inputs `x` `[B, in]`.
+
+    `params` has the arrays with the shapes of `mlp_shapes`. The outputs equal those of `FlatMLP.forward` up to float32
+    rounding.
+    """
+    has_norm = len(params) > 2 and params[2].ndim == 1
+    arrays_per_layer = 4 if has_norm else 2
+    last = len(params) - 2
+    for i in range(0, len(params), arrays_per_layer):
         x = x @ params[i]
         x += params[i + 1]
         if i < last:
-            if step == 4:
+            if has_norm:
                 x = norm_numpy(x, params[i + 2])
                 x += params[i + 3]
             x = activate_numpy(x, activation)
@@ -62,14 +72,14 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
 
 
 def norm_numpy(x: Array, gain: Array | float = 1.0) -> Array:
-    """Normalise the rows of `x` `[B, n]` in place to mean 0 and variance 1, and multiply them by `gain` `[n]`."""
+    """Normalise each row of `x` `[B, n]` in place to mean 0 and variance 1, multiply it by `gain` `[n]`, return `x`."""
     x -= x.mean(1, keepdims=True)
     x *= gain / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
     return x
 
 
 def activate_numpy(x: Array, activation: str) -> Array:
-    """Apply an activation to a numpy array, in place if possible."""
+    """Return an activation ("relu", "tanh" or "elu") of `x`. For relu and tanh, `x` itself is changed and returned."""
     if activation == "elu":
         return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
     out: Array = np.maximum(x, 0.0, out=x) if activation == "relu" else np.tanh(x, out=x)
@@ -78,7 +88,10 @@ def activate_numpy(x: Array, activation: str) -> Array:
 
 @dataclass(slots=True)
 class ForwardPass:
-    """Intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs, by network and layer."""
+    """The intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs.
+
+    The lists have one list for each network of the ensemble. `norms` and `outputs` are empty if they are not needed.
+    """
 
     inputs: list[list[Tensor]]  # the input of each layer
     norms: list[list[tuple[Tensor, ...]]]  # (input, mean, 1 / standard deviation) of each layer norm
@@ -87,14 +100,14 @@ class ForwardPass:
 
 
 class FlatMLP:
-    """An ensemble of N equally shaped networks. Their parameters and gradients are the two vectors of a FlatPart."""
+    """An ensemble of N equally shaped MLPs. Their parameters and gradients are the two vectors of `part`."""
 
     def __init__(
         self, shapes: Shapes, activation: str, part: FlatPart, ensemble: int = 1, products: Products | None = None
     ) -> None:
         self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
         self.products = products or Products()
-        # The number of tensors of a hidden layer: weight and bias, and with layer norm also its gain and bias.
+        # The number of tensors of a hidden layer: weight and bias, and with layer norm also the norm's gain and bias
         self.step = 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
         self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)
@@ -102,41 +115,44 @@ class FlatMLP:
         self.nothing = self.flat.new_zeros(0)
 
     def writing(self, grad: Tensor) -> "FlatMLP":
-        """Return the same networks, whose `backward` writes the gradient into `grad` `[size]`."""
+        """Return a copy with the same parameters, whose `backward` writes the gradient into `grad` `[size]`."""
         other = copy.copy(self)
         other.grad, other.grads = grad, _views(grad, self.shapes, self.ensemble)
         return other
 
     def first(self, num: int) -> "FlatMLP":
-        """Return the first `num` networks of the ensemble, with views of their parameters and gradients."""
+        """Return an ensemble of only the first `num` networks. It uses the same parameters and gradients."""
         other, size = copy.copy(self), num_params(self.shapes, num)
         other.ensemble, other.flat, other.grad = num, self.flat[:size], self.grad[:size]
         other.networks, other.grads = self.networks[:num], self.grads[:num]
         return other
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
-        """Initialise all weights; each network of the ensemble gets different random numbers.
+        """Initialise all parameters. Each network of the ensemble gets different random numbers.
 
         With "uniform", weights and biases are drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)). With "orthogonal", weights
-        are orthogonal with gain sqrt(2), or gain 1 in the last layer, and biases are 0. The weights and biases of the
-        last layer are then multiplied by `last`; a small number makes all outputs start near 0.
+        are orthogonal with gain sqrt(2), or gain 1 in the last layer, and biases are 0. Layer norm starts with gain 1
+        and bias 0. The weights and biases of the last layer are then multiplied by `last`. A small `last` makes all
+        outputs start near 0.
         """
         for params in self.networks:
+            last_layer = len(params) - 2
             for i in range(0, len(params), self.step):
-                weight, bias, *norm = params[i : i + self.step]
+                weight, bias, *norm = params[i : i + self.step]  # norm: gain and bias, or empty
                 if how == "uniform":
                     for tensor in (weight, bias):
                         noise = torch.rand(tensor.shape, generator=generator)
                         tensor.copy_((2 * noise - 1) / len(weight) ** 0.5)
                 else:
-                    draft = torch.empty(weight.shape)
-                    torch.nn.init.orthogonal_(draft, 1 if i == len(params) - 2 else 2**0.5, generator=generator)
-                    weight.copy_(draft)
+                    on_cpu = torch.empty(weight.shape)
+                    gain = 1 if i == last_layer else 2**0.5
+                    torch.nn.init.orthogonal_(on_cpu, gain, generator=generator)
+                    weight.copy_(on_cpu)
                     bias.zero_()
                 for tensor, value in zip(norm, (1.0, 0.0), strict=False):
                     tensor.fill_(value)
-            weight *= last
-            bias *= last
+            params[last_layer] *= last
+            params[last_layer + 1] *= last
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
         """Return a dropout mask `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate).
@@ -148,50 +164,54 @@ class FlatMLP:
         return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
-        """Return the outputs, `[B, in]` -> `[N, B, out]`, and the intermediate results for `backward`.
+        """Return the outputs `[N, B, out]` for the inputs `x` `[B, in]`, and intermediate results for `backward`.
 
-        Call it under torch.no_grad. Dropout masks multiply the outputs of hidden layers.
+        Call this method under torch.no_grad. Dropout masks multiply the outputs of hidden layers.
         """
-        outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
+        step, has_norm = self.step, self.step == 4
+        trace = ForwardPass([], [], [], masks)
+        outputs: list[Tensor] = []
         for network, params in enumerate(self.networks):
-            h, last = x, len(params) - 2
+            h, last_layer = x, len(params) - 2
             inputs: list[Tensor] = []
             trace.inputs.append(inputs)
-            if masks or step == 4:
+            if masks or has_norm:
                 trace.norms.append([])
                 trace.outputs.append([])
             for i in range(0, len(params), step):
                 inputs.append(h)
                 h = self.products.linear(h, params[i], params[i + 1])
-                if i < last:
-                    if step == 4:
-                        before = h
-                        h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
-                        trace.norms[network].append((before, *moments))
-                    h = activate_(h, self.activation)
-                    if masks:
-                        trace.outputs[network].append(h)
-                        h = h * masks[i // step][network]
+                if i == last_layer:
+                    break
+                if has_norm:
+                    before = h
+                    h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
+                    trace.norms[network].append((before, *moments))
+                h = activate_(h, self.activation)
+                if masks:
+                    trace.outputs[network].append(h)
+                    h = h * masks[i // step][network]
             outputs.append(h)
-        return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), trace
+        stacked = torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0)
+        return stacked, trace
 
     def backward(self, trace: ForwardPass, d_out: Tensor, to_weights: bool = True, to_inputs: bool = False) -> Tensor:
-        """Write d loss/d weights into `grad`, given d loss/d output `[N, B, out]`.
+        """Compute the gradients of a loss, given its gradient `d_out` `[N, B, out]` with respect to the outputs.
 
-        Without `to_weights`, write nothing. With `to_inputs`, return d loss/d input `[B, in]`, summed over the
-        networks; otherwise return an empty tensor.
+        With `to_weights`, write the gradient of the parameters into `grad`. With `to_inputs`, return the gradient of
+        the inputs `[B, in]`, summed over the networks; otherwise return an empty tensor. `trace` is from `forward`.
         """
         step = self.step
         d_input: Tensor | None = None
-        parts = zip(self.networks, self.grads, trace.inputs, d_out.unbind(), strict=True)
-        for network, (params, grads, inputs, d) in enumerate(parts):
-            for i in range(len(params) - 2, -1, -step):
+        networks = zip(self.networks, self.grads, trace.inputs, d_out.unbind(), strict=True)
+        for network, (params, grads, inputs, d) in enumerate(networks):
+            for i in range(len(params) - 2, -1, -step):  # from the last layer to the first
                 layer = i // step
                 h = inputs[layer]
                 if to_weights:
                     self.products.weight_gradient(h, d, grads[i])
                     torch.sum(d, 0, out=grads[i + 1])
-                if i > 0:
+                if i > 0:  # back through the dropout, activation and norm of the layer before
                     d = self.products.input_gradient(d, params[i])
                     if trace.masks:
                         h = trace.outputs[network][layer - 1]
@@ -215,14 +235,17 @@ def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
 
 
 def activate_(x: Tensor, activation: str) -> Tensor:
-    """Apply an activation in place."""
+    """Apply an activation ("relu", "tanh" or "elu") to `x` in place; return `x`."""
     if activation == "relu":
         return torch.relu_(x)
     return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
 
 
 def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
-    """Multiply d loss/d output by the activation's derivative, in place if possible; `h` is the activation's output."""
+    """Return the gradient of a loss with respect to the input of an activation.
+
+    `d` is the gradient with respect to the activation's output `h`. For relu and tanh, `d` is changed and returned.
+    """
     if activation == "relu":
         gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
@@ -230,10 +253,10 @@ def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
 
 
 def _norm_backward(d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
-    """Return d loss/d input of a layer norm, given d loss/d output `d`.
+    """Return the gradient of a loss with respect to the input of a layer norm, `[B, n]`.
 
-    `norm` is (input, mean, 1 / standard deviation) and `params` is (gain, bias). Write the gradients of gain and bias
-    into `grads`, unless `grads` is empty.
+    `d` `[B, n]` is the gradient with respect to the norm's output. `norm` is (input, mean, 1 / standard deviation), and
+    `params` is (gain, bias). The gradients of gain and bias are written into `grads`, unless `grads` is empty.
     """
     needed = [True, bool(grads), bool(grads)]
     backward = torch.ops.aten.native_layer_norm_backward

@@ -20,11 +20,11 @@ FIRST_ITERATIONS = 15
 
 
 class MLP(nn.Module):
-    """An ensemble of equally shaped multi-layer perceptrons, evaluated in one call: `[B, inputs] -> [N, B, outputs]`.
+    """An ensemble of N equally shaped multi-layer perceptrons. They map `[B, inputs]` to `[N, B, outputs]` in one call.
 
-    With `ensemble=1`, the result is `[B, outputs]`. The inputs may have more axes of rows, such as `[B, L, inputs]`.
-    All weights are one parameter, `flat`. `network` sets the hidden layers, the activation, the initial weights and the
-    layer norm. Its other options have no effect here. The last layer's initial weights are multiplied by `last`.
+    With `ensemble=1`, the result is `[B, outputs]`. Instead of `[B, inputs]`, the inputs may be `[B, L, inputs]` and so
+    on. All weights are one parameter, `flat`. `network` sets the hidden layers, the activation, the initial weights and
+    the layer norm. Its other options have no effect here. The last layer's initial weights are multiplied by `last`.
     `generator` draws the initial weights. The default is torch's default generator, as for other modules.
 
     `norm` divides the weights of hidden layers in every forward pass. "weight" divides by the norm of each unit's
@@ -68,70 +68,85 @@ class MLP(nn.Module):
                     self.normalised(self.flat)
 
     def on(self, flat: Tensor, grad: Tensor | None = None, num: int | None = None) -> FlatMLP:
-        """Return the first `num` networks (default: all) as a FlatMLP with these parameters and gradients.
+        """Return the first `num` networks (default: all) as a FlatMLP with the parameters `flat` and gradients `grad`.
 
-        `flat` and `grad` are `[size]`, where size is the number of parameters of these networks.
+        `flat` and `grad` are `[size]`, where size is the number of parameters of these networks. Without `grad`, the
+        FlatMLP must not compute gradients of the parameters.
         """
         part = FlatPart(flat, flat if grad is None else grad)
-        return FlatMLP(self.shapes, self.activation, part, self.ensemble if num is None else num, self.products)
+        ensemble = self.ensemble if num is None else num
+        return FlatMLP(self.shapes, self.activation, part, ensemble, self.products)
 
     def _hidden(self) -> list[int]:
         """Return the indices of the hidden layers' weights in `shapes`."""
         return [i for i, shape in enumerate(self.shapes[:-2]) if len(shape) == 2]
 
     def normalised(self, flat: Tensor) -> Tensor:
-        """Return the parameters `[size]`, with hidden layers' weights divided by `norm`. Gradients flow to `flat`."""
+        """Normalise the weights of the hidden layers in the parameters `flat` `[size]`, as the option `norm` says.
+
+        Return the changed parameters as a new tensor `[size]`. Gradients flow to `flat`.
+        """
         if self.norm == "none":
             return flat
-        pieces = list(torch.split(flat.view(self.ensemble, -1), [math.prod(shape) for shape in self.shapes], 1))
+        sizes = [math.prod(shape) for shape in self.shapes]
+        pieces = list(torch.split(flat.view(self.ensemble, -1), sizes, 1))
         for i in self._hidden():
             weight = pieces[i].view(self.ensemble, *self.shapes[i])  # [N, in, out]
             if self.norm == "weight":
                 pieces[i] = nn.functional.normalize(weight, dim=1).flatten(1)
                 continue
-            with torch.no_grad():
+            with torch.no_grad():  # one power iteration for the singular vectors of the largest singular value
                 left = getattr(self, f"left{i}")
                 right = nn.functional.normalize(torch.einsum("ni,nio->no", left, weight), dim=1)
                 new_left = nn.functional.normalize(torch.einsum("nio,no->ni", weight, right), dim=1)
             if torch.is_grad_enabled():
                 left.copy_(new_left)
-            pieces[i] = (weight / torch.einsum("ni,nio,no->n", new_left, weight, right)[:, None, None]).flatten(1)
+            largest = torch.einsum("ni,nio,no->n", new_left, weight, right)  # singular value of each network
+            pieces[i] = (weight / largest[:, None, None]).flatten(1)
         return torch.cat(pieces, 1).flatten()
 
     @property
     def dropout_size(self) -> int:
-        """The number of hidden units of all networks. `masks` needs this number of random values for each row."""
+        """The number of hidden units of all networks. `masks` needs a random number for each of them in each row."""
         return self.ensemble * sum(self.shapes[i][1] for i in self._hidden())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
-        """Return dropout masks for `forward`; `uniform` `[B, dropout_size]` has random numbers in [0, 1)."""
+        """Return a dropout mask `[N, B, width]` for each hidden layer. `forward` takes them as an argument.
+
+        `uniform` `[B, dropout_size]` has random numbers in [0, 1). `rate` is the probability that a unit is dropped.
+        """
         return self.on(self.flat.detach()).masks(uniform, rate)
 
     def network(self, flat: Tensor) -> FlatMLP:
-        """Return the networks with these parameters. The result is cached, because making the views takes time."""
+        """Return the ensemble as a FlatMLP with the parameters `flat` `[size]`.
+
+        The last result is kept and returned again if nothing has changed, because making its views takes time.
+        """
         kept = self._network
         if kept is None or kept.flat.data_ptr() != flat.data_ptr() or kept.products is not self.products:
             kept = self._network = self.on(flat.detach())
         return kept
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
-        """Return the outputs for inputs `[B, inputs]`. Dropout masks multiply the outputs of hidden layers.
+        """Return the outputs for inputs `[B, inputs]`: `[N, B, outputs]`, or `[B, outputs]` for one network.
 
-        With `first`, evaluate only this number of networks, the first ones of the ensemble.
+        Dropout masks multiply the outputs of hidden layers. With `first`, only this number of networks, from the start
+        of the ensemble, are evaluated.
         """
         return self.evaluate(self.normalised(self.flat), x, masks, first)
 
     def evaluate(self, flat: Tensor, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
-        """Return what `forward` returns for the parameters `flat` `[size]`. Gradients flow to `flat` and `x`."""
-        num, rows = self.ensemble if first is None else first, x.shape[:-1]
-        if len(rows) > 1:
+        """Return what `forward` returns, but with the parameters `flat` `[size]`. Gradients flow to `flat` and `x`."""
+        num = self.ensemble if first is None else first
+        batch_shape = x.shape[:-1]
+        if len(batch_shape) > 1:
             x = x.flatten(0, -2)
         if torch.compiler.is_compiling():
             out, _ = self.on(flat[: num_params(self.shapes, num)], num=num).forward(x, masks)
         else:
             out = _HandWritten.apply(self, num, x, flat, *masks)  # type: ignore[no-untyped-call]
-        if len(rows) > 1:
-            out = out.reshape(out.shape[0], *rows, -1)
+        if len(batch_shape) > 1:
+            out = out.reshape(out.shape[0], *batch_shape, -1)
         return out.squeeze(0) if num == 1 else out
 
 
@@ -141,7 +156,10 @@ class Critics(MLP):
     def forward(  # type: ignore[override]
         self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = (), first: int | None = None
     ) -> Tensor:
-        """Return the outputs `[B, outputs]`, or of an ensemble `[N, B, outputs]`; for the rest, see `MLP.forward`."""
+        """Return the outputs: `[N, B, outputs]`, or `[B, outputs]` for one network.
+
+        `masks` and `first` are the arguments of `MLP.forward`.
+        """
         return super().forward(torch.cat([features, action], -1), masks, first)
 
 
@@ -150,15 +168,17 @@ class Embedding(MLP):
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
         out = super().forward(x, masks, first)
-        embedding: Tensor = ACTIVATIONS[self.activation]()(nn.functional.layer_norm(out, out.shape[-1:]))
+        normalised = nn.functional.layer_norm(out, out.shape[-1:])
+        embedding: Tensor = ACTIVATIONS[self.activation]()(normalised)
         return embedding
 
 
 class Network(nn.Module):
-    """A torso and an MLP, such as an actor, or critics of state and action.
+    """A torso and an MLP, for an actor or a critic.
 
     The inputs of the MLP are the torso's features of the observation and, with `actions` > 0, an action `[B, actions]`.
-    The result is `[B, outputs]`. With an ensemble of N MLPs, which share the torso, the result is `[N, B, outputs]`.
+    The result is `[B, outputs]`. With `ensemble` = N > 1, there are N MLPs after one torso, and the result is
+    `[N, B, outputs]`.
     """
 
     def __init__(
@@ -178,14 +198,16 @@ class Network(nn.Module):
     def forward(
         self, obs: Any, action: Tensor | None = None, masks: Sequence[Tensor] = (), first: int | None = None
     ) -> Tensor:  # Any: see torso
-        """Return the outputs for observations `[B, ...]`; `masks` and `first` are those of `MLP.forward`."""
+        """Return the outputs for observations `[B, ...]`. `masks` and `first` are arguments of `MLP.forward`."""
         x = self.torso(obs)
-        out: Tensor = self.mlp(x if action is None else torch.cat([x, action], -1), masks, first)
+        if action is not None:
+            x = torch.cat([x, action], -1)
+        out: Tensor = self.mlp(x, masks, first)
         return out
 
 
 class _HandWritten(torch.autograd.Function):
-    """The passes of `FlatMLP` as one node of autograd's graph."""
+    """The forward and backward pass of `FlatMLP` as one node of autograd's graph."""
 
     @staticmethod
     def forward(ctx: Any, module: MLP, num: int, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's
@@ -208,6 +230,7 @@ class _HandWritten(torch.autograd.Function):
         grad, network = flat, ctx.network
         if needs_flat:
             size = len(network.flat)
+            # 0 for the networks that were not evaluated
             grad = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
             network = network.writing(grad[:size])
         d_x = network.backward(ctx.trace, d_out, to_weights=needs_flat, to_inputs=needs_x)

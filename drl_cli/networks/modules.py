@@ -16,7 +16,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Flat(nn.Module):
-    """A torso without parameters. It flattens observations `[n, ...]` into `[n, size]`, as `Inputs` does."""
+    """A torso without parameters, which flattens observations `[n, ...]` into features `[n, size]`."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Flat(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolutional torso: images `[n, ...]` -> features `[n, size]`, the flattened output of the last layer."""
+    """A convolutional torso, which maps images `[n, ...]` to features `[n, size]`, the flattened output of `layers`."""
 
     def __init__(self, column: Column, layers: nn.Module, size: int) -> None:
         super().__init__()
@@ -41,8 +41,10 @@ class Convolution(nn.Module):
 
     def pixels(self, obs: Tensor) -> Tensor:
         """Return images as `[n, channels, height, width]` in the dtype of the weights. Bytes are scaled to [0, 1]."""
-        rows, (shape, axes) = obs.shape[0], self.image.layout
-        x = obs.reshape(rows, *shape).permute(axes).reshape(rows, -1, self.image.height, self.image.width)
+        rows = obs.shape[0]
+        shape, axes = self.image.layout
+        in_order = obs.reshape(rows, *shape).permute(axes)  # [n, frames, channels, height, width]
+        x = in_order.reshape(rows, -1, self.image.height, self.image.width)  # frames become channels
         x = x.to(next(self.parameters()).dtype, memory_format=torch.channels_last)
         return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 
@@ -61,7 +63,10 @@ class Residual(nn.Module):
 
 
 class Multi(nn.Module):
-    """A torso for Dict and Tuple observations. It joins the features of images and the values of other parts."""
+    """A torso for Dict and Tuple observations, which joins the features of the images and the values of the rest.
+
+    `torsos` has a torso for each image, by the path of the image in the observation.
+    """
 
     def __init__(self, torsos: Mapping[str, Convolution], others: Inputs) -> None:
         super().__init__()
@@ -77,7 +82,7 @@ class Multi(nn.Module):
 
 
 class Unmasked(nn.Module):
-    """Removes the legal-action mask from observations before a user's torso gets them."""
+    """A user's torso that gets observations without the legal-action mask."""
 
     def __init__(self, torso: nn.Module, paths: Sequence[str]) -> None:
         super().__init__()
@@ -89,7 +94,10 @@ class Unmasked(nn.Module):
 
 
 class AnyRows(nn.Module):
-    """A torso for observations with any number of axes of rows: `[B, L, ...]` -> features `[B, L, size]`."""
+    """A torso that also maps sequences of observations `[B, L, ...]` to features `[B, L, size]`.
+
+    `torso` maps observations `[n, ...]` to features `[n, size]`.
+    """
 
     def __init__(self, torso: nn.Module, obs: ObsSpec) -> None:
         super().__init__()
@@ -98,19 +106,19 @@ class AnyRows(nn.Module):
         self.ndim = len(column.shape)
 
     def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
-        first = obs[self.path] if isinstance(obs, Mapping) else obs
-        rows = first.shape[: first.ndim - self.ndim]
-        if len(rows) > 1:
-            obs = map_parts(lambda part: part.flatten(0, len(rows) - 1), obs)
+        tensor = obs[self.path] if isinstance(obs, Mapping) else obs
+        batch_shape = tensor.shape[: tensor.ndim - self.ndim]
+        if len(batch_shape) > 1:
+            obs = map_parts(lambda part: part.flatten(0, len(batch_shape) - 1), obs)
         features: Tensor = self.torso(obs)
-        return features.view(*rows, -1) if len(rows) > 1 else features
+        return features.view(*batch_shape, -1) if len(batch_shape) > 1 else features
 
 
 class Memory(nn.Module):
     """One recurrent layer with `size` outputs: LSTM (Hochreiter & Schmidhuber 1997) or GRU (Cho et al. 2014).
 
-    The state of a row `[state_size]` is the hidden vector and, for an LSTM, the cell vector after it. At the start of
-    an episode, the state is 0.
+    The state of an environment or sequence, `[state_size]`, is the hidden vector, followed by the cell vector of an
+    LSTM. At the start of an episode, the state is 0.
     """
 
     def __init__(self, network: NetworkConfig, inputs: int) -> None:
@@ -121,44 +129,52 @@ class Memory(nn.Module):
         if network.init == "orthogonal":  # init=uniform is torch's default: U(-1/sqrt(size), 1/sqrt(size))
             orthogonal_(self.cell, 1.0)
         if self.is_lstm:  # so that the LSTM forgets little at first (Jozefowicz et al. 2015)
+            forget_gate = slice(self.size, 2 * self.size)
             with torch.no_grad():
-                dict(self.cell.named_parameters())["bias_ih_l0"][self.size : 2 * self.size] += 1.0
+                dict(self.cell.named_parameters())["bias_ih_l0"][forget_gate] += 1.0
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one step: inputs `[n, F]` and state `[n, S]` -> outputs `[n, size]` and next state `[n, S]`."""
+        """Make one step of n environments; return the outputs `[n, size]` and the next state `[n, state_size]`.
+
+        The inputs `x` are `[n, F]`, and the state is `[n, state_size]`.
+        """
         (weights,) = self.cell.all_weights  # for one step, torch.lstm_cell takes half as long as nn.LSTM
         if not self.is_lstm:
             hidden = torch.gru_cell(x, state, *weights)
             return hidden, hidden
-        hidden, c = torch.lstm_cell(x, state.chunk(2, -1), *weights)
-        return hidden, torch.cat([hidden, c], -1)
+        hidden, cell = torch.lstm_cell(x, state.chunk(2, -1), *weights)
+        return hidden, torch.cat([hidden, cell], -1)
 
     def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Make T steps: x `[T, n, F]` and first state `[n, S]` -> outputs `[T, n, size]` and last state `[n, S]`.
+        """Make T steps of n sequences; return the outputs `[T, n, size]` and the last state `[n, state_size]`.
 
-        `begins`, bool `[T, n]`, is True where an episode begins. There, the state is set to 0 before the step. One call
-        computes all steps up to the next step at which an episode begins. Results equal those of `step` up to rounding.
+        The inputs `x` are `[T, n, F]`, and `state` `[n, state_size]` is the first state. `begins`, bool `[T, n]`, is
+        True where an episode begins. There, the state is set to 0 before the step. The results equal those of `step` up
+        to rounding, but one call of the recurrent layer makes all steps up to the next step where an episode begins.
         """
-        starts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist()]
-        parts = []
-        for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
+        later_begins = begins[1:].any(1).nonzero().flatten() + 1
+        starts = [0, *later_begins.tolist()]
+        ends = [*starts[1:], len(x)]
+        outs = []
+        for start, end in zip(starts, ends, strict=True):
             state = state.masked_fill(begins[start].unsqueeze(1), 0.0)
             out, state = self._run(x[start:end], state)
-            parts.append(out)
-        return torch.cat(parts) if len(parts) > 1 else parts[0], state
+            outs.append(out)
+        return torch.cat(outs) if len(outs) > 1 else outs[0], state
 
     def _run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = state.unsqueeze(0)
+        """Make T steps with the inputs `x` `[T, n, F]`, in which no episode begins; return what `unroll` returns."""
+        layer_state = state.unsqueeze(0)  # torch has an axis of layers
         if not self.is_lstm:
-            out, hidden = self.cell(x, hidden)
-            return out, hidden[0]
-        h, c = (part.contiguous() for part in hidden.chunk(2, -1))
-        out, (h, c) = self.cell(x, (h, c))
-        return out, torch.cat([h[0], c[0]], -1)
+            out, layer_state = self.cell(x, layer_state)
+            return out, layer_state[0]
+        hidden, cell = (part.contiguous() for part in layer_state.chunk(2, -1))
+        out, (hidden, cell) = self.cell(x, (hidden, cell))
+        return out, torch.cat([hidden[0], cell[0]], -1)
 
 
 def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convolution:
-    """Return a new `cnn` or `resnet` for an image observation."""
+    """Return a new torso `cnn` or `resnet` for the image observations that `column` describes."""
     found = image(column)
     assert found is not None
     activation, channels = ACTIVATIONS[network.torso_activation], found.frames * found.channels
@@ -180,7 +196,7 @@ def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convoluti
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:
-    """Set weights to orthogonal matrices times `gain`, and biases to 0."""
+    """Set the weights of a module to orthogonal matrices times `gain`, and its biases to 0."""
     for parameter in module.parameters():
         if parameter.ndim > 1:
             nn.init.orthogonal_(parameter, gain)
@@ -190,7 +206,7 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Seed torch's default generator from `generator`, and restore its previous state after the block."""
+    """Seed torch's default generator with a number from `generator` for a `with` block; then restore its old state."""
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -11,11 +11,11 @@ from drl_cli.networks.mlp_module import MLP, Embedding
 
 
 class PredictiveCritic(nn.Module):
-    """Features `[B, F]` and actions `[B, A]` -> logits `[B, K]`, embedding and predicted next embedding `[B, Z]`.
+    """REPPO's critic, which maps features `[B, F]` and actions `[B, A]` to logits `[B, K]` of K values of the return.
 
-    The encoder has the hidden layers of `network`. Its output, after layer norm and activation, is the embedding. Z is
-    the width of the last hidden layer. The head computes the logits, and the predictor the next embedding, with one
-    hidden layer each.
+    An encoder with the hidden layers of `network`, layer norm and an activation first computes an embedding `[B, Z]`. Z
+    is the width of the last hidden layer. The head computes the logits from the embedding. The predictor predicts the
+    embedding of the next step, `[B, Z]`. Head and predictor have one hidden layer each. `outputs` is K.
     """
 
     def __init__(self, network: NetworkConfig, features: int, actions: int, outputs: int) -> None:
@@ -29,15 +29,21 @@ class PredictiveCritic(nn.Module):
 
     @property
     def dropout_size(self) -> int:
-        """The number of hidden units. `masks` needs this number of random values for each row."""
+        """The number of hidden units. `masks` needs a random number for each of them in each row."""
         return sum(self.sizes)
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
-        """Return dropout masks for `forward`; `uniform` `[B, dropout_size]` has random numbers in [0, 1)."""
-        parts = zip((self.encoder, self.head, self.predictor), torch.split(uniform, self.sizes, 1), strict=True)
-        return [mask for mlp, part in parts for mask in mlp.masks(part, rate)]
+        """Return a dropout mask `[1, B, width]` for each hidden layer. `forward` takes them as an argument.
+
+        `uniform` `[B, dropout_size]` has random numbers in [0, 1). `rate` is the probability that a unit is dropped.
+        """
+        of_encoder, of_head, of_predictor = torch.split(uniform, self.sizes, 1)
+        masks = self.encoder.masks(of_encoder, rate)
+        return masks + self.head.masks(of_head, rate) + self.predictor.masks(of_predictor, rate)
 
     def forward(self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, embedding and predicted next embedding. Dropout masks multiply the hidden layers' outputs."""
-        embedding = self.encoder(torch.cat([features, action], -1), masks[:-2])
-        return self.head(embedding, masks[-2:-1]), embedding, self.predictor(embedding, masks[-1:])
+        of_encoder, of_head, of_predictor = masks[:-2], masks[-2:-1], masks[-1:]
+        embedding = self.encoder(torch.cat([features, action], -1), of_encoder)
+        logits = self.head(embedding, of_head)
+        return logits, embedding, self.predictor(embedding, of_predictor)

@@ -14,15 +14,16 @@ SIGMA = 0.5
 
 
 class QNetwork(MLP):
-    """The Q network of a QShape: `[N, features]` -> `[N, actions * atoms]`.
+    """A Q network, which maps features `[N, features]` to `atoms` numbers for each action, `[N, actions * atoms]`.
 
-    In a noisy network, the parameters are the means of the weights. The weights that would connect the two dueling
-    streams start at 0. They stay 0 if `zero_between_streams_` sets their gradients to 0.
+    In a noisy network, the parameters are the means of the weights. In a dueling network, the weights that would
+    connect the two streams start at 0. They stay 0 if `zero_between_streams_` sets their gradients to 0.
     """
 
     def __init__(self, shape: QShape, generator: torch.Generator | None = None) -> None:
+        network = dataclasses.replace(shape.network, hidden=shape.hidden)
         # In a dueling network, half of the last layer's weights are 0. The other weights start sqrt(2) times as large.
-        network, last = dataclasses.replace(shape.network, hidden=shape.hidden), 2**0.5 if shape.dueling else 1.0
+        last = 2**0.5 if shape.dueling else 1.0
         super().__init__(shape.features, shape.outputs, network, last=last, generator=generator)
         self.shape = shape
         self.zero_between_streams_(self.flat.data)
@@ -30,10 +31,10 @@ class QNetwork(MLP):
     def forward(  # type: ignore[override]
         self, x: Tensor, masks: Sequence[Tensor] = (), sigma: Tensor | None = None, noise: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs for inputs `x` `[B, inputs]`.
+        """Return the outputs `[N, actions * atoms]` for features `x` `[N, features]`.
 
-        With `sigma` and `noise`, both `[size]`, the parameters are mean + sigma * noise. Dropout masks multiply the
-        outputs of hidden layers.
+        With `sigma` and `noise`, both `[size]`, the network uses the parameters mean + sigma * noise. Dropout masks
+        multiply the outputs of hidden layers.
         """
         flat = self.flat if sigma is None or noise is None else torch.addcmul(self.flat, sigma, noise)
         out = self.evaluate(flat, x, masks)
@@ -41,14 +42,18 @@ class QNetwork(MLP):
         return joined
 
     def first_sigma(self) -> Tensor:
-        """Return the initial sigmas of all parameters, `[size]`. Layer norm has no noise."""
+        """Return the initial sigma of each parameter of a noisy network, `[size]`. It is 0 for layer norm."""
         pieces = []
-        for weight in (shape for shape in self.shapes if len(shape) == 2):
-            sigma = SIGMA / weight[0] ** 0.5
-            pieces += [torch.full(weight, sigma), torch.full(weight[1:], sigma)]
+        for shape in self.shapes:
+            if len(shape) != 2:  # only weights, because the other tensors of the layer follow from its weight
+                continue
+            inputs, outputs = shape
+            sigma = SIGMA / inputs**0.5
+            pieces += [torch.full(shape, sigma), torch.full((outputs,), sigma)]
             if self.shape.network.layer_norm:
-                pieces += [torch.zeros(weight[1:])] * 2
-        return self.zero_between_streams_(torch.cat([piece.flatten() for piece in pieces])[: self.flat.numel()])
+                pieces += [torch.zeros(outputs)] * 2
+        flat = torch.cat([piece.flatten() for piece in pieces])
+        return self.zero_between_streams_(flat[: self.flat.numel()])  # the last layer has no layer norm
 
     def draw_noise(self, normals: Tensor) -> Tensor:
         """Return n samples of the noise of all parameters, `[n, size]`, from standard normals `[n, noise_size]`."""
@@ -56,9 +61,12 @@ class QNetwork(MLP):
         return self.zero_between_streams_(torch.cat([piece.flatten(1) for piece in pieces], 1))
 
     def zero_between_streams_(self, flat: Tensor) -> Tensor:
-        """Set the values of the weights between the dueling streams in `[..., size]` to 0; return the tensor."""
+        """Set the entries of the weights between the two dueling streams to 0 in place; return `flat`.
+
+        `flat` `[..., size]` has a number for each parameter, such as its gradient.
+        """
         if self.shape.dueling:
-            weight, bias = self.shapes[-2:]
+            weight, bias = self.shapes[-2:]  # of the last layer
             end = flat.shape[-1] - bias[0]
             last = flat[..., end - weight[0] * weight[1] : end]
             self.shape.zero_between_streams_(last.view(*flat.shape[:-1], *weight))

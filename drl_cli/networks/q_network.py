@@ -22,7 +22,7 @@ from drl_cli.types import Array
 
 @dataclass(frozen=True)
 class QShape:
-    """The shape of a network with `atoms` outputs for each action: `[N, features]` -> `[N, actions * atoms]`."""
+    """The shape of a Q network, from `[N, features]` to `[N, actions * atoms]`, `atoms` numbers for each action."""
 
     network: NetworkConfig
     features: int
@@ -44,7 +44,8 @@ class QShape:
     @property
     def outputs(self) -> int:
         """The number of the last layer's outputs, before `joined` combines the dueling streams."""
-        return (self.dueling + self.actions) * self.atoms
+        num_values = 1 + self.actions if self.dueling else self.actions
+        return num_values * self.atoms
 
     @property
     def shapes(self) -> Shapes:
@@ -53,34 +54,46 @@ class QShape:
 
     @property
     def noise_size(self) -> int:
-        """Number of random values for factorised noise: one for each input and output of each layer."""
-        return sum(sum(shape) for shape in self.shapes if len(shape) == 2)
+        """The number of random values that factorised noise needs: one for each input and output of each layer."""
+        weights = [shape for shape in self.shapes if len(shape) == 2]
+        return sum(inputs + outputs for inputs, outputs in weights)
 
     def zero_between_streams_(self, last: Any) -> None:  # Any: numpy or torch
-        """Set the weights between the streams to 0 in the last layer's weights `[..., 2 H, (1 + actions) atoms]`."""
+        """Set those weights of a dueling network's last layer to 0 that connect one stream to the other's output.
+
+        `last` `[..., 2 H, (1 + actions) * atoms]` has the layer's weights. The first H inputs are the value's stream.
+        """
         half = self.network.hidden[-1]
         last[..., :half, self.atoms :] = 0.0
         last[..., half:, : self.atoms] = 0.0
 
     def joined(self, out: Any) -> Any:  # Any: numpy or torch
-        """Return value + advantage - mean advantage, `[N, (1 + actions) * atoms]` -> `[N, actions * atoms]`."""
+        """Combine the outputs of the dueling streams: return value + advantage - mean advantage.
+
+        `out` is `[N, (1 + actions) * atoms]`, and the result is `[N, actions * atoms]`.
+        """
         advantage = out[:, self.atoms :].reshape(-1, self.actions, self.atoms)
         value = out[:, : self.atoms]
-        return (advantage + (value - advantage.mean(1))[:, None]).reshape(-1, self.actions * self.atoms)
+        joined = advantage + (value - advantage.mean(1))[:, None]
+        return joined.reshape(-1, self.actions * self.atoms)
 
 
 def factorised(shapes: Shapes, normals: Any) -> list[Any]:  # Any: numpy or torch
-    """Return the factorised noise of an MLP's parameters (eq. 10 and 11), made from normal samples `[..., noise_size]`.
+    """Return the noise of each parameter of an MLP, `[..., *shape]` (Fortunato et al. 2018, eq. 10 and 11).
 
-    Every input and every output of a layer has one sample. With f(x) = sign(x) sqrt(|x|), the noise of a weight is
-    f(input's sample) * f(output's sample), and the noise of a bias is f(output's sample). Layer norm has no noise.
+    `normals` `[..., noise_size]` has standard normal samples, one for each input and output of each layer. With
+    f(x) = sign(x) sqrt(|x|), the noise of a weight is f(input's sample) * f(output's sample), and the noise of a bias
+    is f(output's sample). The noise of layer norm is 0.
     """
-    scaled, begin, noise = normals / (abs(normals) + 1e-12) ** 0.5, 0, []
+    scaled = normals / (abs(normals) + 1e-12) ** 0.5  # f(x); the small number avoids 0 / 0
+    noise: list[Any] = []
+    begin = 0
     for i, shape in enumerate(shapes):
         if len(shape) == 2:
             middle, end = begin + shape[0], begin + sum(shape)
             of_inputs, of_outputs = scaled[..., begin:middle], scaled[..., middle:end]
-            noise += [of_inputs[..., None] * of_outputs[..., None, :], of_outputs]
+            of_weight = of_inputs[..., None] * of_outputs[..., None, :]
+            noise += [of_weight, of_outputs]  # of the weight, and of the bias that follows
             begin = end
         elif len(shapes[i - 1]) == 1:  # a vector of layer norm, because a layer's bias follows a weight
             noise.append(0.0 * of_outputs)
@@ -88,7 +101,7 @@ def factorised(shapes: Shapes, normals: Any) -> list[Any]:  # Any: numpy or torc
 
 
 class ActingQNetwork:
-    """The policy's Q network in numpy. In a noisy network, each call draws new noise."""
+    """A policy's Q network in numpy. In a noisy network, each call draws new noise."""
 
     def __init__(self, shape: QShape) -> None:
         self.shape, self.activation = shape, shape.network.activation
@@ -101,18 +114,23 @@ class ActingQNetwork:
         This MLP has the mean weights. It has no dueling streams, because the last layer and `joined` are linear and can
         be combined into one layer.
         """
-        self.params, params = params, params[: len(self.shape.shapes)]
+        self.params = params
+        means = params[: len(self.shape.shapes)]
         if self.shape.dueling:
-            params[-2:] = self.shape.joined(params[-2]), self.shape.joined(params[-1][None])[0]
-        return params
+            *_, weight, bias = means
+            means[-2:] = self.shape.joined(weight), self.shape.joined(bias[None])[0]
+        return means
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """Return outputs: `[E, features]` -> `[E, actions * atoms]`. All rows have the same noise of the weights."""
+        """Return the outputs `[E, actions * atoms]` of a noisy network for features `[E, features]`.
+
+        `rng` draws the noise of the weights, which is the same for all E rows.
+        """
         assert rng is not None
         shapes = self.shape.shapes
         noise = factorised(shapes, rng.standard_normal(self.shape.noise_size, np.float32))
         means, sigmas = self.params[: len(shapes)], self.params[len(shapes) :]
-        weights = [mean + sigma * one for mean, sigma, one in zip(means, sigmas, noise, strict=True)]
+        weights = [mean + sigma * draw for mean, sigma, draw in zip(means, sigmas, noise, strict=True)]
         out = mlp_numpy(weights, features, self.activation)
         values: Array = self.shape.joined(out) if self.shape.dueling else out
         return values

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
-    """Return `cnn`, `resnet`, `multi` or the import path of a class; return None if observations are only flattened.
+    """Return the name of the torso for an environment: `cnn`, `resnet`, `multi`, or the import path of a user's class.
 
-    Raise ValueError if `network.torso` does not fit the environment's observations.
+    Return None if observations are only flattened. Raise ValueError if `network.torso` does not fit the observations.
     """
     name, images = network.torso, _images(spec)
     has_one_part = isinstance(spec.obs, Column)
@@ -34,7 +34,7 @@ def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
 
 
 def describe(network: NetworkConfig, spec: EnvSpec) -> str:
-    """Describe a network in one line: `cnn (Nature) 84x84x4 -> 3136, mlp [512]`."""
+    """Return a description of a network in one line, such as `cnn (Nature) 84x84x4 -> 3136, mlp [512]`."""
     name, hidden = torso_name(network, spec), f"[{', '.join(map(str, network.hidden))}]"
     steps = [] if network.memory == "none" else [f"{network.memory} {network.memory_size}"]
     steps.append(f"mlp {hidden}{' with layer norm' if network.layer_norm else ''}")
@@ -78,11 +78,11 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 
 
 def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
-    """Return a module for a user's algorithm that turns observations `[n, ...]` into features `[n, size]`.
+    """Return a module that turns observations `[n, ...]` into features `[n, size]`, for a user's algorithm.
 
-    Windows `[B, L, ...]` become `[B, L, size]`. By default, images go through a CNN, the parts of a Dict or Tuple are
-    joined, and other observations are only flattened. torch's default generator draws the weights. Raise Refused if
-    `network.torso` does not fit the observations.
+    The module also turns sequences `[B, L, ...]` into `[B, L, size]`. By default, images go through a CNN, the entries
+    of a Dict or Tuple are joined, and other observations are only flattened. torch's default generator draws the
+    weights. Raise Refused if `network.torso` does not fit the observations.
     """
     import torch
 
@@ -96,13 +96,13 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:
-    """Return the layout of each part of the observation that is an image, by path."""
-    found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
-    return {path: one for path, one in found.items() if one is not None}
+    """Return the layout of each image in an observation, by its path in a Dict or Tuple, or "" for a single image."""
+    layouts = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
+    return {path: layout for path, layout in layouts.items() if layout is not None}
 
 
 def _others(spec: EnvSpec) -> Inputs:
-    """Return the Inputs of the observation's parts that are not images, without the legal-action mask."""
+    """Return the Inputs of everything in a Dict or Tuple that is neither an image nor the legal-action mask."""
     images, parts = _images(spec), leaves(visible(spec.obs))
     return Inputs({path: column for path, column in parts.items() if path not in images})
 

@@ -12,7 +12,10 @@ from drl_cli.types import EnvSpec
 
 
 class Representation(nn.Module):
-    """h: observations `[B, ...]` -> latent states `[B, Z]`. Z is the width of the last hidden layer."""
+    """MuZero's network h, which maps observations `[B, ...]` to latent states `[B, Z]`.
+
+    Z is the width of the last hidden layer.
+    """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
         super().__init__()
@@ -23,10 +26,10 @@ class Representation(nn.Module):
 
 
 class Dynamics(nn.Module):
-    """g: latent states `[B, Z]` and actions `[B, A]` -> next latent states `[B, Z]` and logits of the reward `[B, K]`.
+    """MuZero's network g, which maps latent states `[B, Z]` and actions `[B, A]` to the next latent states `[B, Z]`.
 
-    Discrete actions are one-hot vectors. The MLP predicts the change of the latent state. With a value prefix, which
-    replaces rewards, K is 0.
+    The network also returns logits `[B, K]` of the reward. K is `bins`, or 0 if a ValuePrefix predicts sums of rewards
+    instead. Discrete actions are one-hot vectors. The MLP predicts the change of the latent state.
     """
 
     def __init__(self, network: NetworkConfig, actions: int, bins: int) -> None:
@@ -41,7 +44,10 @@ class Dynamics(nn.Module):
 
 
 class Prediction(nn.Module):
-    """f: latent states `[B, Z]` -> parameters of the policy `[B, P]` and logits of the value `[B, K]`."""
+    """MuZero's network f, which maps latent states `[B, Z]` to parameters of the policy `[B, P]` and a value.
+
+    The value is given by logits `[B, K]`. `policy` is P, and `bins` is K.
+    """
 
     def __init__(self, network: NetworkConfig, policy: int, bins: int) -> None:
         super().__init__()
@@ -55,10 +61,11 @@ class Prediction(nn.Module):
 
 
 class ValuePrefix(nn.Module):
-    """The next latent state `[B, Z]` and a recurrent state `[B, 2 Z]` -> logits `[B, K]` and the next recurrent state.
+    """EfficientZero's network for sums of rewards (Ye et al. 2021, arXiv 2111.00210, section 4.2).
 
-    The logits are those of the sum of the rewards since the recurrent state was 0 (Ye et al. 2021, arXiv 2111.00210,
-    section 4.2). The network is an LSTM with Z units and an MLP with one hidden layer.
+    The network maps the latent state after a step, `[B, Z]`, and a recurrent state `[B, 2 Z]` to logits `[B, K]` and
+    the next recurrent state. The logits describe the sum of all rewards since the recurrent state was 0. The network is
+    an LSTM with Z units and an MLP with one hidden layer. `bins` is K.
     """
 
     def __init__(self, network: NetworkConfig, bins: int) -> None:
@@ -73,9 +80,10 @@ class ValuePrefix(nn.Module):
 
 
 class Head(nn.Module):
-    """The projection or the predictor of the consistency loss: `[..., Z]` -> `[..., Z]`, with one hidden layer.
+    """The projection or the predictor of EfficientZero's consistency loss, which map `[..., Z]` to `[..., Z]`.
 
-    EfficientZero uses batch normalisation here. This network uses `network.layer_norm`, which works on single rows.
+    The network is an MLP with one hidden layer. EfficientZero uses batch normalisation here. This network uses layer
+    norm, if `network.layer_norm` is set, because layer norm does not depend on the other rows of a batch.
     """
 
     def __init__(self, network: NetworkConfig) -> None:
@@ -89,6 +97,9 @@ class Head(nn.Module):
 
 
 def scaled(latent: Tensor) -> Tensor:
-    """Scale each latent state `[B, Z]` so that its smallest value is 0 and its largest value is 1 (appendix G)."""
+    """Return latent states `[B, Z]`, each scaled to a smallest value of 0 and a largest value of 1.
+
+    The source is MuZero, Schrittwieser et al. 2020, appendix G.
+    """
     low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
     return (latent - low) / (high - low + 1e-5)

@@ -1,4 +1,4 @@
-"""Context: the device, the group of trainers and the other settings that updates need, and how updates run."""
+"""Context: the settings of updates, such as the device, and functions that compile or replay updates."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ _NUMBERS = count()
 
 @dataclass(frozen=True)
 class Context:
-    """The settings of an update: device, group of trainers, matrix products, options of the optimizer.
+    """The settings that all updates of an algorithm share.
 
-    - `skips`: Updates whose loss or gradient is not finite are skipped.
+    - `group`: The trainers that make each update together. Each trainer has some rows of the batch.
+    - `skips`: An update is skipped if its loss or gradient is not finite.
+    - `products`: The functions for matrix products, which set the library and the precision.
     - `compiles`: torch.compile compiles each loss function together with its gradient.
-    - `chain`: When whole updates are compiled (drl_cli.chains.when), or None for never.
-    - `replays`: Updates run as lists of tensor operations (drl_cli.chains.replays), which `recorded` keeps.
-    - `clock`: Counts the position of the run, for schedules.
+    - `chain`: The time at which whole updates are compiled (drl_cli.chains.when). With None, they are not compiled.
+    - `replays`: The tensor operations of one update are recorded, and later updates repeat them without the update's
+      Python code (drl_cli.chains.replays).
+    - `recorded`: One Replays object for each function that `replays` applies to.
+    - `clock`: The length of the run, and its unit: environment steps or updates. Schedules use it.
     """
 
     device: torch.device
@@ -57,22 +61,23 @@ class Context:
 
     @property
     def has_graphs(self) -> bool:
-        """Whether compiled functions run as CUDA graphs, which TORCHINDUCTOR_CUDAGRAPHS=1 asks for."""
+        """Whether compiled functions run as CUDA graphs, which needs a GPU and TORCHINDUCTOR_CUDAGRAPHS=1."""
         from torch._inductor import config
 
         return self.compiles and self.device.type == "cuda" and bool(config.triton.cudagraphs)
 
     def compiled(self, function: Function) -> Function:
-        """Return a function that torch.compile compiles at the first call. Without `compiles`, return it unchanged.
+        """Return the function compiled by torch.compile. If the context's `compiles` is False, return it unchanged.
 
-        The function may only compute with tensors: no random numbers, no averages over the group, no `.item()`. If an
-        argument's type or shape, or an attribute of the object that is no tensor, changes, torch compiles the function
-        again. The compiled function raises Refused, with the line, if torch cannot put the whole function into one
-        graph.
+        The function may only compute with tensors. It may not draw random numbers, average over the group of trainers
+        or call `.item()`. torch compiles the function at the first call, and again if the type or shape of an argument
+        changes. A method is also compiled again if an attribute of its object changes that is not a tensor. A call
+        raises Refused if torch cannot put the whole function into one graph. The message names the line.
         """
         if not self.compiles:
             return function
-        options: dict[str, Any] = {"emulate_precision_casts": True}  # round as eager torch. Any: options of torch
+        # The option makes compiled code round like torch without compilation. Any: options of torch
+        options: dict[str, Any] = {"emulate_precision_casts": True}
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no guard filters
             options["guard_filter_fn"] = _kept_guards
         program: Callable[..., Any] = torch.compile(_with_own_code(function), fullgraph=True, options=options)
@@ -81,93 +86,115 @@ class Context:
             try:
                 return program(*args)
             except Exception as error:
-                if not type(error).__module__.startswith("torch._dynamo"):
+                is_from_compiler = type(error).__module__.startswith("torch._dynamo")
+                if not is_from_compiler:
                     raise
                 raise Refused(f"trainer.compile=true: {_graph_break(error)}") from error
 
         return cast(Function, call)
 
     def chained(self, step: Function, owner: Any, skipped: Callable[[], Any] = dict) -> Function:  # Any: any type
-        """Return a function that makes the gradient step `step(columns)` of `owner`, as `chain_of` makes an update.
+        """Return a function that makes the gradient step `step(columns)`, and that may replay or compile this step.
 
-        The step has to call `owner.optimizer`. Between calls, all tensors that the step reads, except its columns, may
-        only be changed in place. If a step is skipped, the function returns `skipped()`.
+        `chain_of` does the same for a whole update. `columns` has the tensors of a minibatch by name. The algorithm
+        `owner` has the attribute `optimizer`, which the step has to call. The step may read other tensors too, if
+        they are only changed in place. If a step is skipped because a loss or gradient is not finite, the function
+        returns `skipped()`.
         """
         if self.chain is None and not self.replays:
             return step
 
         def update(columns: Any, counts: Any = ()) -> tuple[Any, Tensor | None]:
-            return step(columns), owner.optimizer.norm
+            result = step(columns)
+            return result, owner.optimizer.norm  # a replay returns tensors, but sets no attribute
 
         chain = self.chain_of(update, owner, lambda: (skipped(), None))
 
         def call(columns: Any) -> Any:  # Any: columns of a batch, by name
-            if not (type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())):
-                return step(columns)  # columns with image stacks or dicts of tensors are not recorded
+            is_recordable = type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())
+            if not is_recordable:  # a column is a stack of images or a dict of tensors
+                return step(columns)
             result, owner.optimizer.norm = chain(columns)
             return result
 
         return cast(Function, call)
 
     def chain_of(self, update: Callable[[Any, Any], Any], owner: Any, skipped: Callable[[], Any]) -> Callable[..., Any]:
-        """Return a function that makes the update `update(columns, counts)` of `owner`.
+        """Return a function that makes the update `update(columns, counts)` of the algorithm `owner`.
 
-        The settings of this context decide whether the function replays the update, compiles it, or only calls it. If
-        an update is skipped because a value is not finite, the function returns `skipped()`.
+        `columns` has the tensors of a batch by name. `counts` has the integers on which the update depends, such as
+        the number of earlier updates. The settings of this context decide whether the function replays the update,
+        compiles the update, or only calls `update`. If an update is skipped because a loss or gradient is not finite,
+        the function returns `skipped()`.
         """
         from drl_cli.chains.chain import Chain
         from drl_cli.chains.replays import Replays
 
-        plain: Callable[[Any, Any], Any] = update
-        # A record would not see the kernels of compiled functions, nor could it skip an update.
+        uncompiled: Callable[[Any, Any], Any] = update
+        # A replay cannot skip an update, and cannot contain a function that torch.compile has compiled.
         if self.replays and not self.skips and not self.compiles:
-            self.recorded.append(replays := Replays(update, owner))
-            plain = replays
-        return plain if self.chain is None else Chain(update, owner, self.chain, skipped, plain, self.group.least)
+            replays = Replays(update, owner)
+            self.recorded.append(replays)
+            uncompiled = replays
+        if self.chain is None:
+            return uncompiled
+        return Chain(update, owner, self.chain, skipped, uncompiled, self.group.least)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return this trainer's rows `[rows, size]` of standard normal noise that is drawn for all trainers.
+        """Return standard normal noise `[rows, size]` for this trainer's rows of the batch.
 
-        All trainers need generators with equal seeds. Two trainers then use the same noise as one trainer would.
+        Every trainer draws the noise for the rows of all trainers and keeps its own rows. With generators of equal
+        seeds, two trainers use the same noise as one trainer with all rows.
         """
-        return self._own_rows(torch.randn(self.group.size * rows, size, generator=generator, device=self.device))
+        of_all_trainers = torch.randn(self.group.size * rows, size, generator=generator, device=self.device)
+        return self._own_rows(of_all_trainers)
 
     def rand(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return uniform random numbers in [0, 1), `[rows, size]`: this trainer's rows, as in `randn`."""
-        return self._own_rows(torch.rand(self.group.size * rows, size, generator=generator, device=self.device))
+        """Return uniform noise in [0, 1), `[rows, size]`, for this trainer's rows of the batch, drawn as in `randn`."""
+        of_all_trainers = torch.rand(self.group.size * rows, size, generator=generator, device=self.device)
+        return self._own_rows(of_all_trainers)
 
-    def _own_rows(self, drawn: Tensor) -> Tensor:
-        rows = len(drawn) // self.group.size
-        return drawn[self.group.rank * rows : (self.group.rank + 1) * rows]
+    def _own_rows(self, of_all_trainers: Tensor) -> Tensor:
+        rows = len(of_all_trainers) // self.group.size
+        first = self.group.rank * rows
+        return of_all_trainers[first : first + rows]
 
 
 def _graph_break(error: Exception) -> str:
-    """Return a message with the line that torch cannot compile, and with torch's reason."""
+    """Return an error message with the line of code that torch cannot compile, and with torch's reason."""
     reason = str(error).strip().splitlines()[0]
-    frames = [frame for frame in getattr(error, "real_stack", None) or [] if "/torch/" not in frame.filename]
+    stack = getattr(error, "real_stack", None) or []
+    frames = [frame for frame in stack if "/torch/" not in frame.filename]
     if not frames:
         return reason
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {reason} ({frames[-1].line})"
+    innermost = frames[-1]
+    return f"{innermost.filename}:{innermost.lineno}: {reason} ({innermost.line})"
 
 
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
-    """Return, for each guard, whether torch.compile checks it before each call. A guard is a condition for a recompile.
+    """Return, for each guard, whether torch.compile keeps it.
 
-    Guards of globals, and of tensors that are attributes of the method's object, are not checked. They are not needed,
-    because no function of a module is replaced and these tensors are only changed in place. Checking them takes a fifth
-    of the time of a small update.
+    Before each call, torch checks its guards, and compiles the function again if one of them fails. Guards of global
+    names are not kept, because no global name gets another value. Guards of tensors that are attributes of the method's
+    object are not kept, because these tensors are only changed in place. These checks would take a fifth of the time of
+    a small update.
     """
-    own = "L['self']"
-    return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]
+
+    def is_kept(guard: Any) -> bool:
+        is_own_tensor = "L['self']" in guard.name and guard.guard_type == "TENSOR_MATCH"
+        return not (guard.is_global or is_own_tensor)
+
+    return [is_kept(guard) for guard in guards]
 
 
 def _with_own_code(function: Any) -> Any:  # Any: a function or method of any type
     """Return a copy of a function or method whose code object has a unique name.
 
-    torch remembers the sizes of arguments by the file, line and name of the code. When a second object's method has
-    arguments of other sizes, torch would compile slower code for any size. The unique name prevents this.
+    torch.compile remembers the sizes of a function's arguments by the file, line and name of the code. If the same
+    method of a second object had arguments of other sizes, torch would compile slower code for arguments of any size.
+    The unique name prevents this.
     """
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)
-    names = (function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    return FunctionType(function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}"), *names)
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
+    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)

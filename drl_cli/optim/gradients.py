@@ -1,4 +1,4 @@
-"""Gradients: computes the gradient of a loss function. With trainer.compile=true, torch.compile compiles it."""
+"""Gradients: computes the gradients of a loss function. With trainer.compile=true, compiled code computes them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ Loss: TypeAlias = Callable[["Nets", Any, Any], tuple[Tensor, Tensors]]
 
 
 class Nets:
-    """The networks and tensors that a loss function uses. The attributes have the names of the parts of Params.
+    """The networks and tensors that a loss function uses, as attributes with the names given to `Params`.
 
-    - `nets.critic(obs, action)` evaluates a part that is a module.
-    - `nets.log_alpha` is the tensor `[size]` of a part without a module.
-    - `nets.frozen` has the same networks and tensors, but no gradient reaches their parameters.
-    - `nets.target.critic` is the target network of `critic`, if the algorithm has called `params.target("critic")`.
+    After `Params(context, critic=Critic(), log_alpha=1)`:
+
+    - `nets.critic(obs, action)` calls the module.
+    - `nets.log_alpha` is a tensor of parameters, here `[1]`.
+    - `nets.frozen.critic` and `nets.frozen.log_alpha` have the same values, but get no gradient.
+    - `nets.target.critic` is the target network, if the algorithm has called `params.target("critic")`.
     """
 
     frozen: Nets
@@ -35,7 +37,7 @@ class Nets:
         for name, part in parts.items():  # torch.compile of torch 2.11 cannot follow vars(self).update
             setattr(self, name, part)
 
-    def __getattr__(self, name: str) -> Any:  # so that mypy accepts the name of any part
+    def __getattr__(self, name: str) -> Any:  # only called for a missing name; with it, mypy accepts all names
         raise AttributeError(f"there is no part '{name}' here; there are {', '.join(vars(self))}")
 
 
@@ -45,7 +47,9 @@ class _Targets(Nets):
 
 
 class Gradients:
-    """Computes the gradients of one loss function with respect to some parts of `params` (default: all parts).
+    """Computes the gradients of one loss function with respect to the parameters of some parts (default: all parts).
+
+    A part is a module or a tensor in `params`. A call writes the gradients into `params.grad`:
 
         def loss(self, nets, batch, noise):
             q = nets.critic(batch["obs"], batch["action"])
@@ -58,9 +62,10 @@ class Gradients:
         loss, metrics = self.gradients(batch, noise)
         self.optimizer.step(loss, parts=self.gradients.parts)
 
-    `noise` contains all random numbers. With trainer.compile=true, torch compiles the loss and its gradients into one
-    graph. The loss function may then only compute with tensors and draw no random numbers. It can call a part, but not
-    a submodule of a part. A call raises Refused, with the line, if torch cannot put the loss function into one graph.
+    `noise` has all random numbers that the loss function uses. With trainer.compile=true, torch compiles the loss and
+    its gradients into one graph. The loss function may then only compute with tensors and may not draw random numbers.
+    It may call a module in `params`, but no submodule. If torch cannot put the loss function into one graph, a call
+    raises Refused and names the line.
     """
 
     def __init__(self, params: Params, loss: Loss, context: Context, *parts: str) -> None:
@@ -86,18 +91,23 @@ class Gradients:
         self.params.collect()
         loss, metrics = self.loss(self._nets, batch, noise)
         leaves = self.params.leaves(self.parts)
-        for leaf, grad in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
+        for leaf, grad in zip(leaves, grads, strict=True):
             assert leaf.grad is not None  # a view of params.grad, see Params.collect
-            leaf.grad.zero_() if grad is None else leaf.grad.copy_(grad)
+            if grad is None:  # the loss does not depend on this parameter
+                leaf.grad.zero_()
+            else:
+                leaf.grad.copy_(grad)
         return loss, metrics
 
     def _in_one_graph(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:
-        """Call the compiled graph with the flat parameters and the buffers, and write the gradients it returns."""
+        """Call the compiled function, and copy the gradients that it returns into `params.grad`."""
         assert self._compiled is not None
         if isinstance(batch, Mapping):
             batch = dict(batch)  # torch.compile needs a plain dict of tensors
         params = self.params
-        learned, others = ([params[name].flat for name in names] for names in (self.parts, self._others))
+        learned = [params[name].flat for name in self.parts]
+        others = [params[name].flat for name in self._others]
         targets = {name: target.flat for name, target in params.targets.items()}
         grads, loss, metrics = self._compiled(learned, others, targets, _buffers(params), (batch, noise))
         for name, grad in zip(self.parts, grads, strict=True):
@@ -109,41 +119,54 @@ class Gradients:
     def _one_graph(
         self, learned: Sequence[Tensor], others: Sequence[Tensor], targets: Tensors, buffers: _Buffers, inputs: Any
     ) -> tuple[Sequence[Tensor], Tensor, Tensors]:
-        """Return the gradients of the flat tensors `learned`, the loss and the metrics. torch.compile compiles this."""
+        """Return the gradients, the loss and the metrics. torch.compile compiles this method.
+
+        `learned` has the parameters `[size]` of each part that gets a gradient, and the gradients have the same shapes.
+        `others` has the parameters of the other parts, `targets` those of the target networks, and `inputs` is (batch,
+        noise).
+        """
 
         def loss_of(learned: Sequence[Tensor], buffers: _Buffers) -> tuple[Tensor, Tensors]:
             flats = dict(zip((*self.parts, *self._others), (*learned, *others), strict=True))
-            return self.loss(_functional(self.params, flats, targets, buffers), *inputs)
+            nets = _functional(self.params, flats, targets, buffers)
+            return self.loss(nets, *inputs)
 
-        # torch.func lets a function change a tensor in place, such as a running mean, only if it is an argument.
+        # The buffers are an argument, because torch.func forbids changes of other tensors, such as a running mean.
         grads, (loss, metrics) = torch.func.grad_and_value(loss_of, has_aux=True)(learned, buffers)
         return grads, loss, metrics
 
 
 def _modules(params: Params) -> Nets:
-    """Return the Nets for eager updates: the modules, frozen copies that share their memory, and target modules."""
-    modules, values = params.modules, {name: params.value(name) for name in params.slices if name not in params.modules}
+    """Return the Nets that `_eager` passes to the loss function: the modules and tensors of `params` themselves."""
+    modules = params.modules
+    values = {name: params.value(name) for name in params.slices if name not in modules}
     frozen = {name: params.frozen(name) for name in modules} | {name: value.detach() for name, value in values.items()}
     targets = {name: target.flat if target.module is None else target.module for name, target in params.targets.items()}
     return Nets({**modules, **values, "frozen": Nets(frozen), "target": _Targets(targets)})
 
 
 def _buffers(params: Params) -> _Buffers:
-    """Return the buffers of all modules, and those of all target networks, both as {part: {name: tensor}}."""
-    targets = {name: target.module for name, target in params.targets.items() if target.module is not None}
+    """Return two dicts {part: {name: tensor}}: the buffers of the modules, and the buffers of the target networks."""
+    target_modules = {name: target.module for name, target in params.targets.items() if target.module is not None}
     of_parts = {name: dict(module.named_buffers()) for name, module in params.modules.items()}
-    of_targets = {name: dict(module.named_buffers()) for name, module in targets.items()}
+    of_targets = {name: dict(module.named_buffers()) for name, module in target_modules.items()}
     return of_parts, of_targets
 
 
 def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buffers) -> Nets:
-    """Return the Nets for compiled updates: functions of the flat parameters `flats` and `targets` and the buffers."""
+    """Return the Nets that `_one_graph` passes to the loss function: functions that use the given tensors.
+
+    `flats` has the parameters `[size]` of each part, and `targets` has those of each target network. `buffers` is what
+    `_buffers` returns.
+    """
 
     def part(name: str, module: nn.Module | None, flat: Tensor, buffers: Mapping[str, Tensors]) -> Any:
+        """Return the tensor of a part without a module, or a function that calls the module with these tensors."""
         if module is None:
             return flat
         names = [key for key, _ in trained(params.modules[name])]
-        tensors = dict(zip(names, views(params.modules[name], flat)[0], strict=True)) | dict(buffers[name])
+        (parameters,) = views(params.modules[name], flat)
+        tensors = dict(zip(names, parameters, strict=True)) | dict(buffers[name])
 
         def call(*args: Any, **options: Any) -> Any:  # Any: the module's arguments and result
             return torch.func.functional_call(module, tensors, args, options)

@@ -1,4 +1,4 @@
-"""ProcessGroup: the trainers that make each update together, from different rows of one batch."""
+"""ProcessGroup: the trainers that make each update together. Each trainer uses some of the rows of the batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class PeerLost(Exception):
-    """Another trainer of the group has died or did not answer in time."""
+    """Another trainer has died, or has not answered in time."""
 
 
 class ProcessGroup:
-    """The group of `size` trainers, as seen by trainer `rank`. If `size` > 1, call `join` before the first update.
+    """Connects trainer number `rank` to the other trainers. There are `size` trainers in total.
 
-    A trainer waits at most `timeout_s` seconds for the other trainers.
+    If `size` > 1, call `join` before the first update. A trainer waits at most `timeout_s` seconds for the other
+    trainers. All trainers have to call the same methods in the same order.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, timeout_s: float = 300.0) -> None:
@@ -25,13 +26,16 @@ class ProcessGroup:
         self.broken: PeerLost | None = None
 
     def listen(self, host: str) -> int:
-        """Listen for the other trainers at a free port of `host`; return the port. Only rank 0 calls this."""
+        """Listen for the other trainers at a free port of `host`, and return the port. Only rank 0 calls this."""
         self.store = self._store(host, 0)
         port: int = self.store.port
         return port
 
     def join(self, host: str, port: int, device: torch.device) -> None:
-        """Connect to the other trainers through the address of rank 0; raise PeerLost if this fails or times out."""
+        """Connect to the other trainers. `host` and `port` are the address at which the trainer of rank 0 listens.
+
+        Raise PeerLost if this fails, or takes longer than the timeout.
+        """
         try:
             if self.store is None:
                 self.store = self._store(host, port)
@@ -46,35 +50,42 @@ class ProcessGroup:
             raise PeerLost(f"trainer {self.rank} of {self.size} found no group: {error}") from error
 
     def mean_(self, tensor: Tensor) -> None:
-        """Replace a tensor by its mean over all trainers; raise PeerLost if this or an earlier call failed."""
+        """Replace a tensor by its mean over all trainers, in place.
+
+        Raise PeerLost if a trainer is lost, or was lost in an earlier call.
+        """
         if self.size == 1:
             return
-        if (tape := recording()) is not None:  # repeated updates have to average, too
-            tape.effect(self._mean_, tensor)
-        else:
+        recorder = recording()
+        if recorder is None:
             self._mean_(tensor)
+        else:  # calls `_mean_` now, and again whenever the recorded update is repeated
+            recorder.effect(self._mean_, tensor)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the rows of all trainers `[size * N, ...]` in order of rank, given this trainer's rows `[N, ...]`.
+        """Concatenate the tensors `[N, ...]` of all trainers in order of rank: `[size * N, ...]`.
 
         Raise PeerLost as `mean_` does.
         """
         if self.size == 1:
             return tensor
-        rows = tensor.new_zeros(self.size, *tensor.shape)
-        rows[self.rank] = tensor
-        self._all_reduce(rows, torch.distributed.ReduceOp.SUM)
-        return rows.flatten(0, 1)
+        by_rank = tensor.new_zeros(self.size, *tensor.shape)
+        by_rank[self.rank] = tensor
+        self._all_reduce(by_rank, torch.distributed.ReduceOp.SUM)  # all other trainers add 0
+        return by_rank.flatten(0, 1)
 
     def spread(self, tensor: Tensor) -> Tensor:
-        """Return, for each element, the maximum minus the minimum over all trainers; raise PeerLost as `mean_` does."""
-        ends = torch.stack([tensor, -tensor])
+        """Return the maximum minus the minimum over all trainers, for each element of `tensor`.
+
+        Raise PeerLost as `mean_` does.
+        """
+        extremes = torch.stack([tensor, -tensor])
         if self.size > 1:
-            self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
-        return ends.sum(0)
+            self._all_reduce(extremes, torch.distributed.ReduceOp.MAX)  # now [maximum, -minimum]
+        return extremes.sum(0)
 
     def least(self, value: int) -> int:
-        """Return the smallest value of all trainers; raise PeerLost as `mean_` does."""
+        """Return the smallest of the values that the trainers pass; raise PeerLost as `mean_` does."""
         if self.size == 1:
             return value
         negative = torch.tensor([-value])
@@ -86,7 +97,7 @@ class ProcessGroup:
         tensor /= self.size
 
     def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
-        if self.broken:  # after a failure, a late answer could belong to an earlier all-reduce
+        if self.broken:  # after a failure, the answer to an earlier all-reduce could still arrive
             raise self.broken
         try:
             torch.distributed.all_reduce(tensor, operation)

@@ -1,4 +1,4 @@
-"""Functions for torch modules whose parameters are views of flat tensors: checks, preparation, copies, loading."""
+"""Functions that check, prepare, copy and load torch modules whose parameters are views of one flat tensor."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ if TYPE_CHECKING:
 
 
 def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return (name, parameter) for each parameter that needs a gradient, in the module's order."""
+    """Return (name, parameter) for each parameter with requires_grad=True, in the order of `named_parameters`."""
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
 def kept(module: nn.Module) -> Named:
-    """Return (name, tensor) for each tensor that no gradient changes: frozen parameters, then buffers."""
+    """Return (name, tensor) for each frozen parameter (requires_grad=False), and then for each buffer."""
     return [*frozen(module), *module.named_buffers()]
 
 
 def frozen(module: nn.Module) -> Named:
-    """Return (name, tensor) for each parameter that needs no gradient."""
+    """Return (name, tensor) for each parameter with requires_grad=False."""
     return [(name, p.data) for name, p in module.named_parameters() if not p.requires_grad]
 
 
 def views(module: nn.Module, *flat: Tensor) -> list[list[Tensor]]:
-    """Split each flat tensor `[size]` into views with the shapes of the module's trained parameters."""
+    """Split each flat tensor `[size]` into a list of views with the shapes of the trained parameters of `module`."""
     shapes = [p.shape for _, p in trained(module)]
-    pieces = [torch.split(one, [shape.numel() for shape in shapes]) for one in flat]
-    return [[piece.view(shape) for piece, shape in zip(one, shapes, strict=True)] for one in pieces]
+    sizes = [shape.numel() for shape in shapes]
+    split = [torch.split(tensor, sizes) for tensor in flat]
+    return [[piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)] for pieces in split]
 
 
 def check_module(name: str, module: nn.Module, context: Context) -> None:
-    """Raise Refused if a parameter is not float32, or if several trainers use a module with dropout or batch norm."""
+    """Raise Refused if a parameter is not float32, or if several trainers use a module with dropout or batch norm.
+
+    The error message calls the module `name`.
+    """
     for key, parameter in trained(module):
         if parameter.dtype != torch.float32:
             raise Refused(f"parameter {name}.{key} is {parameter.dtype}; parameters have to be float32")
@@ -58,11 +62,11 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
 def prepare(module: nn.Module, context: Context) -> None:
     """Apply the context's settings to a module: matrix products, bfloat16 (`is_bf16`) and torch.compile (`compiles`).
 
-    On a CPU, torch.compile is not applied, because single modules are faster without it.
+    On a CPU, torch.compile is not applied, because single modules are slower with it.
     """
     for layer in module.modules():
         if isinstance(getattr(layer, "products", None), Products):
-            vars(layer)["products"] = context.products
+            vars(layer)["products"] = context.products  # the attribute hides the class's `products`
     if context.is_bf16:
         from torch.utils._pytree import tree_map_only
 
@@ -70,7 +74,7 @@ def prepare(module: nn.Module, context: Context) -> None:
         forward = type(module).forward
 
         def rounded(*args: object, **kwargs: object) -> object:
-            with cast:
+            with cast:  # torch computes products in bfloat16
                 out = forward(module, *args, **kwargs)
             return tree_map_only(torch.Tensor, _widened, out)
 
@@ -80,7 +84,7 @@ def prepare(module: nn.Module, context: Context) -> None:
 
 
 def share(module: nn.Module, other: nn.Module) -> None:
-    """Make `other`, a copy of `module`, share the memory of the parameters and buffers of `module`."""
+    """Make `other`, a copy of `module`, use the same memory for its parameters and buffers as `module`."""
     for layer, copied_layer in zip(module.modules(), other.modules(), strict=True):
         for name, parameter in copied_layer.named_parameters(recurse=False):
             parameter.data = layer.get_parameter(name).data
@@ -94,7 +98,8 @@ def _widened(tensor: Tensor) -> Tensor:
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module, without the changes that `prepare` made."""
     attributes = vars(module)
-    prepared = {name: attributes.pop(name) for name in [*attributes] if name in ("forward", "_compiled_call_impl")}
+    set_by_prepare = attributes.keys() & {"forward", "_compiled_call_impl"}
+    prepared = {name: attributes.pop(name) for name in set_by_prepare}
     try:
         return copy.deepcopy(module)
     finally:
@@ -102,7 +107,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def misfit(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:  # Any: a tensor, or an array
-    """Return an error message if a name of `tensors` is missing in `saved` or has another shape there, else None."""
+    """Compare the shapes of `saved` with those of `tensors`, by name. Return an error message, or None if all fit."""
     for name, own in tensors.items():
         if name not in saved:
             return f"the saved state has no '{name}'"
@@ -113,8 +118,8 @@ def misfit(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None: 
 
 def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
     """Copy saved values into tensors. If a name is missing or a shape differs, change nothing and raise ValueError."""
-    if line := misfit(tensors, saved):
-        raise ValueError(line)
+    if problem := misfit(tensors, saved):
+        raise ValueError(problem)
     with torch.no_grad():
         for name, own in tensors.items():
             own.copy_(saved[name])

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
 
 class NotFinite(Exception):
-    """With trainer.on_nonfinite=skip, a loss or gradient is NaN or infinite. The trainer skips the update."""
+    """A loss or gradient is NaN or infinite. With trainer.on_nonfinite=skip, the trainer then skips the update."""
 
 
 class Optimizer:
-    """Updates parameters from their gradients, with the rule, schedule and clipping that the `optimizer` options set.
+    """Makes gradient steps: averages the gradients over all trainers, clips them, and changes the parameters.
 
-    `lrs` has the learning rate of every part of `params`, or a `Part` with more options of the part. Each step averages
-    the gradient over all trainers. A part with its own `max_norm` is clipped alone. The gradients of all other parts
-    together are clipped to the norm `optimizer.max_norm`. `rule` is a class derived from torch.optim.Optimizer that
-    replaces `optimizer.name`. Raise ValueError if a part has no learning rate, or a learning rate has no part.
+    The options `optimizer` of the config set the rule (such as Adam), the schedule of the learning rates, and the
+    clipping. `lrs` has a learning rate for each part of `params`, such as the critic. A `Part` in place of a learning
+    rate sets more options of this part. The gradient of a part with its own `max_norm` is clipped to this norm. The
+    gradients of all other parts are clipped together, to the norm `optimizer.max_norm`. `rule`, a class derived from
+    torch.optim.Optimizer, replaces `optimizer.name`. Raise ValueError if a part has no learning rate, or if a learning
+    rate has no part.
     """
 
     def __init__(
@@ -36,43 +38,41 @@ class Optimizer:
         context: Context,
         rule: type[optim.Optimizer] | None = None,
     ) -> None:
-        if lrs.keys() != params.slices.keys():
-            missing, strange = params.slices.keys() - lrs.keys(), lrs.keys() - params.slices.keys()
-            raise ValueError(
-                f"the parts are {', '.join(params.slices)}; "
-                + "; ".join(
-                    [f"'{name}' has no learning rate" for name in sorted(missing)]
-                    + [f"'{name}' is no part, but has a learning rate" for name in sorted(strange)]
-                )
-            )
+        missing, unknown = params.slices.keys() - lrs.keys(), lrs.keys() - params.slices.keys()
+        if missing or unknown:
+            problems = [f"'{name}' has no learning rate" for name in sorted(missing)]
+            problems += [f"'{name}' is no part, but has a learning rate" for name in sorted(unknown)]
+            raise ValueError(f"the parts are {', '.join(params.slices)}; {'; '.join(problems)}")
         self.params, self.context, self.config = params, context, context.optimizer
         self.parts = {name: filled(lr, self.config) for name, lr in lrs.items()}
         self.lrs = {name: part.lr for name, part in self.parts.items()}
         self.limits = {name: part.max_norm for name, part in self.parts.items() if part.max_norm is not None}
         self.rule: Rule
-        if rule is not None or ":" in self.config.name:
+        if rule is not None or ":" in self.config.name:  # my_mod:MyOptimizer
             self.rule = OwnRule(params, self.parts, self.config, rule or self.config.kind)
+        elif self.config.name in ("adam", "adamw"):
+            self.rule = FusedAdam(params, self.parts, self.config)
         else:
-            is_adam = self.config.name in ("adam", "adamw")
-            self.rule = (FusedAdam if is_adam else TorchOptim)(params, self.parts, self.config)
-        self.factor = 1.0
-        self.norm: Tensor | None = None
+            self.rule = TorchOptim(params, self.parts, self.config)
+        self.factor = 1.0  # the schedule's factor of all learning rates
+        self.norm: Tensor | None = None  # of the last step's gradient, before clipping
         self._all = tuple(lrs)
 
     def schedule(self, position: int) -> None:
-        """Set the learning rates to their scheduled values at this position (environment steps or updates)."""
+        """Set the learning rates for this position of the run, in environment steps or updates."""
         self.factor = self.config.factor(position, self.context.clock.total)
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
-        """Set the gradients of these parts (default: all parts) to 0. Call it before `loss.backward()`, which adds."""
+        """Set the gradients of all parameters, or of some parts (such as the critic), to 0 before `loss.backward()`."""
         for name in parts or self._all:
             self.params[name].grad.zero_()
 
     def minimize(self, loss: Tensor, *parts: str) -> None:
-        """Make one step of these parts (default: all parts) to reduce `loss`, with a gradient computed by autograd.
+        """Compute the gradient of `loss` with autograd, and make one gradient step.
 
-        Other parts get no gradient, even if the loss depends on them. As in plain torch, raise RuntimeError if a
-        step changed parameters after the loss was computed from them. Raise LookupError if there is no such part.
+        The step changes all parameters, or only `parts`, such as "critic". Other parts do not change, even if the loss
+        depends on them. As in plain torch, raise RuntimeError if the loss was computed before an earlier step changed
+        the same parameters. Raise LookupError if there is no such part.
         """
         self.params.collect()
         self.zero_grad(parts)
@@ -80,64 +80,81 @@ class Optimizer:
         self.step(loss.detach(), parts=parts)
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
-        """Make one step of these parts (default: all parts) with the gradients in `params.grad`.
+        """Make one gradient step of all parameters, or only of `parts` (such as "critic"), with `params.grad`.
 
-        With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the averaged gradient is not finite,
-        or if a loss in `losses` is not finite in any trainer.
+        With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the gradient, averaged over the
+        trainers, is not finite, or if a trainer has a loss in `losses` that is not finite.
         """
         self.params.collect()
         names = tuple(parts) or self._all
         if names == self._all:
-            grads = [self.params.grad]
+            grads = [self.params.grad]  # one tensor with the gradients of all parts
         else:
-            grads = [grad for name in names if len(grad := self.params[name].grad)]
-        factor, tape = self._factor(), recording()
+            grads = [self.params[name].grad for name in names]
+            grads = [grad for grad in grads if len(grad)]
+        factor = self._factor()
         if self.context.skips:
             _spoil(grads[0], losses)
         for grad in grads:
             self.context.group.mean_(grad)
-        if self.context.skips and tape is not None:
-            tape.require(torch.stack([grad.isfinite().all() for grad in grads]).all())
-        elif self.context.skips and not all(grad.isfinite().all() for grad in grads):
-            raise NotFinite
+        if self.context.skips:
+            self._check_finite(grads)
         self._clip(names, grads)
         self.rule.step(names, factor)
         self.params.changed(names)
 
+    def _check_finite(self, grads: Sequence[Tensor]) -> None:
+        """Raise NotFinite if a gradient is not finite. A recorded update makes this check in each repetition."""
+        recorder = recording()
+        if recorder is not None:
+            recorder.require(torch.stack([grad.isfinite().all() for grad in grads]).all())
+        elif not all(grad.isfinite().all() for grad in grads):
+            raise NotFinite
+
     def _factor(self) -> float | Tensor:
-        """Return the factor of the learning rates. A recorded update reads a changing factor from a tensor."""
-        tape = recording()
-        if tape is None:
+        """Return the schedule's factor of the learning rates.
+
+        While an update is recorded, the factor is a tensor if it changes during the run, so that repeated updates can
+        use other values. If this is not possible, tell the recorder, which then gives up the record.
+        """
+        recorder = recording()
+        if recorder is None:
             return self.factor
-        if tape.wants_plain and not self.rule.is_plain:
-            tape.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
-        elif not (self.config.is_constant or self.rule.is_plain):
-            tape.fail("the learning rate of this optimizer is a number in Python")
+        if recorder.wants_plain and not self.rule.is_plain:
+            recorder.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
         elif not self.config.is_constant:
-            return tape.scalar(lambda counts: self.factor)
+            if self.rule.is_plain:
+                return recorder.scalar(lambda counts: self.factor)
+            recorder.fail("the learning rate of this optimizer is a number in Python")
         return self.factor
 
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
-        """Store the norm of the gradient in `norm`, and clip the gradients.
+        """Store the norm of the gradient in `norm`, and clip the gradients in place.
 
-        A part with its own limit is clipped alone, and all other parts are clipped together.
+        The step changes the parts `names`, such as the critic. A part with its own limit is clipped alone, and all
+        other parts are clipped together.
         """
         limit = self.config.max_norm
-        if limit is not None or self.context.skips or self.limits:
-            self.norm = norm = _norm(grads)
+        if limit is None and not self.limits and not self.context.skips:
+            return
+        norm = _norm(grads)
+        self.norm = norm
         if self.limits:
             for name in names:
                 if name in self.limits:
                     own = [self.params[name].grad]
                     _scale(own, self.limits[name], _norm(own))
-            grads = [self.params[name].grad for name in names if name not in self.limits]
-        if limit is not None and grads:
-            _scale(grads, limit, _norm(grads) if self.limits else norm)
+            others = [self.params[name].grad for name in names if name not in self.limits]
+            if limit is not None and others:
+                _scale(others, limit, _norm(others))
+        elif limit is not None:
+            _scale(grads, limit, norm)
 
     def metrics(self) -> dict[str, float]:
-        """Return the learning rate of the first part, and the gradient norm of the last step before clipping."""
+        """Return the first of the learning rates, and the norm of the last step's gradient before clipping."""
         norm = self.params.grad.norm() if self.norm is None else self.norm
-        return {"lr": next(iter(self.lrs.values())) * self.factor, "grad_norm": float(norm)}
+        first_lr = next(iter(self.lrs.values()))
+        return {"lr": first_lr * self.factor, "grad_norm": float(norm)}
 
     def state(self) -> dict[str, Tensor]:
         """Return CPU copies of all tensors to save, in the order of their names."""
@@ -149,9 +166,9 @@ class Optimizer:
 
 
 def _spoil(grad: Tensor, losses: Sequence[Tensor]) -> None:
-    """Make a gradient NaN if a loss is not finite, so that the average over all trainers is NaN in every trainer."""
+    """Add NaN to a gradient if a loss is not finite. The average of the gradient is then NaN in every trainer."""
     for loss in losses:
-        grad[0] += 0.0 * loss  # 0, or NaN if the loss is NaN or infinite
+        grad[0] += 0.0 * loss  # adds 0, or NaN if the loss is NaN or infinite
 
 
 def _norm(grads: Sequence[Tensor]) -> Tensor:
@@ -161,6 +178,6 @@ def _norm(grads: Sequence[Tensor]) -> Tensor:
 
 
 def _scale(grads: Sequence[Tensor], limit: float, norm: Tensor) -> None:
-    """Clip gradients: scale them so that their norm, which is `norm` now, is at most `limit`."""
-    for grad in grads:
+    """Clip gradients in place to the norm `limit`. `norm` is their norm before."""
+    for grad in grads:  # as torch.nn.utils.clip_grad_norm_
         grad *= (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -22,10 +22,10 @@ OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) fo
 
 @dataclass(frozen=True)
 class Part:
-    """Options of the optimizer for one part of the parameters.
+    """Options of the optimizer for one part of an algorithm's parameters, such as the critic.
 
-    None stands for the value in the `optimizer` options. A part with its own `max_norm` is clipped alone; the gradients
-    of all other parts are clipped together. Raise ValueError if a value is out of range.
+    With None, the value in the config's options `optimizer` is used. A part with its own `max_norm` is clipped alone.
+    The gradients of all other parts are clipped together. Raise ValueError if a value is out of range.
     """
 
     lr: float
@@ -34,7 +34,8 @@ class Part:
     betas: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if self.lr < 0 or (self.weight_decay or 0) < 0 or (self.max_norm is not None and self.max_norm <= 0):
+        is_negative = self.lr < 0 or (self.weight_decay is not None and self.weight_decay < 0)
+        if is_negative or (self.max_norm is not None and self.max_norm <= 0):
             raise ValueError(f"{self}: lr and weight_decay have to be at least 0, and max_norm above 0")
         if self.betas is not None and not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"{self}: betas have to be at least 0 and below 1")
@@ -42,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Options of the optimizer, except the learning rates, which are options of the algorithm."""
+    """The options in conf/optimizer. Learning rates are options of the algorithm."""
 
     name: Annotated[str, NameOrClass(NAMES)] = "adam"
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -53,18 +54,19 @@ class OptimizerConfig:
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: arguments of the torch.optim class
 
     def factor(self, position: int, total: int) -> float:
-        """Return the factor by which all learning rates are multiplied at a position of the run's clock.
+        """Return the factor that multiplies all learning rates at a position of the run.
 
-        The factor grows linearly from 0 to 1 during the warm-up. Then it stays 1, or it falls to `end` at the position
-        `total`, linearly or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
+        `position` and `total`, the length of the run, count environment steps or updates. The factor grows linearly
+        from 0 to 1 during the warm-up. Then it stays 1, or falls to `end` at the end of the run, linearly or along half
+        a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
         """
         if position < self.warmup_steps:
             return (position + 1) / (self.warmup_steps + 1)
         if self.schedule == "constant":
             return 1.0
-        done = min(1.0, (position - self.warmup_steps) / max(1, total - self.warmup_steps))
-        left = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.end + (1.0 - self.end) * left
+        progress = min(1.0, (position - self.warmup_steps) / max(1, total - self.warmup_steps))  # 1 at the end
+        decay = 1.0 - progress if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self.end + (1.0 - self.end) * decay
 
     @property
     def is_constant(self) -> bool:
@@ -73,7 +75,7 @@ class OptimizerConfig:
 
     @property
     def kind(self) -> Any:  # Any: a class derived from torch.optim.Optimizer
-        """The torch class of this optimizer: a class of torch.optim, or the user's class `my_mod:Class`."""
+        """The class that `name` selects: a class of torch.optim, or the user's class `my_mod:MyOptimizer`."""
         return import_object(self.name) if ":" in self.name else getattr(torch.optim, OPTIMIZERS[self.name])
 
 
@@ -82,14 +84,16 @@ FIXED = {"self", "params", "lr", "weight_decay", "foreach", "maximize", "captura
 
 
 def option_problems(config: OptimizerConfig) -> list[str]:
-    """Return an error line for each option (in `kwargs`, or `weight_decay`) that this optimizer does not have.
+    """Check `kwargs` and `weight_decay`. Return an error message for each option that the optimizer does not have.
 
-    Raise ModuleRaised if the import of the user's optimizer raises.
+    A class that cannot be imported, or that is no optimizer, gives an error message, too. Raise ModuleRaised if the
+    import of the user's module raises.
     """
     if config.name in ("adam", "adamw"):
         return _unknown(config, {"betas", "eps"})
-    if not (config.kwargs or config.weight_decay or ":" in config.name):  # the other cases have to import torch
-        return []
+    is_users = ":" in config.name
+    if not is_users and not config.kwargs and not config.weight_decay:
+        return []  # without an import of torch, which takes seconds
     try:
         kind = config.kind
     except NotFound as error:
@@ -104,12 +108,13 @@ def option_problems(config: OptimizerConfig) -> list[str]:
 
 
 def takes(kind: Any) -> set[str]:  # Any: a class derived from torch.optim.Optimizer
-    """Return the names of an optimizer's arguments. A class with `**kwargs` also has the arguments of its base."""
+    """Return the names of an optimizer's arguments. A class with `**kwargs` also takes the arguments of its base."""
     names: set[str] = set()
     for base in kind.__mro__:
-        own = inspect.signature(base.__init__).parameters
-        names |= {name for name, one in own.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-        if not any(one.kind == one.VAR_KEYWORD for one in own.values()):
+        parameters = inspect.signature(base.__init__).parameters.values()
+        names |= {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        has_kwargs = any(p.kind == p.VAR_KEYWORD for p in parameters)
+        if not has_kwargs:
             break
     return names
 

@@ -1,4 +1,4 @@
-"""Params: all parameters of an algorithm in one flat tensor, with one flat gradient, and target networks."""
+"""Params: all parameters of an algorithm in one flat tensor, their gradients in another, and target networks."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlatPart:
-    """Some parameters and their gradients, as two flat tensors of equal length."""
+    """The parameters of a network or of a part of `Params`, and their gradients: two tensors `[size]`."""
 
     flat: Tensor
     grad: Tensor
 
 
 class Params:
-    """All parameters of an algorithm in one flat tensor, and their gradients in another. Both consist of named parts.
+    """All parameters of an algorithm in one tensor `flat` `[size]`, and their gradients in another, `grad` `[size]`.
 
-    A part is a torch.nn.Module, whose parameters and gradients become views of the flat tensors, or it is a number of
-    values without a module:
+    The parameters are divided into parts with names. A part is a torch.nn.Module, whose parameters and gradients become
+    views of the two tensors, or an int, which is the number of parameters of a part without a module:
 
         params = Params(context, actor=Actor(), critic=Critic(), log_alpha=1)
         params["critic"].flat          # all parameters of the critic, [size]
         params.value("log_alpha")      # a part without a module, as a tensor for autograd, [size]
-        params.target("critic")        # a target network: a copy, called like the module, saved with everything else
-        params.generator("noise", 3)   # a random generator, saved with everything else
+        params.target("critic")        # a target network: a copy, which is called like the module
+        params.generator("noise", 3)   # a random generator with the seed 3
 
-    A module's buffers and frozen parameters (requires_grad=False) are not in the flat tensors. They are saved and sent
-    to the policy, but no optimizer changes them.
+    `state` returns all of these for a checkpoint. A module's buffers and frozen parameters (requires_grad=False) are
+    not in the flat tensors. They are saved and sent to the policy, but no optimizer changes them.
     """
 
     def __init__(self, context: Context, **parts: int | nn.Module) -> None:
@@ -60,9 +60,10 @@ class Params:
         self.modules: dict[str, nn.Module] = {}
         self.targets: dict[str, Target] = {}
         self.generators: dict[str, torch.Generator] = {}
+        # (name, parameter, its view of `flat`, its view of `grad`) of each parameter that autograd knows
         self._adopted: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
-        self._frozen: dict[str, nn.Module] = {}
-        self._leaves: dict[str, list[nn.Parameter]] = {name: [] for name in parts}
+        self._leaves: dict[str, list[nn.Parameter]] = {name: [] for name in parts}  # the same parameters by part
+        self._frozen: dict[str, nn.Module] = {}  # what the method `frozen` returned before
         for name, module in modules.items():
             self._adopt(name, module)
 
@@ -72,18 +73,21 @@ class Params:
         return FlatPart(self.flat[self.slices[name]], self.grad[self.slices[name]])
 
     def value(self, name: str) -> Tensor:
-        """Return a part without a module as a tensor `[size]` with a gradient. Raise ValueError if it is a module."""
+        """Return the parameters `[size]` of a part without a module, as a tensor from which a loss can be computed.
+
+        Raise ValueError if the part is a module.
+        """
         part = self[name]
         if name in self.modules:
             raise ValueError(f"part '{name}' is a module; compute the loss from the module's output")
-        if not self._leaves[name]:
+        if not self._leaves[name]:  # this is the first call
             leaf = torch.nn.Parameter(torch.empty_like(part.flat))
             leaf.data, leaf.grad = part.flat, part.grad
             self._add_leaf(name, name, leaf, part.flat, part.grad)
         return self._leaves[name][0]
 
     def leaves(self, names: Sequence[str]) -> list[nn.Parameter]:
-        """Return the leaf tensors of these parts, for which autograd computes gradients.
+        """Return the parameters of the parts `names` (such as the critic), for which autograd computes gradients.
 
         Raise ValueError for a part without a module if `value` was never called, because no loss can depend on it.
         """
@@ -93,14 +97,17 @@ class Params:
         return [leaf for name in names for leaf in self._leaves[name]]
 
     def changed(self, names: Sequence[str]) -> None:
-        """Tell autograd that these parts changed, so that the backward pass of an older graph raises RuntimeError."""
-        leaves = [leaf for name in names for leaf in self._leaves[name]]
-        leaves += [p for name in names if name in self._frozen for p in self._frozen[name].parameters()]
-        if leaves:
-            torch.autograd.graph.increment_version(leaves)
+        """Tell autograd that the parameters of the parts `names` (such as the critic) have changed.
+
+        A backward pass through a loss that was computed before the change then raises RuntimeError.
+        """
+        tensors = [leaf for name in names for leaf in self._leaves[name]]
+        tensors += [p for name in names if name in self._frozen for p in self._frozen[name].parameters()]
+        if tensors:
+            torch.autograd.graph.increment_version(tensors)
 
     def frozen(self, name: str) -> nn.Module:
-        """Return a copy of a part's module that shares its memory, but whose parameters get no gradient."""
+        """Return a copy of the module `name` that uses the same parameters, but computes no gradients for them."""
         if name not in self._frozen:
             module = copied(self.modules[name]).requires_grad_(False)
             share(self.modules[name], module)
@@ -109,64 +116,73 @@ class Params:
         return self._frozen[name]
 
     def target(self, name: str) -> Target:
-        """Make and return a target network of a part: a copy with the part's present values."""
+        """Make a target network of the part `name` (such as the critic), with its present values, and return it."""
         self.targets[name] = Target(self[name].flat, self.modules.get(name), self.context)
         return self.targets[name]
 
     def follow(self, tau: float) -> None:
-        """Move all target networks toward their parts: target += tau * (part - target)."""
+        """Move all target networks toward the networks that they copy: target += tau * (network - target)."""
         for target in self.targets.values():
             target.follow(tau)
 
     def generator(self, name: str, seed: int, on_cpu: bool = False) -> torch.Generator:
-        """Make and return a random generator, on the trainer's device or on the CPU. Checkpoints save its state."""
+        """Make a random generator, on the trainer's device or on the CPU, and return it. Checkpoints save its state."""
         self.generators[name] = torch.Generator("cpu" if on_cpu else self.device).manual_seed(seed)
         return self.generators[name]
 
     def collect(self) -> None:
-        """Copy every gradient that is no view of `grad` into `grad`, and make it a view again.
+        """Copy gradients that were computed elsewhere into `grad`, and make each parameter's gradient a view of `grad`.
 
-        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradient tensors. Raise Refused if a
-        parameter was replaced or moved, because the flat tensors would not contain it.
+        This is necessary because `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace the views by None
+        or by other tensors. Raise Refused if a parameter is no longer a view of `flat`.
         """
         for name, parameter, flat, grad in self._adopted:
             if parameter.data_ptr() != flat.data_ptr():
                 raise Refused(f"parameter {name} was replaced or moved after Params had adopted it")
-            if parameter.grad is None:
+            present = parameter.grad
+            if present is None:
                 grad.zero_()
-            elif parameter.grad.data_ptr() != grad.data_ptr():
-                grad.copy_(parameter.grad)
-            else:
-                continue
-            parameter.grad = grad
+                parameter.grad = grad
+            elif present.data_ptr() != grad.data_ptr():
+                grad.copy_(present)
+                parameter.grad = grad
 
     def vector(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return a flat float32 copy: for each part its values, then its module's frozen parameters and buffers."""
-        pieces = [piece.detach().float().flatten().cpu() for piece in self._pieces(names)]
+        """Return what a policy needs of the parts `names` (such as the actor), as one new float32 vector `[size]`.
+
+        For each part, the vector has the parameters, and then the module's frozen parameters and buffers.
+        """
+        pieces = [tensor.detach().float().flatten().cpu() for tensor in self._pieces(names)]
         vector: npt.NDArray[np.float32] = torch.cat(pieces).numpy().copy()
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """Load what `vector` returned, also into the parts' target networks; raise ValueError if the sizes differ."""
+        """Copy a vector that `vector` returned into the parts `names` and into their target networks.
+
+        Raise ValueError if the vector has another size.
+        """
         tensors = list(self._pieces(names))
         sizes = [tensor.numel() for tensor in tensors]
         if vector.shape != (sum(sizes),):
             raise ValueError(f"parameter vector has shape {vector.shape}, the policy needs ({sum(sizes)},)")
+        pieces = torch.split(torch.from_numpy(vector.copy()), sizes)
         with torch.no_grad():
-            for tensor, piece in zip(tensors, torch.split(torch.from_numpy(vector.copy()), sizes), strict=True):
+            for tensor, piece in zip(tensors, pieces, strict=True):
                 tensor.copy_(piece.view(tensor.shape))
         for name in names:
             if name in self.targets:
                 self.targets[name].copy()
 
     def state(self) -> dict[str, Tensor]:
-        """Return CPU copies of all tensors to save, by name."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in (self.tensors() | self._random()).items()}
+        """Return CPU copies of all tensors that a checkpoint saves, by name."""
+        tensors = self.tensors() | self._random()
+        return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned. If names or shapes differ, change nothing and raise ValueError.
+        """Restore what `state` returned. If a name is missing or a shape differs, change nothing and raise ValueError.
 
-        If a generator's state was saved on another kind of device, the generator gets a seed computed from that state.
+        A generator's state that was saved on another kind of device cannot be restored. The generator then gets a seed
+        that is computed from this state.
         """
         generators = {f"generator.{name}": generator for name, generator in self.generators.items()}
         if missing := [name for name in generators if name not in state]:
@@ -177,10 +193,10 @@ class Params:
                 generator.set_state(state[name])
             else:
                 digest = hashlib.sha256(state[name].numpy().tobytes()).digest()
-                generator.manual_seed(int.from_bytes(digest[:7], "little"))
+                generator.manual_seed(int.from_bytes(digest[:7], "little"))  # 56 bits are a seed for every device
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors themselves (parameters, target networks, buffers) by name, without the generators."""
+        """Return the tensors that `state` copies (parameters, target networks, buffers), without the generators."""
         tensors = {"params": self.flat} | {f"target.{name}": target.flat for name, target in self.targets.items()}
         for name, module in self.modules.items():
             tensors |= {f"buffer.{name}.{key}": tensor for key, tensor in kept(module)}
@@ -189,21 +205,26 @@ class Params:
         return tensors
 
     def part_of(self, index: int) -> str:
-        """Return the name of the part that holds the value at this index of `flat`."""
+        """Return the name of the part, such as "critic", whose parameters include the value at this index of `flat`."""
         return next(name for name, where in self.slices.items() if where.start <= index < where.stop)
 
     def _random(self) -> dict[str, Tensor]:
         return {f"generator.{name}": generator.get_state() for name, generator in self.generators.items()}
 
     def _adopt(self, name: str, module: nn.Module) -> None:
+        """Copy a module's parameters into `flat`, and make the parameters views of `flat`.
+
+        Raise Refused if a parameter also belongs to another of the modules.
+        """
         check_module(name, module, self.context)
         self.modules[name] = module
         part = self[name]
+        flats, grads = views(module, part.flat, part.grad)
         with torch.no_grad():
-            for (key, parameter), flat, grad in zip(trained(module), *views(module, part.flat, part.grad), strict=True):
-                owner = next((known for known, other, *_ in self._adopted if other is parameter), None)
-                if owner is not None:
-                    raise Refused(f"{name}.{key} is also {owner}; make the shared module a separate part")
+            for (key, parameter), flat, grad in zip(trained(module), flats, grads, strict=True):
+                owners = [known for known, other, *_ in self._adopted if other is parameter]
+                if owners:
+                    raise Refused(f"{name}.{key} is also {owners[0]}; make the shared module a separate part")
                 flat.copy_(parameter)
                 parameter.data, parameter.grad = flat, grad
                 self._add_leaf(name, f"{name}.{key}", parameter, flat, grad)
@@ -214,6 +235,7 @@ class Params:
         self._adopted.append((name, leaf, flat, grad))
 
     def _pieces(self, names: Sequence[str]) -> Iterator[Tensor]:
+        """Yield the tensors that `vector` joins, in order."""
         for name in names:
             yield self[name].flat
             if name in self.modules:
@@ -221,7 +243,10 @@ class Params:
 
 
 class Target:
-    """A target network: a copy of a part that no optimizer changes. `module` is the copy of a part's module."""
+    """A target network: a copy of a part of `Params` that no optimizer changes. `flat` `[size]` has its parameters.
+
+    `source` `[size]` has the parameters of the part. `module` is the copy of the part's module, or None.
+    """
 
     def __init__(self, source: Tensor, module: nn.Module | None, context: Context) -> None:
         self.flat = source.clone()
@@ -233,9 +258,10 @@ class Target:
             (own,) = views(self.module, self.flat)
             for (_, parameter), view in zip(trained(self.module), own, strict=True):
                 parameter.data = view
-            self.frozen = frozen(self.module)
+            self.frozen = frozen(self.module)  # the next line makes all other parameters frozen, too
             self.module.requires_grad_(False)
-            self._changing, self._has_kept = [*self.module.parameters()], bool(kept(module))
+            self._changing = list(self.module.parameters())
+            self._has_kept = len(kept(module)) > 0
             prepare(self.module, context)
 
     def __call__(self, *args: Any) -> Tensor:  # Any: the module's arguments
@@ -244,24 +270,24 @@ class Target:
         return out
 
     def follow(self, tau: float) -> None:
-        """Move toward the part: target += tau * (part - target). Copy the part's buffers and frozen parameters."""
+        """Move toward the network: target += tau * (network - target). Buffers and frozen parameters are copied."""
         self.flat.lerp_(self._source, tau)
         self._finish()
 
     def copy(self) -> None:
-        """Copy the part's present values into the target network."""
+        """Copy the network's present values into the target network."""
         self.flat.copy_(self._source)
         self._finish()
 
     def kept(self) -> Named:
-        """Return (name, tensor) for each frozen parameter and buffer, as `modules.kept` does; [] without a module.
+        """Return (name, tensor) for each buffer, and for each parameter that is also frozen in the copied network.
 
-        No parameter of a target network needs a gradient. Only those that are frozen in the part, too, are listed.
+        (In the target network, all parameters are frozen.) Return [] without a module.
         """
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
     def _finish(self) -> None:
-        """Copy the part's buffers and frozen parameters, and tell autograd that the target network changed."""
+        """Copy the network's buffers and frozen parameters, and tell autograd that the target network has changed."""
         if self._source_module is not None:
             torch.autograd.graph.increment_version(self._changing)
             if self._has_kept:

@@ -1,4 +1,8 @@
-"""Steps of torch.optim's classes as separate tensor operations, which can be recorded and compiled with an update."""
+"""Steps of torch.optim's classes as simple tensor operations, which can be recorded and compiled with an update.
+
+Each function changes the parameters `flat` `[size]` and the optimizer's state `memory` in place. `group` has the
+optimizer's options by name. All names in `memory` and `group` are those of the torch class.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 def _sgd(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Make a step of torch.optim.SGD without dampening, with plain operations."""
+    """Change the parameters `flat` `[size]` by a step of torch.optim.SGD without dampening."""
     if group["weight_decay"]:
         grad = grad + group["weight_decay"] * flat
     if momentum := group["momentum"]:
@@ -21,11 +25,11 @@ def _sgd(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: T
 
 
 def _rmsprop(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Make a step of torch.optim.RMSprop with plain operations."""
+    """Change the parameters `flat` `[size]` by a step of torch.optim.RMSprop."""
     if group["weight_decay"]:
         grad = grad + group["weight_decay"] * flat
     alpha = group["alpha"]
-    _zeros(memory, "step", flat[:0]).add_(1.0)
+    _number(memory, "step").add_(1.0)
     square = _zeros(memory, "square_avg", flat)
     square.copy_(alpha * square + (1.0 - alpha) * grad * grad)
     variance: Tensor = square
@@ -42,35 +46,41 @@ def _rmsprop(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, gra
 
 
 def _radam(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Make a step of torch.optim.RAdam (Liu et al. 2019, arXiv 1908.03265) with plain operations."""
+    """Change the parameters `flat` `[size]` by a step of RAdam (Liu et al. 2019, arXiv 1908.03265, algorithm 2)."""
     if group["weight_decay"]:
         grad = grad + group["weight_decay"] * flat
     beta1, beta2 = group["betas"]
-    step = _zeros(memory, "step", flat[:0]).add_(1.0).double()
+    step = _number(memory, "step").add_(1.0).double()
     mean, square = _zeros(memory, "exp_avg", flat), _zeros(memory, "exp_avg_sq", flat)
     mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
     square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
-    # The names in the paper (algorithm 2): `longest` is rho_inf, `length` is rho_t, `rectified` is r_t.
-    longest, correction = 2.0 / (1.0 - beta2) - 1.0, 1.0 - beta2**step
-    length = longest - 2.0 * step * beta2**step / correction
-    safe = length.clamp_min(5.0)
-    rectified = ((safe - 4.0) * (safe - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * safe)).sqrt()
-    adaptive = (rectified * correction.sqrt()).float() / (square.sqrt() + group["eps"])
-    size = (lr / (1.0 - beta1**step)).float()
-    flat.copy_(flat - size * mean * torch.where(length > 5.0, adaptive, 1.0))
+    rho_inf = 2.0 / (1.0 - beta2) - 1.0
+    correction = 1.0 - beta2**step
+    rho = rho_inf - 2.0 * step * beta2**step / correction
+    safe = rho.clamp_min(5.0)  # avoids NaN in `r`, which has no effect if rho <= 5
+    r = ((safe - 4.0) * (safe - 2.0) * rho_inf / ((rho_inf - 4.0) * (rho_inf - 2.0) * safe)).sqrt()
+    adaptive = (r * correction.sqrt()).float() / (square.sqrt() + group["eps"])
+    step_size = (lr / (1.0 - beta1**step)).float()
+    flat.copy_(flat - step_size * mean * torch.where(rho > 5.0, adaptive, 1.0))
 
 
 def _zeros(memory: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """Return the tensor `name` of an optimizer's state; create it with zeros in the shape of `like` at the first step.
-
-    If `like` is empty, the tensor is a single number.
-    """
+    """Return the tensor `name` of an optimizer's state. The first step creates zeros in the shape of `like`."""
     if memory.get(name) is None:
         with untaped():
-            memory[name] = torch.zeros_like(like) if len(like) else torch.zeros(())
+            memory[name] = torch.zeros_like(like)
+    kept: Tensor = memory[name]
+    return kept
+
+
+def _number(memory: dict[str, Any], name: str) -> Tensor:
+    """Return the number `name` of an optimizer's state, a tensor `[]`. The first step creates it, with the value 0."""
+    if memory.get(name) is None:
+        with untaped():
+            memory[name] = torch.zeros(())
     kept: Tensor = memory[name]
     return kept
 
 
 PLAIN = {"sgd": _sgd, "rmsprop": _rmsprop, "radam": _radam}
-"""By `optimizer.name`: step(options, state of the optimizer, parameters, gradient, learning rate)."""
+"""The functions above by `optimizer.name`."""

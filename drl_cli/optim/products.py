@@ -1,4 +1,4 @@
-"""Matrix products of MLPs in training. The user can choose their library and precision."""
+"""Matrix products for the MLPs of trainers. `trainer.products` chooses the library, `precision` float32 or bfloat16."""
 
 from __future__ import annotations
 
@@ -13,35 +13,41 @@ from drl_cli.utils.processor import describe_processor, is_zen_5
 
 
 class Products:
-    """float32 products with torch's default library: MKL on a CPU, cuBLAS on a GPU."""
+    """Matrix products in float32 with torch's default library: MKL on a CPU, cuBLAS on a GPU."""
 
     def chosen(self) -> Mapping[str, Any]:
-        """Return the choice of library as json-compatible values, for run.json."""
+        """Return the name of the library, and when it is used, as values that json can write. They go to run.json."""
         return {"library": "torch"}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return `x weight + bias`; x `[B, in]`, weight `[in, out]`, bias `[out]`."""
-        if _is_thin(x, weight.shape[1]):
+        """Return `x weight + bias`, `[B, out]`; x is `[B, in]`, weight is `[in, out]`, and bias is `[out]`."""
+        if _is_faster_transposed(x, weight.shape[1]):
             return torch.mm(weight.t(), x.t()).t().add_(bias)
         return torch.addmm(bias, x, weight)
 
     def weight_gradient(self, x: Tensor, d: Tensor, out: Tensor) -> None:
-        """Set `out` to `x^T d`, the gradient of `linear` with respect to the weight; x `[B, in]`, d `[B, out]`."""
-        if _is_thin(x, d.shape[1]):
+        """Write the gradient of a loss with respect to the weight of `linear`, `x^T d`, into `out` `[in, out]`.
+
+        `x` `[B, in]` is the input of `linear`, and `d` `[B, out]` is the gradient with respect to its result.
+        """
+        if _is_faster_transposed(x, d.shape[1]):
             out.copy_(torch.mm(d.t(), x).t())
         else:
             torch.mm(x.t(), d, out=out)
 
     def input_gradient(self, d: Tensor, weight: Tensor) -> Tensor:
-        """Return `d weight^T` `[B, in]`, the gradient of `linear` with respect to the input; d `[B, out]`."""
+        """Return the gradient of a loss with respect to the input of `linear`: `d weight^T`, `[B, in]`.
+
+        `d` `[B, out]` is the gradient with respect to the result of `linear`, and `weight` is `[in, out]`.
+        """
         return torch.mm(d, weight.t())
 
 
 class OneDNN(Products):
-    """float32 products with oneDNN. Small products use torch, because they are slower with oneDNN.
+    """Matrix products in float32 with oneDNN. Small products use torch's library, because oneDNN is slower for them.
 
-    oneDNN computes a product if the batch has at least `rows` rows, the weight has at least `width` inputs and outputs,
-    and the product needs at least `multiplications` multiplications.
+    oneDNN computes a product if the batch has at least `rows` rows, the weight has at least `width` inputs and at least
+    `width` outputs, and the product needs at least `multiplications` multiplications.
     """
 
     def __init__(self, rows: int = 1, width: int = 64, multiplications: int = 0) -> None:
@@ -66,22 +72,24 @@ class OneDNN(Products):
         return self._product(d, weight.t()) if self._suits(d, weight) else super().input_gradient(d, weight)
 
     def _suits(self, x: Tensor, weight: Tensor) -> bool:
-        rows, (inputs, outputs) = x.shape[0], weight.shape
+        rows = x.shape[0]
+        inputs, outputs = weight.shape
         is_wide = inputs >= self.width and outputs >= self.width
         return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-        if torch.compiler.is_compiling():  # torch.compile needs the operator; without it, a direct call is 10 us faster
+        """Return `a b`, or `a b + bias`."""
+        if torch.compiler.is_compiling():  # torch.compile needs an operator, but a plain call is 10 us faster
             product: Tensor = self.differentiable(a, b, bias)
             return product
         return _onednn(a, b, bias)
 
 
 class BFloat16(OneDNN):
-    """Products of wide layers in bfloat16, which some CPUs and GPUs compute faster than float32.
+    """Matrix products in bfloat16, which some CPUs and GPUs compute faster than float32.
 
-    Weights, biases and the optimizer's state stay float32. First and last layers with few inputs or outputs stay
-    float32, too, so observations and outputs are not rounded.
+    Weights, biases and the optimizer's state stay float32. Layers with fewer than 64 inputs or outputs are computed in
+    float32. Therefore short observations, and the outputs of networks with few outputs, are not rounded.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -99,17 +107,20 @@ class BFloat16(OneDNN):
         a, b = a.bfloat16(), b.bfloat16()
         if self.is_emulated:
             product = torch.mm(a.float(), b.float()).bfloat16()
+        elif self.is_cpu:
+            product = super()._product(a, b)
         else:
-            product = super()._product(a, b) if self.is_cpu else torch.mm(a, b)
+            product = torch.mm(a, b)
         return product.float() if bias is None else product.float().add_(bias)
 
 
 def make_products(library: str, precision: str, device: torch.device, is_repeatable: bool = True) -> Products:
-    """Return the products for these options; raise ValueError if `library` is onednn and torch lacks oneDNN.
+    """Return the Products for the options `trainer.products` (`library`) and `precision`.
 
-    `auto` means oneDNN on AMD's Zen 5 with AVX-512, and torch elsewhere. On Zen 5, oneDNN is faster for products of
-    about 2 million multiplications or more. Repeatable runs use oneDNN only for batches of at least 256 rows and layers
-    of at least 256 units, so that a seed gives the same weights as in earlier versions.
+    With `auto`, AMD's Zen 5 with AVX-512 uses oneDNN, and other processors use torch. On Zen 5, oneDNN is faster for
+    products of about 2 million multiplications or more. A repeatable run uses oneDNN only for batches of at least 256
+    rows and layers of at least 256 units, so that a seed gives the same weights as in earlier versions. Raise
+    ValueError if `library` is onednn and torch lacks oneDNN.
     """
     if precision == "bf16":
         return BFloat16(device)
@@ -128,24 +139,31 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
 
 
 def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """Return `a b + bias` with oneDNN; a `[B, in]`, b `[in, out]`, bias `[out]`."""
+    """Return `a b + bias`, `[B, out]`, computed by oneDNN; a is `[B, in]`, b is `[in, out]`, and bias is `[out]`."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
     return product
 
 
 @cache
 def _operators() -> torch.library.Library:
-    """Register `_onednn` as an operator for torch.compile, whose own use of oneDNN assumes constant weights."""
+    """Register the operator `torch.ops.drl_cli.onednn`, which computes `_onednn`, for compiled functions.
+
+    torch.compile can use oneDNN without this operator, but then it assumes constant weights.
+    """
+
+    def shape_of_result(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        return a.new_empty(a.shape[0], b.shape[1])
+
     library = torch.library.Library("drl_cli", "DEF")  # type: ignore[no-untyped-call]
     library.define("onednn(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
     library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
-    torch.library.register_fake("drl_cli::onednn", lambda a, b, bias: a.new_empty(a.shape[0], b.shape[1]), lib=library)
+    torch.library.register_fake("drl_cli::onednn", shape_of_result, lib=library)
     return library
 
 
 @cache
 def _differentiable() -> Any:
-    """Return oneDNN's operator as an autograd function that works with torch.compile and torch.func."""
+    """Return a function of (a, b, bias) that calls the operator of `_operators` and has a gradient."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -161,19 +179,21 @@ def _differentiable() -> Any:
         @staticmethod
         def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
             a, b = ctx.saved_tensors
-            onednn = torch.ops.drl_cli.onednn
-            return onednn(d, b.t(), None), onednn(a.t(), d, None), d.sum(0) if ctx.has_bias else None
+            d_a = torch.ops.drl_cli.onednn(d, b.t(), None)
+            d_b = torch.ops.drl_cli.onednn(a.t(), d, None)
+            d_bias = d.sum(0) if ctx.has_bias else None
+            return d_a, d_b, d_bias
 
     return Product.apply
 
 
-def _is_thin(x: Tensor, outputs: int) -> bool:
-    """Return whether to compute the transposed product, which is up to four times faster with MKL for few outputs."""
+def _is_faster_transposed(x: Tensor, outputs: int) -> bool:
+    """Return whether MKL computes the transposed product faster: up to four times for large inputs and few outputs."""
     return 1 < outputs <= 8 and x.numel() >= 2**14
 
 
 def has_bf16() -> bool:
-    """Return whether the CPU has instructions for products of bfloat16 numbers."""
+    """Return whether the CPU has instructions for matrix products in bfloat16."""
     return re.search(r"\b(avx512_bf16|amx_bf16)\b", describe_processor()) is not None
 
 

@@ -1,4 +1,4 @@
-"""The rules by which an optimizer changes parameters: Adam, the classes of torch.optim, and the user's classes."""
+"""The update rules of an optimizer: Adam, the classes of torch.optim, and the user's classes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class Rule(Protocol):
-    """Changes the parameters of the parts `names` by their gradients. `factor` multiplies the learning rates.
+    """An update rule, such as Adam. `step` changes the parameters of some parts with the gradients in `Params.grad`.
 
-    If `is_plain`, a recorded step (drl_cli.chains) consists of separate tensor operations, and `factor` may be a
-    tensor.
+    `names` has the names of the parts, such as "critic". `factor` multiplies the learning rates. If `is_plain` is True,
+    `factor` may be a tensor, and a step that is recorded for compilation (drl_cli.chains) consists of simple tensor
+    operations.
     """
 
     @property
@@ -32,7 +33,10 @@ class Rule(Protocol):
 
 
 def filled(part: float | Part, config: OptimizerConfig) -> Part:
-    """Return a part's options, with None replaced by the values in `config`. A number is a learning rate."""
+    """Return the options of one part (such as the critic), with None replaced by the values in `config`.
+
+    `part` has options of the part, or only its learning rate.
+    """
     own = part if isinstance(part, Part) else Part(part)
     if own.weight_decay is None:
         own = replace(own, weight_decay=config.weight_decay)
@@ -42,57 +46,68 @@ def filled(part: float | Part, config: OptimizerConfig) -> Part:
 
 
 def arguments(name: str, part: Part, kind: Any, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class, its options
-    """Return the arguments of a part's torch optimizer; raise ValueError if it does not take an option."""
+    """Return the keyword arguments for an optimizer of the torch class `kind` that optimizes one part.
+
+    `name` is the name of the part, such as "critic", and `part` has its options. Raise ValueError if the class does not
+    take one of these options.
+    """
     options: dict[str, Any] = {"lr": part.lr, **config.kwargs}  # Any: arguments of the torch class
-    taken = takes(kind)
-    if "weight_decay" in taken:
+    known = takes(kind)
+    if "weight_decay" in known:
         options["weight_decay"] = part.weight_decay
     elif part.weight_decay:
         raise ValueError(f"part '{name}': {kind.__name__} has no weight_decay")
     if part.betas is not None:
-        if "betas" not in taken:
+        if "betas" not in known:
             raise ValueError(f"part '{name}': {kind.__name__} has no betas")
         options["betas"] = part.betas
     return options
 
 
 class FusedAdam:
-    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019). Parts with equal options share one fused kernel.
+    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019), with torch's fused kernel.
 
-    torch.optim.Adam(fused=True) gives the same bits, but a run makes fewer updates per second: 27% fewer with a small
-    DQN, 20% fewer with PPO, and 2% fewer with SAC and two layers of 256 units.
+    One call of the kernel changes all parts (such as actor and critic) that have equal options. The class
+    torch.optim.Adam(fused=True) gives the same bits, but with it, a run makes fewer updates per second: 27% fewer with
+    a small DQN, 20% fewer with PPO, and 2% fewer with SAC and two layers of 256 units.
     """
+
+    is_plain = True
 
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
         self.params, self.parts, self.config = params, parts, config
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
         self.count = torch.zeros(len(parts), device=params.device)  # number of steps of each part
         self.options = {"eps": config.kwargs.get("eps", 1e-8), "amsgrad": False, "maximize": False}
-        # names -> [(options, the kernel's five lists of tensors)]. A list has one view for each part of these options.
-        self._views: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
-
-    is_plain = True
+        # What `_groups_of` returned for these names
+        self._groups: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
-        if (views := self._views.get(names)) is None:
-            views = self._views[names] = self._views_of(names)
-        if len(names) == len(self.parts):
-            self.count += 1
-        else:  # not by an index, which would be copied to the GPU in every step
-            for _, (*_, counts) in views:
-                for steps in counts:
-                    steps += 1
-        if (tape := recording()) and tape.wants_plain:
-            for part, tensors in views:
-                for own in zip(*tensors, strict=True):
-                    self._plain_step(part, factor, *own)
+        groups = self._groups.get(names)
+        if groups is None:
+            groups = self._groups[names] = self._groups_of(names)
+        self._count_step(names, groups)
+        recorder = recording()
+        if recorder is not None and recorder.wants_plain:
+            for options, lists in groups:
+                for tensors_of_part in zip(*lists, strict=True):
+                    self._plain_step(options, factor, *tensors_of_part)
             return
         fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
-        for part, (flat, grad, mean, square, count) in views:
-            beta1, beta2 = part.betas or (0.9, 0.999)
-            decay = part.weight_decay
-            options = {"lr": part.lr * factor, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.options}
-            fused(flat, grad, mean, square, [], count, **options)
+        for options, (flats, grads, means, squares, counts) in groups:
+            beta1, beta2 = options.betas or (0.9, 0.999)
+            lr, decay = options.lr * factor, options.weight_decay
+            keywords = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.options}
+            fused(flats, grads, means, squares, [], counts, **keywords)
+
+    def _count_step(self, names: Sequence[str], groups: Sequence[tuple[Part, list[list[Tensor]]]]) -> None:
+        """Add 1 to the number of steps of the parts `names`. `groups` has views of these numbers."""
+        if len(names) == len(self.parts):
+            self.count += 1
+            return
+        for _, (*_, counts) in groups:  # views, because a list of indices would be copied to the GPU in every step
+            for count in counts:
+                count += 1
 
     def _plain_step(
         self,
@@ -104,29 +119,41 @@ class FusedAdam:
         square: Tensor,
         count: Tensor,
     ) -> None:
-        """Make the same step as the fused kernel with separate operations, which can be compiled with the gradient."""
-        (beta1, beta2), lr = part.betas or (0.9, 0.999), part.lr * factor
+        """Make Adam's step of one part with simple tensor operations, which can be compiled together with the gradient.
+
+        `flat`, `grad`, `mean` and `square` are `[size]`, and `count` is `[]`. The result equals that of the fused
+        kernel up to rounding.
+        """
+        beta1, beta2 = part.betas or (0.9, 0.999)
+        lr = part.lr * factor
+        decay: float | Tensor = 1.0
         if part.weight_decay and self.config.name == "adam":
             grad = grad + part.weight_decay * flat
-        decay = 1.0 - lr * part.weight_decay if part.weight_decay and self.config.name == "adamw" else 1.0
+        elif part.weight_decay:  # adamw
+            decay = 1.0 - lr * part.weight_decay
         mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
         square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
         steps = count.double()  # in float32, 1 - 0.999 would have only four correct digits
-        size = (lr / (1.0 - beta1**steps)).float()
+        step_size = (lr / (1.0 - beta1**steps)).float()
         scale = (1.0 - beta2**steps).rsqrt().float()
-        flat.copy_(decay * flat - size * mean / (square.sqrt() * scale + self.options["eps"]))
+        flat.copy_(decay * flat - step_size * mean / (square.sqrt() * scale + self.options["eps"]))
 
-    def _views_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
-        """Group these parts by their options; return (options, [flat, grad, mean, square, count]) for each group."""
+    def _groups_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
+        """Group the parts `names` (such as actor and critic) by their options; return (options, lists) for each group.
+
+        The lists are the kernel's arguments: flat, grad, mean, square and count. Each list has one view for each part
+        of the group.
+        """
         by_options: dict[Part, list[str]] = {}
         for name in names:
-            by_options.setdefault(replace(self.parts[name], max_norm=None), []).append(name)
+            options = replace(self.parts[name], max_norm=None)  # the optimizer has clipped the gradient before
+            by_options.setdefault(options, []).append(name)
         groups = []
-        for options, group in by_options.items():
-            slices = [self.params.slices[name] for name in group]
-            flats = (self.params.flat, self.params.grad, self.mean, self.square)
-            lists = [[flat[where] for where in slices] for flat in flats]
-            counts = [self.count[list(self.parts).index(name)] for name in group]
+        for options, members in by_options.items():
+            slices = [self.params.slices[name] for name in members]
+            whole = (self.params.flat, self.params.grad, self.mean, self.square)
+            lists = [[tensor[where] for where in slices] for tensor in whole]
+            counts = [self.count[list(self.parts).index(name)] for name in members]
             groups.append((options, [*lists, counts]))
         return groups
 
@@ -138,10 +165,10 @@ class FusedAdam:
 
 
 class OneForEachPart(ABC):
-    """A rule with one torch optimizer for each part that has parameters.
+    """The base of rules that have a separate torch optimizer for each part, such as the critic.
 
-    A checkpoint has the optimizer's state of each parameter, `optimizer.<part>.<index>.<name>`, and the state of the
-    whole part, `optimizer.<part>.group.<name>`.
+    A checkpoint has the optimizer's state of each parameter as `optimizer.<part>.<index>.<name>`. Options that the
+    optimizer has changed are saved as `optimizer.<part>.group.<name>`.
     """
 
     is_plain = False
@@ -157,7 +184,7 @@ class OneForEachPart(ABC):
     @staticmethod
     @abstractmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
-        """Return the tensors of a part that its optimizer changes, with their gradients in `grad`."""
+        """Return the tensors that the optimizer of the part `name` (such as the critic) changes, with their `grad`."""
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         for name in names:
@@ -166,7 +193,10 @@ class OneForEachPart(ABC):
                 self.optimizers[name].step()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors to save. A number `name` is saved as a tensor without dimensions, `number.<name>`."""
+        """Return the tensors that a checkpoint saves, by name.
+
+        A Python number in an optimizer's state is saved as a tensor `[]` with the name `number.<name>`.
+        """
         saved: dict[str, Tensor] = {}
         for name, optimizer in self.optimizers.items():
             for place, memory in _memories(optimizer).items():
@@ -174,34 +204,32 @@ class OneForEachPart(ABC):
                     if isinstance(value, torch.Tensor):
                         saved[f"optimizer.{name}.{place}.{key}"] = value
                     elif isinstance(value, int | float):
-                        number = torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
-                        saved[f"optimizer.{name}.{place}.number.{key}"] = number
+                        dtype = torch.int64 if isinstance(value, int) else torch.float64
+                        saved[f"optimizer.{name}.{place}.number.{key}"] = torch.tensor(value, dtype=dtype)
         return saved
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned. If a part or a shape does not fit, change nothing and raise ValueError."""
+        """Restore what `state` returned. If a name or a shape does not fit, change nothing and raise ValueError."""
         loaded = [self._located(name, value) for name, value in state.items() if name.startswith("optimizer.")]
         for optimizer in self.optimizers.values():
-            optimizer.state.clear()
-            group = optimizer.param_groups[0]
-            for key in group.keys() - {"params", "lr"} - optimizer.defaults.keys():
-                del group[key]
-            group.update({key: value for key, value in optimizer.defaults.items() if key != "lr"})
+            _forget(optimizer)
         for (optimizer, place, key), value in loaded:
             group = optimizer.param_groups[0]
             memory = group if place == "group" else optimizer.state[group["params"][int(place)]]
             if key.startswith("number."):
                 memory[key.removeprefix("number.")] = value.item()
-            else:  # as in torch.optim, only single values stay on the CPU
-                memory[key] = value.clone() if value.ndim == 0 else value.to(group["params"][0].device, copy=True)
+            elif value.ndim == 0:  # a number, such as the count of steps, stays on the CPU, as in torch.optim
+                memory[key] = value.clone()
+            else:
+                memory[key] = value.to(group["params"][0].device, copy=True)
 
     def _located(self, name: str, value: Tensor) -> tuple[tuple[torch.optim.Optimizer, str, str], Tensor]:
-        """Find where a saved tensor with the name `optimizer.PART.PLACE.KEY` belongs.
+        """Find the optimizer to which a saved tensor with the name `optimizer.PART.PLACE.KEY` belongs.
 
         Return ((optimizer of the part, place, key), value). The place is the index of a parameter, "0", "1", ..., or
-        "group" for a value of the optimizer's param group.
+        "group" for a value in the optimizer's param group.
 
-        Raise ValueError if no optimizer has this tensor, or if its shape is that of another parameter.
+        Raise ValueError if no optimizer has such a tensor, or if the shape differs from that of the parameter.
         """
         _, part, *rest = name.split(".", 3)
         if len(rest) == 1:  # earlier versions left out the index if a part had only one parameter
@@ -209,26 +237,28 @@ class OneForEachPart(ABC):
         place, key = rest if len(rest) == 2 else ("", "")
         optimizer = self.optimizers.get(part)
         parameters = optimizer.param_groups[0]["params"] if optimizer else []
-        if optimizer is None or place not in ("group", *map(str, range(len(parameters)))) or not self.knows(key):
+        places = ["group", *map(str, range(len(parameters)))]
+        if optimizer is None or place not in places or not self.knows(key):
             raise ValueError(f"saved '{name}' is of another optimizer")
         expected = value.shape if place == "group" else parameters[int(place)].shape
-        has_parameters_shape = value.ndim == len(expected)  # other values, such as a count of steps, are single numbers
-        if has_parameters_shape and value.shape != expected:
+        is_like_parameter = value.ndim == len(expected)  # other values are single numbers, such as a count of steps
+        if is_like_parameter and value.shape != expected:
             raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(expected)}")
         return (optimizer, place, key), value
 
     def knows(self, key: str) -> bool:
-        """Return whether the state of these optimizers can have a tensor or number with this name."""
+        """Return whether `key` can be the name of a tensor or number in the state of these optimizers."""
         return True
 
 
 class TorchOptim(OneForEachPart):
-    """The optimizers of torch.optim, except Adam and AdamW. Each optimizer works on the flat tensor of a part."""
+    """The rules of torch.optim, except Adam and AdamW. Their optimizers get all parameters of a part as one tensor."""
 
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
         super().__init__(params, parts, config, config.kind)
         self.name = config.name
-        self.is_plain = config.name in PLAIN and not config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}
+        has_other_options = not config.kwargs.keys().isdisjoint({"dampening", "decoupled_weight_decay"})
+        self.is_plain = config.name in PLAIN and not has_other_options
 
     @staticmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
@@ -253,18 +283,19 @@ class TorchOptim(OneForEachPart):
 
     @cached_property
     def _known(self) -> set[str]:
-        """The names of the tensors in an optimizer's state, found by one step of a new optimizer with equal options."""
+        """The names of the tensors in an optimizer's state, found with one step of another optimizer of this class."""
         used = next(iter(self.optimizers.values()))
-        value = torch.zeros(1)
-        value.grad = torch.zeros(1)
         names = inspect.signature(type(used)).parameters.keys() & used.defaults.keys()
-        optimizer = type(used)([value], **{name: used.defaults[name] for name in names})
+        options = {name: used.defaults[name] for name in names}
+        parameter = torch.zeros(1)
+        parameter.grad = torch.zeros(1)
+        optimizer = type(used)([parameter], **options)
         optimizer.step()
-        return {key for key, kept in optimizer.state[value].items() if kept is not None}
+        return {key for key, value in optimizer.state[parameter].items() if value is not None}
 
 
 class OwnRule(OneForEachPart):
-    """A user's class, derived from torch.optim.Optimizer. It gets the parameters of a part's module in their shapes."""
+    """The rule of a user's class derived from torch.optim.Optimizer, which gets the parameters as separate tensors."""
 
     @staticmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
@@ -272,14 +303,24 @@ class OwnRule(OneForEachPart):
 
 
 def _memories(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:  # Any: tensors, numbers, others
-    """Return an optimizer's state: index of the parameter -> its state, and `group` -> the state of the whole part."""
+    """Return an optimizer's state: a dict for each parameter by its index, and a dict `group` of changed options."""
     (group,) = optimizer.param_groups
     memories = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
-    return memories | {"group": {key: value for key, value in group.items() if _is_changed(optimizer, key, value)}}
+    changed = {key: value for key, value in group.items() if _is_changed(optimizer, key, value)}
+    return memories | {"group": changed}
 
 
 def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
-    """Return whether a checkpoint has to save this option: a step of the optimizer added or changed it."""
+    """Return whether a step of the optimizer has added or changed this option, so that a checkpoint has to save it."""
     if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
         return False
     return key not in optimizer.defaults or value is not optimizer.defaults[key]
+
+
+def _forget(optimizer: torch.optim.Optimizer) -> None:
+    """Clear the optimizer's state, and set its options except the learning rate to their initial values."""
+    optimizer.state.clear()
+    group = optimizer.param_groups[0]
+    for key in group.keys() - {"params", "lr"} - optimizer.defaults.keys():
+        del group[key]
+    group.update({key: value for key, value in optimizer.defaults.items() if key != "lr"})

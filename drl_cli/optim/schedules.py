@@ -1,4 +1,4 @@
-"""RunClock, which counts the position of a run, and schedules, which are functions of this position."""
+"""RunClock, which measures the position of a run, and schedules, which are functions of this position."""
 
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -6,7 +6,7 @@ Unit: TypeAlias = Literal["env_steps", "opt_steps"]
 
 
 class HasCounts(Protocol):
-    """An object with the counters of a run: `env_steps` of all workers, and `opt_steps`, the number of updates."""
+    """The counters of a run: `env_steps` for the environment steps of all workers, and `opt_steps` for the updates."""
 
     @property
     def env_steps(self) -> int: ...
@@ -16,26 +16,26 @@ class HasCounts(Protocol):
 
 
 class RunClock(NamedTuple):
-    """The unit of a run's position: environment steps, or updates (`opt_steps`) if the run has no workers.
+    """Measures the position of a run in environment steps, or in updates (`opt_steps`) if the run has no workers.
 
-    All periods and schedules use this clock. The run ends at the position `total`.
+    All periods and schedules use this position. The run ends at the position `total`.
     """
 
     unit: Unit = "env_steps"
     total: int = 1
 
     def of(self, counts: HasCounts) -> int:
-        """Return the position of a run with these counts."""
+        """Return the position of a run with these counters."""
         return counts.env_steps if self.unit == "env_steps" else counts.opt_steps
 
     @property
     def key(self) -> str:
-        """The key of the config that sets `total`."""
+        """The name of the option that sets `total`."""
         return "total_env_steps" if self.unit == "env_steps" else "total_updates"
 
     @property
     def text(self) -> str:
-        """The name of the unit in messages."""
+        """The unit in words, for messages."""
         return UNIT_TEXTS[self.unit]
 
 
