@@ -30,8 +30,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from drl_cli.chains import native
 from drl_cli.chains.program import in_place
-from drl_cli.utils.compiler import library_dir
-from drl_cli.utils.processor import describe_processor
+from drl_cli.utils.machine import describe_processor, library_dir
 
 if TYPE_CHECKING:
     from drl_cli.chains.record import Record

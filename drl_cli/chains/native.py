@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drl_cli.utils.processor import is_zen_5
+from drl_cli.utils.machine import is_zen_5
 
 BODY = re.compile(r"::run_impl\([^{]*\{(.*)\n\} // \w+::run_impl", re.DOTALL)
 KERNEL = re.compile(r'^extern "C"\s+void\s+\w+\([^)]*\);', re.MULTILINE)

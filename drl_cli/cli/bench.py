@@ -23,7 +23,7 @@ from drl_cli.settings.conf import groups
 from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec
-from drl_cli.utils.cores import num_cores
+from drl_cli.utils.machine import num_cores
 from drl_cli.utils.ranges import Positive
 from drl_cli.utils.spelling import nearest
 

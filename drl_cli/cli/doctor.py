@@ -16,11 +16,9 @@ from packaging.requirements import Requirement
 
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
-from drl_cli.utils.compiler import compiler as compiler_name
-from drl_cli.utils.cores import num_cores
-from drl_cli.utils.gpu import has_nvidia_driver
 from drl_cli.utils.headless import headless
-from drl_cli.utils.memory import CGROUP, free_memory
+from drl_cli.utils.machine import CGROUP, free_memory, has_nvidia_driver, num_cores, text_of
+from drl_cli.utils.machine import compiler as compiler_name
 from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import
@@ -115,7 +113,7 @@ def processors() -> Check:
     """Check the processors that this process may use, the limit of a container, and the load of other programs."""
     cores, load = num_cores(), os.getloadavg()[0]
     text = f"{cores} for this process, load {load:.1f}"
-    limit, _, period = _content(CGROUP / "cpu.max").partition(" ")
+    limit, _, period = text_of(CGROUP / "cpu.max").partition(" ")
     if limit.isdigit() and (quota := int(limit) / int(period)) < cores:
         return Check("warn", "processors", f"{text}, but this container gets {quota:g}", f"say worker.num={int(quota)}")
     if load > cores / 2:
@@ -267,14 +265,6 @@ def missing(package: str, extra: str = "") -> list[str]:
         else:
             lacking += [name for inner in sorted(needed.extras) for name in missing(needed.name, inner)]
     return lacking
-
-
-def _content(file: Path) -> str:
-    """Return the text of a file, or '' if it can't be read."""
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.data.combined import JoinedDataset
 from drl_cli.data.dataset import Dataset, DatasetError, reference_problem
 from drl_cli.data.find import FORMATS, MINARI, RUN, data_folder, dataset_of_run
 from drl_cli.data.flat import FlatRecording
 from drl_cli.data.hdf5 import Hdf5Recording
-from drl_cli.data.joined import JoinedDataset
 from drl_cli.data.minari_format import MinariRecording, find_minari
 from drl_cli.data.npz import Npz
 from drl_cli.data.recorded import RecordedDataset

@@ -5,9 +5,9 @@ from typing import Literal
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.policy import TorchPolicy
-from drl_cli.deploy.head import has_head
 from drl_cli.errors import UsageError
 from drl_cli.networks.config import TORSOS, NetworkConfig
+from drl_cli.networks.head import Head
 
 Format = Literal["onnx", "torch", "numpy"]
 FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy": "policy.safetensors"}
@@ -16,32 +16,20 @@ LOAD = "use drl_cli.load"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of policy: its name, the formats that can represent it, and what docs/after-training.md adds to "yes"."""
+    """A kind of policy: its name in the table of docs/after-training.md, and the formats that can represent it."""
 
     name: str
     formats: tuple[Format, ...]
-    condition: str = ""
-
-    def cells(self) -> tuple[str, str, str]:
-        """Return the cells of the page's table: the name, numpy, and torch or onnx."""
-        numpy = "yes" if "numpy" in self.formats else "no"
-        graph = f"yes{self.condition}" if "onnx" in self.formats else f"no; {LOAD.replace('drl_', '`drl_')}`"
-        return self.name, numpy, graph
 
 
 BUILT_IN = Kind("all policies of drl-cli that do not search", ("numpy", "torch", "onnx"))
 OWN_TORSO = Kind("a policy of drl-cli with your own torso (`network=my_pkg:Torso`)", ("torch", "onnx"))
-TRACED = Kind(
-    *("your own `TorchPolicy`", ("torch", "onnx")),
-    ", if torch can trace its modules: write `x.shape[0]`, not `len(x)`",
-)
+TRACED = Kind("your own `TorchPolicy`", ("torch", "onnx"))
 SEARCHES = Kind(
-    *("a policy that searches: `muzero` ..., or your own `TorchPolicy` that overrides `prior`", ("torch", "onnx")),
-    ": its prior, without the search",
+    "a policy that searches: `muzero` ..., or your own `TorchPolicy` that overrides `prior`", ("torch", "onnx")
 )
 REMEMBERS = Kind("your own `TorchPolicy` with a memory", ())
 OWN = Kind("your own policy with a method `greedy` or `forward`", ())
-KINDS = (BUILT_IN, OWN_TORSO, TRACED, SEARCHES, REMEMBERS, OWN)
 
 
 def kind_of(policy: type[Policy], network: NetworkConfig) -> Kind:
@@ -78,3 +66,25 @@ def check(policy: type[Policy], network: NetworkConfig, format: Format) -> None:
         owner = f"network.torso={network.torso}" if kind is OWN_TORSO else name
         reason = f"{owner} has modules that format={format} can't export; say format=onnx or format=torch"
     raise UsageError(f"format={format}: {reason}")
+
+
+ACTING = ("build", "choose", "forward", "greedy")
+"""The methods by which a policy's network chooses actions."""
+
+
+def has_head(kind: type[Policy]) -> bool:
+    """Return whether `find_head` knows the network of policies of this class.
+
+    A class that overrides how a policy acts, but not `exported_head`, has another network than the head describes.
+    """
+    for parent in kind.__mro__:
+        if "exported_head" in vars(parent):
+            return parent is not Policy
+        if any(name in vars(parent) for name in ACTING):
+            return False
+    return False
+
+
+def find_head(policy: Policy) -> Head | None:
+    """Return the head of a policy, or None if its class overrides how it acts."""
+    return policy.exported_head() if has_head(type(policy)) else None

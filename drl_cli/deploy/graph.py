@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.policy import TorchPolicy
-from drl_cli.deploy.head import find_head
+from drl_cli.deploy.formats import find_head
 from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
 from drl_cli.envs.units import ArraySpec, Units
 from drl_cli.networks.config import Activation, NetworkConfig

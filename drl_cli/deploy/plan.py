@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from drl_cli.algos.base import Policy
-from drl_cli.deploy.head import find_head
+from drl_cli.deploy.formats import find_head
 from drl_cli.envs.units import Units
 from drl_cli.networks.modules import Convolution, Flat, Multi, Residual
 from drl_cli.runtime.roles.normalization import NormalizedPolicy

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.processor import describe_processor, is_zen_5
+from drl_cli.utils.machine import describe_processor, is_zen_5
 
 
 class Products:

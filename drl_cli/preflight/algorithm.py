@@ -17,8 +17,8 @@ from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed
 from drl_cli.types import EnvSpec
-from drl_cli.utils.gpu import expects_gpu
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.machine import expects_gpu
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.run_log import tell
 

@@ -10,7 +10,7 @@ from drl_cli.preflight.resources import check_fits, replay_bytes, with_capacity
 from drl_cli.replay.mixed import recorded_rows
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
-from drl_cli.utils.memory import free_memory
+from drl_cli.utils.machine import free_memory
 
 
 def open_data(config: Config) -> Dataset | None:

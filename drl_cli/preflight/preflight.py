@@ -19,8 +19,7 @@ from drl_cli.preflight.environment import (
     environment_spec,
     try_environment,
 )
-from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
-from drl_cli.preflight.reanalysis import reanalysis_problems
+from drl_cli.preflight.pace import pace_problems, reanalysis_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.preflight.unread import unread_keys
@@ -47,10 +46,8 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
         if unread:
             raise UsageError(unread)
     with problems.collect():
-        if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
-            raise UsageError(lines)
-    with problems.collect():
-        if lines := [*reanalysis_problems(config)]:
+        checks = (pace_problems, trainer_problems, worker_problems, reanalysis_problems)
+        if lines := [line for check in checks for line in check(config)]:
             raise UsageError(lines)
     with problems.collect():
         spec = environment_spec(config) if config.has_env or dataset is None else dataset.spec

@@ -15,9 +15,7 @@ from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
-from drl_cli.utils.compiler import compiler
-from drl_cli.utils.cores import num_cores
-from drl_cli.utils.memory import free_memory
+from drl_cli.utils.machine import compiler, free_memory, num_cores
 
 GB = 2**30
 NETWORK_COPIES = 8

@@ -9,7 +9,7 @@ import numpy as np
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.chains.when import PaysOff, When
-from drl_cli.data.best import BestEpisodes
+from drl_cli.data.combined import BestEpisodes
 from drl_cli.data.dataset import Dataset
 from drl_cli.data.open import open_datasets
 from drl_cli.envs.goals import GoalOutcome

@@ -23,7 +23,7 @@ from drl_cli.search.model import Embedding, Memory, check_shape, parts_of
 from drl_cli.search.plain import Plain
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
-from drl_cli.utils.compiler import compiler, library_dir
+from drl_cli.utils.machine import compiler, library_dir
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
 FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off", "-fno-math-errno")

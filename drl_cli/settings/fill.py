@@ -9,7 +9,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.sections import WorkerConfig
 from drl_cli.settings.env_names import typed_values
-from drl_cli.utils.cores import num_cores
+from drl_cli.utils.machine import num_cores
 
 THREAD_PRODUCT = 2**26
 """A trainer gets one thread per this number of multiplications, which take one core about 1.5 ms."""

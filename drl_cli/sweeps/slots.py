@@ -13,8 +13,7 @@ from drl_cli.metrics.display import announce, erase
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.sweeps.launcher import Process, Start, start_here
-from drl_cli.utils.cores import cores
-from drl_cli.utils.memory import free_memory
+from drl_cli.utils.machine import cores, free_memory
 
 PROCESS_BYTES = 300 * 2**20
 """Bytes of memory of each process of a job, without replay."""

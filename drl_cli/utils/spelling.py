@@ -36,7 +36,7 @@ def _is_near(word: str, name: str) -> bool:
     return difflib.SequenceMatcher(None, word, name).ratio() > SHORT_RATIO
 
 
-def did_you_mean(word: str, known: Iterable[str], count: int = 1, quote: str = "") -> str:
-    """Return ' Did you mean X, Y?' with the nearest known words, or '' if no known word is similar."""
-    found = nearest(word, known, count)
-    return f" Did you mean {', '.join(quote + name + quote for name in found)}?" if found else ""
+def did_you_mean(word: str, known: Iterable[str], quote: str = "") -> str:
+    """Return ' Did you mean X?' with the nearest known word, or '' if no known word is similar."""
+    found = nearest(word, known)
+    return f" Did you mean {quote}{found[0]}{quote}?" if found else ""

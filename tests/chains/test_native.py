@@ -11,7 +11,7 @@ import torch
 
 from drl_cli.chains import native
 from drl_cli.chains.program import Program
-from drl_cli.utils import processor
+from drl_cli.utils import machine
 
 # ruff: noqa: E501  # the lines are AOTInductor's
 CODE = """
@@ -270,7 +270,7 @@ def test_own_products_are_for_zen_5_with_avx512(monkeypatch):
         ("GenuineIntel", 26, "AVX512", False),
     ):
         text = f"vendor_id\t: {vendor}\ncpu family\t: {family}\n"
-        monkeypatch.setattr(processor, "describe_processor", lambda text=text: text)
+        monkeypatch.setattr(machine, "describe_processor", lambda text=text: text)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
         assert native.has_own_products() is expected
         assert ("#define OWN_PRODUCTS" in native.native(CODE, EXAMPLES)) is expected

@@ -12,7 +12,7 @@ import pytest
 from drl_cli.cli import doctor
 from drl_cli.cli.doctor import Check, Options, examine
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
-from drl_cli.utils import memory
+from drl_cli.utils import machine
 
 GIB = 2**30
 
@@ -40,10 +40,10 @@ class Session:
 @pytest.fixture
 def cgroup(tmp_path, monkeypatch):
     """The folder with the limits of a container."""
-    for module in (doctor, memory):
+    for module in (doctor, machine):
         monkeypatch.setattr(module, "CGROUP", tmp_path)
     (tmp_path / "own").write_text("0::/\n")
-    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
     return tmp_path
 
 

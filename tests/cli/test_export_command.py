@@ -12,7 +12,7 @@ import drl_cli
 from drl_cli.cli import export as command
 from drl_cli.cli.export import Options, export
 from drl_cli.deploy import check, plan
-from drl_cli.deploy.head import find_head
+from drl_cli.deploy.formats import find_head
 from drl_cli.errors import UsageError
 
 WITHOUT_PACKAGE = """

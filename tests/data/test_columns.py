@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from test_npz import arrays, saved
 
-from drl_cli.data.best import BestEpisodes
 from drl_cli.data.columns import DataColumns, data_schema
+from drl_cli.data.combined import BestEpisodes
 from drl_cli.data.open import open_dataset
 from drl_cli.types import ActionSpec
 

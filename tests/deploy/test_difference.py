@@ -8,7 +8,7 @@ import pytest
 from drl_cli.algos.off_policy import sac
 from drl_cli.algos.value import c51, dqn, iqn, qr_dqn
 from drl_cli.deploy.check import Parity, difference
-from drl_cli.deploy.head import find_head
+from drl_cli.deploy.formats import find_head
 from drl_cli.envs.units import ArraySpec
 
 BOX = ArraySpec("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])

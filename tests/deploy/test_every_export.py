@@ -15,7 +15,7 @@ from drl_cli.algos.model_based._policy import SearchPolicy
 from drl_cli.algos.off_policy import mrq
 from drl_cli.algos.value import dqn
 from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy
-from drl_cli.deploy.formats import BUILT_IN, KINDS, SEARCHES, check, kind_of
+from drl_cli.deploy.formats import BUILT_IN, OWN, OWN_TORSO, REMEMBERS, SEARCHES, TRACED, check, kind_of
 from drl_cli.deploy.standalone import Policy
 from drl_cli.errors import Refused, UsageError
 from drl_cli.runtime.files.checkpoint import write_json
@@ -111,8 +111,14 @@ def test_every_format_has_the_actions_of_every_algorithm_and_network(algo, netwo
 
 def test_the_page_has_the_table_of_the_code():
     page = (ROOT / "docs" / "after-training.md").read_text()
-    rows = [f"| {' | '.join(kind.cells())} |" for kind in KINDS]
-    assert "\n".join(["| policy | numpy | torch, onnx |", "|---|---|---|", *rows, "", ""]) in page
+    end = page.index("\n\n", begin := page.index("| policy | numpy | torch, onnx |"))
+    _, _, *rows = page[begin:end].splitlines()
+    kinds = (BUILT_IN, OWN_TORSO, TRACED, SEARCHES, REMEMBERS, OWN)
+    for row, kind in zip(rows, kinds, strict=True):
+        _, name, *answers, _ = (cell.strip() for cell in row.split("|"))
+        assert name == kind.name
+        can = ["numpy" in kind.formats, "torch" in kind.formats, "onnx" in kind.formats]
+        assert [answer.startswith("yes") for answer in answers] == [can[0], can[1] and can[2]], name
 
 
 def test_every_algorithm_is_of_the_kind_that_can_always_be_exported():

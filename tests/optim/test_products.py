@@ -118,7 +118,7 @@ def processor(monkeypatch):
     """Pretend to be another processor, with or without AVX-512, and with or without oneDNN in torch."""
 
     def become(text, capability="AVX512", has_onednn=True):
-        monkeypatch.setattr("drl_cli.utils.processor.describe_processor", lambda: text)
+        monkeypatch.setattr("drl_cli.utils.machine.describe_processor", lambda: text)
         monkeypatch.setattr(products, "_has_onednn", lambda: has_onednn)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drl_cli.utils.gpu import expects_gpu
+from drl_cli.utils.machine import expects_gpu
 
 
 @pytest.mark.parametrize("has_driver", [True, False])

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from drl_cli.optim.schedules import linear
-from drl_cli.utils import lazy, memory
+from drl_cli.utils import lazy, machine
 from drl_cli.utils.clock import Waiting, process_start
-from drl_cli.utils.cores import num_cores
-from drl_cli.utils.memory import free_memory
+from drl_cli.utils.machine import free_memory, num_cores
 from drl_cli.utils.ranges import Range
 from drl_cli.utils.seeding import ROLES, generator, integers
 
@@ -156,8 +155,8 @@ GIB = 2**30
     ],
 )
 def test_free_memory_of_a_control_group(tmp_path, monkeypatch, line, folder, names):
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
-    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "OWN_GROUPS", tmp_path / "own")
     free = free_memory()
     (tmp_path / "own").write_text(f"3:cpu:/a\n{line}\n")
     assert free_memory() == pytest.approx(free, rel=0.2)
@@ -172,7 +171,7 @@ def test_free_memory_of_a_control_group(tmp_path, monkeypatch, line, folder, nam
 
 @pytest.mark.parametrize("limit", ["v", "d"])
 def test_free_memory_within_a_limit_of_the_process(limit):
-    code = "from drl_cli.utils.memory import free_memory; used = bytearray(2**28); print(free_memory())"
+    code = "from drl_cli.utils.machine import free_memory; used = bytearray(2**28); print(free_memory())"
     command = f"ulimit -{limit} {2 * GIB // 1024}; exec {sys.executable} -c '{code}'"
     out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
     assert GIB < int(out) < 2 * GIB - 2**28

@@ -9,7 +9,7 @@ import numpy as np
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rates import RecentRates
-from drl_cli.utils.cores import num_cores
+from drl_cli.utils.machine import num_cores
 
 
 def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status

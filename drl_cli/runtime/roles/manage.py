@@ -17,8 +17,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.runtime.roles.camera import Camera
-from drl_cli.runtime.roles.evaluator import Score, Scorer, make_evaluator
+from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
 from drl_cli.types import Array, EnvSpec, State
 from drl_cli.utils.files import lock, reserve, write_or_make_room

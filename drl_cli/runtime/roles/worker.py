@@ -26,7 +26,7 @@ from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, Column, Columns, EnvSpec, PreviousStep, Schema, State
-from drl_cli.utils.cores import num_cores
+from drl_cli.utils.machine import num_cores
 from drl_cli.utils.outside import raised
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 

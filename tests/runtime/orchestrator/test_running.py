@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 from graphs import COUNTER, TINY, make_config
 
-from drl_cli.runtime.orchestrator import running
-from drl_cli.runtime.orchestrator.running import SLOW_S, RunningCollects
+from drl_cli.runtime.orchestrator import reports
+from drl_cli.runtime.orchestrator.reports import SLOW_S, RunningCollects
 
 
 @pytest.fixture
 def shown(monkeypatch):
     """Return the fields at a time [s] with this number of running steps."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(running, "now", lambda: clock.now)
+    monkeypatch.setattr(reports, "now", lambda: clock.now)
 
     def make(*overrides, collected=None, missing=0, trained=None):
         progress = SimpleNamespace(

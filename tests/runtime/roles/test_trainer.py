@@ -24,7 +24,7 @@ from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.trial import random_batch
-from drl_cli.utils import lazy, processor
+from drl_cli.utils import lazy, machine
 from drl_cli.utils.outside import raised
 
 CPU = Context(torch.device("cpu"))
@@ -285,7 +285,7 @@ def test_prioritized_replay_needs_an_algorithm_with_priorities():
 @pytest.mark.parametrize(("mode", "rows"), [("async", 1), ("sync", 256)])
 def test_a_run_records_how_its_trainer_computes(run_graph, monkeypatch, mode, rows):
     """On a Zen 5, or what looks like one: only sync has to give the weights that earlier versions gave."""
-    monkeypatch.setattr(processor, "describe_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
+    monkeypatch.setattr(machine, "describe_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     args = ("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
     facts = run_graph(*args, "debug.in_process=false").trainer_facts

@@ -1,0 +1,111 @@
+"""What this machine has: cores, free memory, GPUs and a C++ compiler. Nothing here imports torch, which is slow."""
+
+import os
+import re
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+
+def cores() -> list[int]:
+    """Return the numbers of the cores that this process may use, or of all cores if this is unknown (macOS)."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(cores())
+
+
+ZEN_5 = 0x1A
+"""CPU family of AMD's Zen 5, where MKL computes wide products at less than half of the processor's speed."""
+
+
+def describe_processor() -> str:
+    """Return Linux's description of the first CPU, or '' on other systems."""
+    info = Path("/proc/cpuinfo")
+    return info.read_text().partition("\n\n")[0] if info.exists() else ""
+
+
+def is_zen_5() -> bool:
+    """Return whether the CPU is AMD's Zen 5, or a later one."""
+    found = re.search(r"AuthenticAMD\s+cpu family\s*:\s*(\d+)", describe_processor())
+    return found is not None and int(found[1]) >= ZEN_5
+
+
+def has_nvidia_driver() -> bool:
+    """Return whether Linux has loaded the driver of an NVIDIA GPU."""
+    return Path("/proc/driver/nvidia/version").exists()
+
+
+def expects_gpu(device: str) -> bool:
+    """Return whether a trainer with the key `device` computes on a GPU, as far as this is known without torch.
+
+    With `auto`, torch also has to be a build for CUDA.
+    """
+    return device.startswith("cuda") or (device == "auto" and has_nvidia_driver())
+
+
+def compiler() -> str:
+    """Return the name of the C++ compiler: CXX, or the system's own."""
+    return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+
+
+def library_dir() -> Path:
+    """Return a folder below torch's own for compiled code. The import of torch's function would take a second.
+
+    Raise PermissionError if the folder belongs to another user.
+    """
+    own = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or own) / "drl_cli"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():  # its libraries would run with the rights of this user
+        raise PermissionError(f"{folder} belongs to another user; set TORCHINDUCTOR_CACHE_DIR")
+    return folder
+
+
+CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+"""The process's control groups, one line each: `4:memory:/a/b` in version 1, `0::/a/b` in version 2."""
+FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By cgroup version: files with limit and use, and the name in memory.stat of the memory that Linux can free."""
+
+
+def free_memory() -> int:
+    """Return the bytes that this process can still allocate."""
+    limits: list[int] = [psutil.virtual_memory().available, *_groups()]
+    used = psutil.Process().memory_info()
+    for limit, bytes_used in ((resource.RLIMIT_AS, used.vms), (resource.RLIMIT_DATA, used.data)):
+        most, _ = resource.getrlimit(limit)  # ulimit -v and -d: both count memory that is reserved but not used
+        if most != resource.RLIM_INFINITY:
+            limits.append(most - bytes_used)
+    return max(0, min(limits))
+
+
+def _groups() -> Iterator[int]:
+    """Yield the free memory [bytes] of each control group that contains this process and has a limit."""
+    for line in text_of(OWN_GROUPS).splitlines():
+        _, kind, path = line.split(":", 2)
+        if kind not in FILES:
+            continue
+        own = Path(path.lstrip("/"))
+        for folder in dict.fromkeys([own, *own.parents]):
+            limit, used, stat = (text_of(CGROUP / kind / folder / name) for name in (*FILES[kind][:2], "memory.stat"))
+            numbers = dict(pair.split(" ", 1) for pair in stat.splitlines() if " " in pair)
+            if limit.isdigit() and used.isdigit():
+                yield int(limit) - int(used) + int(numbers.get(FILES[kind][2], 0))
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file; empty if it can't be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
