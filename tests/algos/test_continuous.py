@@ -139,9 +139,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run(name, mode, run_graph):
     noise = ("algo.noise_kind=ou",) if name in DETERMINISTIC else ()
     small = (
         *(
-            "tuned=none",
-            "orchestrator.sample_insert_ratio=1",
-            "trainer.batch_size=32",
+            *("tuned=none", "orchestrator.sample_insert_ratio=1", "trainer.batch_size=32"),
             "network.hidden=[32,32]",
             "env.max_episode_steps=30",  # rows of Cal-QL reach replay when their episode ends
             *noise,

@@ -102,12 +102,8 @@ def reference(algorithm, batch):
 
 
 OPTIONS = [
-    {"dueling": True},
-    {"noisy": True},
-    {"noisy": True, "double": True, "dueling": True},
-    {"soft_temperature": 0.2},
-    {"soft_temperature": 0.2, "double": True},
-    SOFT,
+    *[{"dueling": True}, {"noisy": True}, {"noisy": True, "double": True, "dueling": True}],
+    *[{"soft_temperature": 0.2}, {"soft_temperature": 0.2, "double": True}, SOFT],
     SOFT | {"noisy": True, "dueling": True, "double": True},
 ]
 

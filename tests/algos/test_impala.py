@@ -15,10 +15,7 @@ from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm
 
 SMALL = (
-    "env=CartPole-v1",
-    "network.hidden=[8]",
-    "algo.lr=1e-2",
-    "optimizer.max_norm=null",
+    *("env=CartPole-v1", "network.hidden=[8]", "algo.lr=1e-2", "optimizer.max_norm=null"),
     "trainer.on_nonfinite=stop",
 )
 

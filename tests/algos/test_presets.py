@@ -98,10 +98,7 @@ def recalled(*options):
     """What the learned policy chooses at the end of Cue's two episodes."""
     cue = ("env=drl_cli.envs.probes:Cue-v0", "+env.kwargs.delay=4")
     small = (
-        "network.memory_size=16",
-        "network.hidden=[16]",
-        "replay.seq_len=4",
-        "replay.burn_in=2",
+        *("network.memory_size=16", "network.hidden=[16]", "replay.seq_len=4", "replay.burn_in=2"),
         "replay.overlap=2",
     )
     case = Case("r2d2", *cue, *options, *small, *FAST)

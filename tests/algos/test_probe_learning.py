@@ -21,10 +21,7 @@ WIDE = (*FAST, "network.hidden=[32,32]")
 CHOOSE = "env=drl_cli.envs.probes:Choose-v0"
 RANGE = ("algo.v_min=-20", "algo.v_max=20")
 DUALS = (
-    "algo.dual_lr=0.05",
-    "algo.target_period=10",
-    "algo.epsilon=1",
-    "algo.epsilon_mean=0.1",
+    *("algo.dual_lr=0.05", "algo.target_period=10", "algo.epsilon=1", "algo.epsilon_mean=0.1"),
     "algo.epsilon_std=1e-2",
 )
 LEARN = {

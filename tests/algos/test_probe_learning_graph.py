@@ -125,10 +125,7 @@ def test_what_is_not_allowed_is_never_done(learn, algo, part):
 @pytest.mark.parametrize("memory", ["lstm", pytest.param("gru", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("steps", "algo"),
-    [
-        pytest.param(8000, CUE_DQN, id="dqn"),
-        pytest.param(32_000, CUE_PPO, id="ppo", marks=pytest.mark.exhaustive),
-    ],
+    [pytest.param(8000, CUE_DQN, id="dqn"), pytest.param(32_000, CUE_PPO, id="ppo", marks=pytest.mark.exhaustive)],
 )
 def test_what_was_seen_once_is_remembered(learn, steps, algo, memory):
     assert learn(steps, *algo, f"network.memory={memory}")["mean"] == 1.0

@@ -20,13 +20,8 @@ from drl_cli.types import PreviousStep
 
 NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0
 SMALL = (
-    *(
-        "env=Pendulum-v1",
-        "tuned=none",
-        f"network.hidden=[8,{WIDTH}]",
-        "network.activation=tanh",
-        "network.layer_norm=false",
-    ),
+    *("env=Pendulum-v1", "tuned=none", f"network.hidden=[8,{WIDTH}]", "network.activation=tanh"),
+    "network.layer_norm=false",
     *("algo.td_lambda=0.7", f"algo.atoms={ATOMS}", f"algo.v_min={V_MIN}", f"algo.v_max={V_MAX}"),
     *("algo.minibatch_size=null", "algo.initial_alpha=0.3", "algo.initial_beta=0.4", "algo.kl_bound=0.2"),
     *("algo.prediction_coef=0.5", "optimizer.max_norm=null", "trainer.on_nonfinite=stop"),

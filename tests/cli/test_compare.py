@@ -171,10 +171,7 @@ def test_figure(outputs, compare):
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
     drawn = Path("curves.svg").read_text()
     for text in (
-        "algo.lr=0.1 (3 seeds)",
-        "algo.lr=0.2 (3 seeds)",
-        "algo=dqn mode=single (1 seed)",
-        "environment steps",
+        *("algo.lr=0.1 (3 seeds)", "algo.lr=0.2 (3 seeds)", "algo=dqn mode=single (1 seed)", "environment steps"),
         "wall-clock time [s]",
     ):
         assert f"<!-- {text}" in drawn

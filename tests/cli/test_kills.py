@@ -22,9 +22,7 @@ RAYLET_DIED = "error: Ray's raylet died, and all roles with it"
 NOT_SAVED = "warning: a checkpoint could not be saved: manage failed; the last good one is step_"
 OFTEN = (
     *SMALL,
-    f"checkpoint.period={PERIOD}",
-    "manage.eval_period=600",
-    "orchestrator.sample_insert_ratio=2",
+    *(f"checkpoint.period={PERIOD}", "manage.eval_period=600", "orchestrator.sample_insert_ratio=2"),
     "logger.report_s=0.2",
 )
 CNN = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", "algo=dqn")
@@ -93,10 +91,7 @@ def weights(run):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [
-        *((kind, "sync") for kind in (CNN, LSTM, R2D2, IQN)),
-        (R2D2, "single"),
-    ],
+    [*((kind, "sync") for kind in (CNN, LSTM, R2D2, IQN)), (R2D2, "single")],
     ids=["cnn", "lstm", "r2d2", "iqn", "r2d2-single"],
 )
 @pytest.mark.exhaustive

@@ -37,7 +37,7 @@ def days(lines):
 def test_newest_first_with_all_columns(outputs, listed):
     head, *lines = listed("runs")
     assert re.split(r"\s{2,}", head) == [
-        *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in"),
+        *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in")
     ]
     assert days([head, *lines]) == [5, 4, 3, 2, 1]
     values = [line.split() for line in lines]
@@ -122,9 +122,7 @@ def test_values_that_follow_from_the_algorithm_are_no_difference(tmp_path, liste
         composed_run(tmp_path / "outputs", f"2026010{day}-s0", *each)
     _, *rows = [re.split(r"\s{2,}", line) for line in listed("runs", f"output_dir={tmp_path / 'outputs'}")]
     assert [(row[2], row[-1]) for row in reversed(rows)] == [
-        ("rainbow", "-"),
-        ("dqn", "stop.return=475 worker.num=3"),
-        ("ppo", "replay.capacity=4096"),
+        *[("rainbow", "-"), ("dqn", "stop.return=475 worker.num=3"), ("ppo", "replay.capacity=4096")],
         ("ppo", "replay.capacity=65536"),
     ]
 
@@ -137,18 +135,10 @@ def test_a_run_with_a_held_lock_is_running(outputs, listed):
 @pytest.mark.parametrize(
     ("conditions", "found"),
     [
-        (["env=Pole"], [4, 3, 2, 1]),
-        (["env=Po"], [4, 3, 2, 1]),
-        (["env=*der"], [5]),
-        (["env=Lander,Pole", "algo=ppo"], [4]),
-        (["status=done"], [3, 2, 1]),
-        (["status=done,killed", "seed=0"], [4, 3, 1]),
-        (["algo.lr=0.5"], [3]),
-        (["algo.lr=5e-1"], [3]),
-        (["seed=1"], [2]),
-        (["stop.return=null", "seed=1"], [2]),
-        (["env.kwargs.g=5"], [5]),
-        (["seed=word"], []),
+        *[(["env=Pole"], [4, 3, 2, 1]), (["env=Po"], [4, 3, 2, 1]), (["env=*der"], [5])],
+        *[(["env=Lander,Pole", "algo=ppo"], [4]), (["status=done"], [3, 2, 1])],
+        *[(["status=done,killed", "seed=0"], [4, 3, 1]), (["algo.lr=0.5"], [3]), (["algo.lr=5e-1"], [3])],
+        *[(["seed=1"], [2]), (["stop.return=null", "seed=1"], [2]), (["env.kwargs.g=5"], [5]), (["seed=word"], [])],
     ],
 )
 def test_filters(outputs, listed, conditions, found):
@@ -176,9 +166,7 @@ def test_means_over_seeds(outputs, listed):
     rows = [line.split() for line in lines]
     assert head.split()[:4] == ["env", "runs", "of", "seeds"]
     assert [(row[0], *row[1:-6]) for row in rows] == [
-        ("Lander", "algo=dqn"),
-        ("Pole", "algo=ppo"),
-        ("Pole", "algo=dqn", "algo.lr=0.5"),
+        *[("Lander", "algo=dqn"), ("Pole", "algo=ppo"), ("Pole", "algo=dqn", "algo.lr=0.5")],
         ("Pole", "algo=dqn", "algo.lr=0.001"),
     ]
     assert rows[-1][3:] == ["2", "2", "1,050", "45", "6.0", "5.5"]

@@ -22,15 +22,9 @@ from drl_cli.runs.run import Run
 pytestmark = pytest.mark.slow
 
 WORDS = (
-    *(
-        "mode=offline",
-        "data=cartpole.npz",
-        "env=CartPole-v1",
-        "algo=dqn",
-        "replay=prioritized",
-        "network.hidden=[16,16]",
-    ),
-    *("trainer.batch_size=32", "manage.eval_episodes=2", "debug.in_process=true", "logger.tensorboard=false"),
+    *("mode=offline", "data=cartpole.npz", "env=CartPole-v1", "algo=dqn", "replay=prioritized"),
+    *("network.hidden=[16,16]", "trainer.batch_size=32", "manage.eval_episodes=2"),
+    *("debug.in_process=true", "logger.tensorboard=false"),
 )
 
 

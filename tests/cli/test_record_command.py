@@ -187,10 +187,8 @@ def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monke
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["run=latest"], 2, "no run 'latest'"),
-        (["env=Pendulum-v1", "episodes=0"], 2, "episodes: "),
-        (["env=Pendulum-v1", "policy=randm"], 2, "policy: "),
-        (["env=Pendulm-v1"], 2, "Did you mean Pendulum"),
+        *[(["run=latest"], 2, "no run 'latest'"), (["env=Pendulum-v1", "episodes=0"], 2, "episodes: ")],
+        *[(["env=Pendulum-v1", "policy=randm"], 2, "policy: "), (["env=Pendulm-v1"], 2, "Did you mean Pendulum")],
         (["env=Pendulum-v1", "run=latest"], 2, "run and env: a run has its environment; say one of them"),
         (["env=Pendulum-v1", "policy=run"], 2, "policy=run needs a run"),
         (["env=Pendulum-v1", "steps=5", "episodes=5"], 2, "episodes and steps: say one of them"),

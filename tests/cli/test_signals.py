@@ -160,18 +160,12 @@ def weights(run):
 
 @pytest.mark.parametrize(
     ("mode", "total"),
-    [
-        ("single", 4000),
-        pytest.param("sync", 6000, marks=EXHAUSTIVE),
-        pytest.param("async", 6000, marks=EXHAUSTIVE),
-    ],
+    [("single", 4000), pytest.param("sync", 6000, marks=EXHAUSTIVE), pytest.param("async", 6000, marks=EXHAUSTIVE)],
 )
 def test_a_run_that_sighup_ended_is_resumed_to_its_budget(start, tmp_path, mode, total):
     args = (
         *SMALL,
-        f"mode={mode}",
-        "orchestrator.sample_insert_ratio=0.25",
-        "manage.eval_period=2000",
+        *(f"mode={mode}", "orchestrator.sample_insert_ratio=0.25", "manage.eval_period=2000"),
         f"total_env_steps={total}",
     )
     run = start(*args)

@@ -69,12 +69,8 @@ def transitions(dataset, steps):
             now, after = ({path: part[t + k] for path, part in obs.items()} for k in (0, 1))
             rows.append(
                 (
-                    now,
-                    {path: part[t] for path, part in actions.items()},
-                    episode.rewards[t],
-                    after,
-                    bool(episode.terminations[t]),
-                    bool(episode.truncations[t]),
+                    *(now, {path: part[t] for path, part in actions.items()}, episode.rewards[t], after),
+                    *(bool(episode.terminations[t]), bool(episode.truncations[t])),
                 )
             )
     return rows
@@ -204,10 +200,7 @@ def test_masks_from_info(tmp_path):
     mask = np.array([[1, 1, 0]] * 4, np.int8)
     episode = Episode(
         {"obs": np.array([-2, 0, 1, 4]), "action_mask": mask},
-        {"": np.array([0, 1, 0])},
-        np.zeros(3),
-        np.array([False, False, True]),
-        np.zeros(3, bool),
+        *({"": np.array([0, 1, 0])}, np.zeros(3), np.array([False, False, True]), np.zeros(3, bool)),
     )
     for name in ("a.npz", "b"):
         write(tmp_path / name, Header("Masked-v0", (observations, actions), has_mask=True), [episode])

@@ -118,11 +118,7 @@ def test_every_public_name_has_a_line():
         "Any",
         "public",
         "AlgoContext",
-    } | {
-        "MLP",
-        "Network",
-        "search",
-    }
+    } | {"MLP", "Network", "search"}
     names |= {f"losses.{name}" for name in drl.losses.__all__}
     for name in sorted(names):
         lines = [line for line in DOC.read_text().splitlines() if line.startswith("|") and f"`drl.{name}" in line]

@@ -102,10 +102,7 @@ def test_rewards_have_the_units_of_replay():
 
 @pytest.mark.parametrize(
     ("kind", "problem"),
-    [
-        (NoReward, "has no compute_reward(achieved_goal, desired_goal, info)"),
-        (Shaped, "compute_reward gives"),
-    ],
+    [(NoReward, "has no compute_reward(achieved_goal, desired_goal, info)"), (Shaped, "compute_reward gives")],
 )
 def test_environments_that_cannot_judge_goals_are_refused(kind, problem):
     with pytest.raises(EnvError) as error:

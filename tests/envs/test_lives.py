@@ -82,11 +82,7 @@ def test_n_step_windows_end_with_a_life():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "learned"),
-    [
-        (("env.reward_clip=20",), 10.0),
-        (("env.reward_clip=1", "env.reward_scale=0.5"), 0.5),
-    ],
+    ("overrides", "learned"), [(("env.reward_clip=20",), 10.0), (("env.reward_clip=1", "env.reward_scale=0.5"), 0.5)]
 )
 @pytest.mark.parametrize("algo", [("algo.n_step=1",), ("algo=ppo", "algo.minibatch_size=8")])
 def test_rows_have_clipped_rewards_and_episodes_raw_ones(overrides, learned, algo):

@@ -87,11 +87,8 @@ def test_what_is_no_action_of_the_space(space, given, text):
 
 
 OBSERVATIONS = [
-    Box(-INF, INF, (3,), np.float64),
-    Box(0, 255, (4, 4, 3), np.uint8),
-    Box(0, 1, (2, 2), np.bool_),
-    Box(-5, 5, (2,), np.int64),
-    Discrete(5, start=-2),
+    *[Box(-INF, INF, (3,), np.float64), Box(0, 255, (4, 4, 3), np.uint8), Box(0, 1, (2, 2), np.bool_)],
+    *[Box(-5, 5, (2,), np.int64), Discrete(5, start=-2)],
     MultiDiscrete([[3, 2], [4, 9]], start=[[1, 2], [3, 4]]),
     MultiBinary(4),
     Dict(eye=Box(0, 255, (4, 4), np.uint8), arm=Tuple((Box(-1, 1, ()), Discrete(3, start=7)))),

@@ -89,8 +89,7 @@ def test_wrong_paths(path, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("Raises", "raised KeyError: 'no\\nkey'"), ("nothing", "gave NoneType, not a gymnasium.Env")],
+    ("name", "message"), [("Raises", "raised KeyError: 'no\\nkey'"), ("nothing", "gave NoneType, not a gymnasium.Env")]
 )
 def test_wrappers_that_fail(name, message):
     with pytest.raises(EnvFault, match=re.escape(f"env.wrappers: {__name__}:{name} {message}")):

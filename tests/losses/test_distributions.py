@@ -38,9 +38,7 @@ def test_torch_and_numpy_give_the_same_numbers(name):
     assert isinstance(action, np.ndarray)
     assert log_prob.shape == (6,)
     pairs = [
-        (action, same),
-        (log_prob, same_log_prob),
-        (array.mode, tensor.mode),
+        *[(action, same), (log_prob, same_log_prob), (array.mode, tensor.mode)],
         (array.kl(array_2), tensor.kl(tensor_2)),
     ]
     pairs += [(array.log_prob(action), tensor.log_prob(same)), (array.log_prob(action), log_prob)]

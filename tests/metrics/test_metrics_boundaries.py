@@ -67,10 +67,7 @@ def test_a_trainer_waits_for_batches_if_they_take_longer_than_updates(batch, wai
 @pytest.mark.parametrize(
     ("cpus", "load", "cores", "has_free"),
     [
-        (20, 84.9, 16.9, True),
-        (20, 85.0, 16.9, False),
-        (20, 84.9, 17.0, False),
-        (1, 10.0, 0.1, False),
+        *[(20, 84.9, 16.9, True), (20, 85.0, 16.9, False), (20, 84.9, 17.0, False), (1, 10.0, 0.1, False)],
         (2, None, 0.1, False),
     ],
 )

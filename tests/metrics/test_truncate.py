@@ -41,11 +41,7 @@ def steps(run):
 
 def test_later_records_are_removed(run):
     truncate_records(run, 45, 45)
-    assert steps(run) == (
-        [10, 20, 30, 40],
-        [20, 40],
-        {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20, 40]},
-    )
+    assert steps(run) == ([10, 20, 30, 40], [20, 40], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20, 40]})
 
 
 def test_an_evaluation_that_is_repeated_is_removed_everywhere(run):

@@ -217,9 +217,7 @@ def test_results_of_cuda_graphs_are_copied(monkeypatch):
 @pytest.mark.parametrize(
     ("device", "compiles", "is_on", "expected"),
     [
-        ("cuda", True, True, True),
-        ("cpu", True, True, False),
-        ("cuda", False, True, False),
+        *[("cuda", True, True, True), ("cpu", True, True, False), ("cuda", False, True, False)],
         ("cuda", True, False, False),
     ],
 )

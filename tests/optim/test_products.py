@@ -129,10 +129,7 @@ def processor(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "capability", "has_onednn"),
     [
-        (INTEL, "AVX512", True),
-        ("", "DEFAULT", True),
-        (ZEN_4, "AVX512", True),
-        (ZEN_5, "AVX2", True),
+        *[(INTEL, "AVX512", True), ("", "DEFAULT", True), (ZEN_4, "AVX512", True), (ZEN_5, "AVX2", True)],
         (ZEN_5, "AVX512", False),
     ],
 )

@@ -78,10 +78,7 @@ def problem(words):
         (f"{OFFLINE} total_updates=0", "total_updates: must be >= 1"),
         (f"{OFFLINE} data.reference=[5,1]", "data.reference=[5.0, 1.0]: say [random,expert], the returns of a random"),
         (f"{OFFLINE} data.reference=[5,5]", "the returns of a random policy and, larger, of an expert"),
-        (
-            "mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50",
-            "so no evaluations; leave it out",
-        ),
+        ("mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50", "so no evaluations; leave it out"),
         ("mode=offline data=pendulum.npz algo=discrete_cql", "unknown algorithm 'discrete_cql'. Did you mean 'cql_dis"),
         (f"{OFFLINE} data.reference=5", "data.reference: must be a list"),
         (f"{OFFLINE} data.download=true", "data.download=true has no effect: the run has no dataset minari:ID"),

@@ -278,8 +278,7 @@ def test_a_slow_first_update_does_not_count(check, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "rows"),
-    [((), 64), (("replay.seq_len=1000", "replay.burn_in=100"), 3), (("replay.seq_len=9000",), 2)],
+    ("words", "rows"), [((), 64), (("replay.seq_len=1000", "replay.burn_in=100"), 3), (("replay.seq_len=9000",), 2)]
 )
 def test_the_batch_of_the_trial_update_has_a_limited_number_of_steps(composed, monkeypatch, words, rows):
     """The estimate of a batch of 64 sequences is 64 / rows times the measured time."""

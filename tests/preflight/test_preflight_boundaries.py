@@ -77,10 +77,7 @@ def spec(base):
 def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_path, spec, overrides, free, line):
     monkeypatch.setattr(resources, "free_memory", lambda: free)
     small = (
-        "worker.num=2",
-        "replay.capacity=1000",
-        "trainer.batch_size=8",
-        "trainer.updates_per_call=1",
+        *("worker.num=2", "replay.capacity=1000", "trainer.batch_size=8", "trainer.updates_per_call=1"),
         f"output_dir={tmp_path}",
     )
     config = build(composed("tuned=none", "env=Pendulum-v1", *small, *overrides))

@@ -53,10 +53,7 @@ PIECES = "algo.lr=0.05 replay.seq_len=8 replay.burn_in=4 replay.overlap=2"
 
 FAMILIES = [
     (f"env=CartPole-v1 algo=dqn mode=single {FAST}", LEARNS),
-    (
-        f"env=CartPole-v1 algo=c51 mode=single {FAST} algo.risk_level=0.1",
-        ("algo.", "replay."),
-    ),
+    (f"env=CartPole-v1 algo=c51 mode=single {FAST} algo.risk_level=0.1", ("algo.", "replay.")),
     (f"env=CartPole-v1 algo=qr_dqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     (f"env=CartPole-v1 algo=iqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     (APEX, ("algo.", "replay.")),
@@ -75,10 +72,7 @@ FAMILIES = [
     ("env=CartPole-v1 algo=mrq mode=single", ("algo.gumbel", "algo.target", "algo.noise")),
     ("env=Pendulum-v1 algo=mrq mode=single total_env_steps=64", ("algo.",)),
     ("env=Pendulum-v1 algo=mrq mode=single", ("replay.",)),
-    (
-        f"env=CartPole-v1 algo=r2d2 mode=single total_env_steps=512 {PIECES}",
-        ("replay.",),
-    ),
+    (f"env=CartPole-v1 algo=r2d2 mode=single total_env_steps=512 {PIECES}", ("replay.",)),
     ("env=BitFlip algo=dqn replay=hindsight mode=single total_env_steps=512", ("replay.",)),
     *((f"env=Pendulum-v1 algo=sac mode={mode}", RUNS) for mode in ("single", "sync", "async")),
     *((f"env=Pendulum-v1 algo=ppo mode={mode} worker.block_rows=16", RUNS) for mode in ("single", "sync")),

@@ -41,11 +41,8 @@ def refusal(check, *args):
 @pytest.mark.parametrize(
     ("path", "found"),
     [
-        ("latest", "best"),
-        ("{run}", "best"),
-        ("{run}/checkpoints/best", "best"),
-        ("{run}/checkpoints/last", "last"),
-        ("{run}/checkpoints/last/model.safetensors", "last"),
+        *[("latest", "best"), ("{run}", "best"), ("{run}/checkpoints/best", "best")],
+        *[("{run}/checkpoints/last", "last"), ("{run}/checkpoints/last/model.safetensors", "last")],
     ],
 )
 def test_a_run_or_a_checkpoint_can_be_named(copied, tmp_path, path, found):

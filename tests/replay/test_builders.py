@@ -65,12 +65,8 @@ def as_tuples(rows):
 # Columns: obs, reward, next_obs, discount, terminated, truncated.
 EXAMPLES = {
     1: [
-        (0, 1.0, 0.5, 0.5, False, False),
-        (1, 2.0, 1.5, 0.5, False, False),
-        (2, 3.0, 2.5, 0.5, False, False),
-        (3, 4.0, 3.5, 0.0, True, False),
-        (4, 5.0, 4.5, 0.5, False, False),
-        (5, 6.0, 5.5, 0.5, False, True),
+        *[(0, 1.0, 0.5, 0.5, False, False), (1, 2.0, 1.5, 0.5, False, False), (2, 3.0, 2.5, 0.5, False, False)],
+        *[(3, 4.0, 3.5, 0.0, True, False), (4, 5.0, 4.5, 0.5, False, False), (5, 6.0, 5.5, 0.5, False, True)],
     ],
     3: [
         (0, 2.75, 2.5, 0.125, False, False),  # 1 + 2/2 + 3/4
@@ -82,11 +78,8 @@ EXAMPLES = {
     ],
     5: [
         (0, 3.25, 3.5, 0.0, True, False),  # 1 + 2/2 + 3/4 + 4/8
-        (1, 4.5, 3.5, 0.0, True, False),
-        (2, 5.0, 3.5, 0.0, True, False),
-        (3, 4.0, 3.5, 0.0, True, False),
-        (4, 8.0, 5.5, 0.25, False, True),
-        (5, 6.0, 5.5, 0.5, False, True),
+        *[(1, 4.5, 3.5, 0.0, True, False), (2, 5.0, 3.5, 0.0, True, False), (3, 4.0, 3.5, 0.0, True, False)],
+        *[(4, 8.0, 5.5, 0.25, False, True), (5, 6.0, 5.5, 0.5, False, True)],
     ],
 }
 

@@ -224,12 +224,9 @@ def test_compression_saves_memory():
 @pytest.mark.parametrize(
     ("shape", "stack", "size"),
     [
-        ((84, 84, 4), FrameStack(-1, 4), 84 * 84),
-        ((4, 84, 84), FrameStack(0, 4), 84 * 84),
-        ((6, 5, 12), FrameStack(-1, 4), 90),
-        ((4, 6, 5, 3), FrameStack(0, 4), 90),
-        ((6, 5, 3), FrameStack(-1, 1), 90),
-        ((6, 5), FrameStack(-1, 1), 30),
+        *[((84, 84, 4), FrameStack(-1, 4), 84 * 84), ((4, 84, 84), FrameStack(0, 4), 84 * 84)],
+        *[((6, 5, 12), FrameStack(-1, 4), 90), ((4, 6, 5, 3), FrameStack(0, 4), 90)],
+        *[((6, 5, 3), FrameStack(-1, 1), 90), ((6, 5), FrameStack(-1, 1), 30)],
     ],
 )
 def test_split_and_join(shape, stack, size):

@@ -8,12 +8,7 @@ from drl_cli.replay.samplers import Prioritized
 
 
 def make(capacity=10, seed=0, num_batches=100, **options):
-    options = {
-        "alpha": 0.6,
-        "beta": 0.4,
-        "eps": 1e-6,
-        "uniform_mix": 0.0,
-    } | options
+    options = {"alpha": 0.6, "beta": 0.4, "eps": 1e-6, "uniform_mix": 0.0} | options
     return Prioritized(np.random.default_rng(seed), capacity, num_batches, **options)
 
 

@@ -29,11 +29,8 @@ def test_all_runs_oldest_first(outputs):
 @pytest.mark.parametrize(
     ("run", "found", "output_dir"),
     [
-        ("latest", IDS[2], ""),
-        (IDS[0], IDS[0], ""),
-        ("20260101", IDS[0], ""),
-        ("{outputs}/Zebra/*/*", IDS[0], "elsewhere"),
-        ("{outputs}/*/*/*", IDS[2], ""),
+        *[("latest", IDS[2], ""), (IDS[0], IDS[0], ""), ("20260101", IDS[0], "")],
+        *[("{outputs}/Zebra/*/*", IDS[0], "elsewhere"), ("{outputs}/*/*/*", IDS[2], "")],
         ("{outputs}/Middle/sac-async/20260102-100000-000000-s1", IDS[1], "elsewhere"),
     ],
 )
@@ -58,12 +55,8 @@ def test_a_missing_or_damaged_config(tmp_path, content):
 @pytest.mark.parametrize(
     ("patterns", "found"),
     [
-        (["latest"], [2]),
-        (["20260102"], [1, 2]),
-        (["{outputs}"], [0, 1, 2]),
-        (["{outputs}/Middle/sac-async"], [1]),
-        (["{outputs}/*/*/*-s0"], [0, 2]),
-        (["[ZA]*"], [0, 2]),
+        *[(["latest"], [2]), (["20260102"], [1, 2]), (["{outputs}"], [0, 1, 2])],
+        *[(["{outputs}/Middle/sac-async"], [1]), (["{outputs}/*/*/*-s0"], [0, 2]), (["[ZA]*"], [0, 2])],
         (["{outputs}/Zebra/sac-async/20260101-100000-000000-s0", "latest", "20260101"], [0, 2]),
     ],
 )

@@ -75,13 +75,8 @@ def test_a_path_with_a_space_is_quoted_in_the_closing_lines(tmp_path, monkeypatc
     "text",
     [
         "# top\nseed: 3\nalgo:\n  lr: 1e-3\n  # inner\n  name: x\ntags:\n- a\n- b: 1\nempty: {}\nnotes: |\n  seed: 4\n",
-        "a: &x [1, 2]\nb: *x\n",
-        "a: &x [1, 2]\nb: *x\na: 3\n",
-        "{a: 1, b: {c: 2}}",
-        "long: 'one\n\n  two: 3\n  four'\nb: 2\n",
-        "- a\n- b",
-        "text",
-        "",
+        *["a: &x [1, 2]\nb: *x\n", "a: &x [1, 2]\nb: *x\na: 3\n", "{a: 1, b: {c: 2}}"],
+        *["long: 'one\n\n  two: 3\n  four'\nb: 2\n", "- a\n- b", "text", ""],
     ],
 )
 def test_a_config_in_sections_has_the_values_of_the_whole(text):

@@ -9,9 +9,7 @@ from drl_cli.runs.statistics import RESAMPLES, interval, iqm
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [  # scipy.stats.trim_mean(scores, 0.25)
-        ([7.0], 7.0),
-        ([1.0, 2.0, 3.0, 100.0], 2.5),
-        ([5.0, -50.0, 1.0, 2.0, 3.0], 2.0),
+        *[([7.0], 7.0), ([1.0, 2.0, 3.0, 100.0], 2.5), ([5.0, -50.0, 1.0, 2.0, 3.0], 2.0)],
         ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 70.0], 3.5),
     ],
 )

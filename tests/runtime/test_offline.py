@@ -60,11 +60,7 @@ def test_windows_of_n_steps_end_with_their_episodes(run_graph, data):
         assert rows["discount"][row] == (0.0 if recorded["terminations"][last] else 0.5 ** len(window))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("algo=mrq",), ("algo=r2d2", "env=CartPole-v1")],
-    ids=["windows", "recurrent"],
-)
+@pytest.mark.parametrize("options", [("algo=mrq",), ("algo=r2d2", "env=CartPole-v1")], ids=["windows", "recurrent"])
 def test_equal_seeds_give_equal_weights_and_other_seeds_do_not(run_graph, data, options, tmp_path):
     if "env=CartPole-v1" in options:
         record("CartPole-v1", tmp_path / "cartpole.npz")

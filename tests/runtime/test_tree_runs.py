@@ -46,10 +46,7 @@ def change(config):
 @pytest.mark.parametrize("replay", ["uniform", "prioritized", "sequences", "on-policy"])
 def test_every_part_arrives(run_graph, mode, replay):
     """Parts arrive in batches, in replay and in evaluations of three steps."""
-    graph = run_graph(
-        *(TREE, f"mode={mode}", *REPLAYS[replay], "worker.num=2"),
-        change=change,
-    )
+    graph = run_graph(*(TREE, f"mode={mode}", *REPLAYS[replay], "worker.num=2"), change=change)
     algorithm = graph.trainers.trainers[0].role.algorithm
     assert len(algorithm.errors) == graph.progress.opt_steps > 0
     assert max(algorithm.errors) == 0

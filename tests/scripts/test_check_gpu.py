@@ -98,9 +98,7 @@ def test_a_check_that_finds_no_run_is_a_reason(tmp_path):
 @pytest.mark.parametrize(
     ("used", "asked", "reason"),
     [
-        ("cuda", "cuda:0", ""),
-        ("cuda:1", "cuda:1", ""),
-        ("cpu", "cpu", ""),
+        *[("cuda", "cuda:0", ""), ("cuda:1", "cuda:1", ""), ("cpu", "cpu", "")],
         ("cpu", "cuda", "trained on cpu, not on cuda"),
     ],
 )

@@ -88,14 +88,9 @@ class Lists:
 @pytest.mark.parametrize(
     ("args", "runs"),
     [
-        (["runs=[*a*,b/c*]"], ("*a*", "b/c*")),
-        (["runs=['a b', \"c\"]"], ("a b", "c")),
-        (["runs=a"], ("a",)),
-        (["runs=a,b"], ("a", "b")),
-        (["runs=[[ab]*,c]"], ("[ab]*", "c")),
-        (["a", "b*", "[c,d]"], ("a", "b*", "c", "d")),
-        (["runs=[]"], ()),
-        ([], ()),
+        *[(["runs=[*a*,b/c*]"], ("*a*", "b/c*")), (["runs=['a b', \"c\"]"], ("a b", "c")), (["runs=a"], ("a",))],
+        *[(["runs=a,b"], ("a", "b")), (["runs=[[ab]*,c]"], ("[ab]*", "c"))],
+        *[(["a", "b*", "[c,d]"], ("a", "b*", "c", "d")), (["runs=[]"], ()), ([], ())],
     ],
 )
 def test_a_list_of_texts_takes_globs_and_bare_words(args, runs):

@@ -153,9 +153,7 @@ def test_a_key_of_several_types_names_them_once(plain):
 
 def test_per_worker_exploration(plain):
     for value, wanted in (
-        (None, None),
-        ("ladder", "ladder"),
-        ("env_ladder", "env_ladder"),
+        *((None, None), ("ladder", "ladder"), ("env_ladder", "env_ladder")),
         ([{"epsilon": "4e-1"}, {}], ({"epsilon": 0.4}, {})),
     ):
         plain["worker"]["exploration"] = value

@@ -62,10 +62,8 @@ def test_the_domain_of_a_key(text, domain):
 
 def test_every_end_of_a_space_is_a_corner():
     assert corners(SPACE) == [
-        ["algo.lr=0.0001", "network.hidden=[64]"],
-        ["algo.lr=0.01", "network.hidden=[64]"],
-        ["algo.lr=0.00388146", "network.hidden=[64]"],
-        ["algo.lr=0.0001", "network.hidden=[32,32]"],
+        *[["algo.lr=0.0001", "network.hidden=[64]"], ["algo.lr=0.01", "network.hidden=[64]"]],
+        *[["algo.lr=0.00388146", "network.hidden=[64]"], ["algo.lr=0.0001", "network.hidden=[32,32]"]],
     ]
     assert corners({"a": Interval(2, 8, is_int=True)}) == [["a=2"], ["a=8"]]
 

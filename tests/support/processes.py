@@ -15,19 +15,9 @@ import pytest
 from words import newest
 
 SMALL = (
-    "env=Pendulum-v1",
-    "network.hidden=[16,16]",
-    "trainer.batch_size=16",
-    "worker.num=1",
-    "worker.envs=4",
-    "worker.block_rows=32",
-    "orchestrator.min_inserts=64",
-    "manage.eval_episodes=2",
-    "manage.confirm_episodes=0",
-    "manage.eval_period=400",
-    "checkpoint.period=400",
-    "replay.capacity=20000",
-    "ray.object_store_mb=80",
+    *("env=Pendulum-v1", "network.hidden=[16,16]", "trainer.batch_size=16", "worker.num=1", "worker.envs=4"),
+    *("worker.block_rows=32", "orchestrator.min_inserts=64", "manage.eval_episodes=2", "manage.confirm_episodes=0"),
+    *("manage.eval_period=400", "checkpoint.period=400", "replay.capacity=20000", "ray.object_store_mb=80"),
     "total_env_steps=1000000",
     "trainer.compile=false",  # so many updates would be compiled in single and sync
 )

@@ -36,10 +36,8 @@ WRONG = [
     (("replay.capacity=10,1000000",), "replay.capacity"),
     (("env=Pendulum-v1,CartPole-v1", "algo=sac"), "CartPole-v1 has Discrete(2)"),
     (("env=Pendulum-v1,nowhere:My-v0",), "there is no module 'nowhere' to import"),
-    (("algo=sac,dqn",), "(job 2 of 2)"),
-    (("seed=0,1", "sweep.jobs=0"), "sweep.jobs: "),
-    (("resume=nope",), "resume: no sweep 'nope'"),
-    (TPE, "hpo: nothing to search"),
+    *[(("algo=sac,dqn",), "(job 2 of 2)"), (("seed=0,1", "sweep.jobs=0"), "sweep.jobs: ")],
+    *[(("resume=nope",), "resume: no sweep 'nope'"), (TPE, "hpo: nothing to search")],
     ((*TPE, "algo.lr=interval(-1,1)"), "algo.lr: must be > 0, got -1"),
     ((*TPE, "algo.lr=interval(1,0)"), "an interval goes from a number to a higher one"),
     ((*TPE, "algo.lr=tag(log,interval(0,1))"), "begins above 0"),
@@ -57,10 +55,7 @@ WRONG = [
     (PBT, "hpo: nothing to change"),
     ((*PBT, "seed=range(0,3)", LR), "seed: the population sets it"),
     ((*PBT, "total_env_steps=choice(1000,2000)", LR), "total_env_steps: the population sets it"),
-    (
-        (*PBT, "network.hidden=choice([64],[32])"),
-        "one value only; give one value, or search it by hpo=tpe",
-    ),
+    ((*PBT, "network.hidden=choice([64],[32])"), "one value only; give one value, or search it by hpo=tpe"),
     ((*PBT, "algo=choice(sac,ppo)"), "algo: can't change while a member trains"),
     ((*PBT, "env.kwargs.g=interval(1,10)"), "env.kwargs.g: can't change while a member trains"),
     ((*PBT, "worker.num=range(1,4)"), "worker.num: changes nothing that is learned"),
@@ -132,10 +127,8 @@ def test_a_sweep_that_is_being_run_is_not_run_twice(begun, multirun):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("study.json", '{"trials": []}'),
-        ("sweep.json", '{"jobs": [{"overrides'),
-        ("population.json", '{"rounds": [1]}'),
-        ("population.json", ""),
+        *[("study.json", '{"trials": []}'), ("sweep.json", '{"jobs": [{"overrides')],
+        *[("population.json", '{"rounds": [1]}'), ("population.json", "")],
     ],
 )
 def test_a_damaged_record_is_exit_8(begun, multirun, name, text):

@@ -195,8 +195,6 @@ def test_a_long_ranking_names_the_file_with_all_rows(capsys, monkeypatch):
         "score", [(score, {"algo.lr": 0.5}, {"member": i}) for i, score in enumerate(scores)], "all.csv"
     )
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["rank", "score", "algo.lr", "member"],
-        ["1", "3.0", "0.5", "2"],
-        ["2", "1.0", "0.5", "0"],
+        *[["rank", "score", "algo.lr", "member"], ["1", "3.0", "0.5", "2"], ["2", "1.0", "0.5", "0"]],
         ["2", "more:", "all.csv"],
     ]

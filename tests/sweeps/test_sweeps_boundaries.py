@@ -69,10 +69,8 @@ def test_members_and_rounds_are_printed_from_one(tmp_path, monkeypatch, capsys):
     assert train(sweep, population, []) == 0
     lines = [line.split("  a=")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        f"population of 2: round 1 of 2  ->  {tmp_path}",
-        "round 1 of 2: best member 2  9.0",
-        "  member 1 goes on from member 2",
-        "round 2 of 2: best member 2  9.0",
+        *[f"population of 2: round 1 of 2  ->  {tmp_path}", "round 1 of 2: best member 2  9.0"],
+        *["  member 1 goes on from member 2", "round 2 of 2: best member 2  9.0"],
     ]
 
 

@@ -95,8 +95,7 @@ def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("older", "newer"),
-    [("step_999999999", "step_1000000000"), ("step_000000010-v9", "step_000000010-v10")],
+    ("older", "newer"), [("step_999999999", "step_1000000000"), ("step_000000010-v9", "step_000000010-v10")]
 )
 def test_prune_orders_by_number_not_by_text(tmp_path, older, newer):
     for name in (older, newer):

@@ -42,21 +42,14 @@ def test_random_steps_are_the_first_steps_issued(issued, env_steps, is_random):
     [
         ((), {}, 4),
         ((), {"training": 1}, 4),  # replay draws the next batch during an update
-        ((), {"training": 2}, 0),
-        (PPO, {}, 4),
-        (PPO, {"training": 1}, 0),
-        ((), {"landed": 63}, 0),
+        *[((), {"training": 2}, 0), (PPO, {}, 4), (PPO, {"training": 1}, 0), ((), {"landed": 63}, 0)],
         ((), {"band": 0.0, "samples": 231}, 0),
         # 234 updates are due: once all steps are issued, no more are made
-        ((), {"samples": 231, "issued": 511}, 4),
-        ((), {"samples": 231, "issued": 512}, 3),
-        ((), {"samples": 234, "issued": 512}, 0),
-        ((), {"samples": 300, "issued": 512}, 0),
+        *[((), {"samples": 231, "issued": 511}, 4), ((), {"samples": 231, "issued": 512}, 3)],
+        *[((), {"samples": 234, "issued": 512}, 0), ((), {"samples": 300, "issued": 512}, 0)],
         ((), {"samples": 234, "issued": 512, "free": True}, 4),
         # before that, at most the updates due at the end of the run, whose steps come in whole calls
-        ((), {"samples": 297}, 1),
-        ((), {"samples": 298}, 0),
-        ((), {"samples": 298, "free": True}, 4),
+        *[((), {"samples": 297}, 1), ((), {"samples": 298}, 0), ((), {"samples": 298, "free": True}, 4)],
         ((), {"samples": 239, "issued": 511}, 3),
         # a proxy's call in flight may return the steps of one worker
         ((), {"samples": 230, "issued": 512, "uncertain": 32}, 4),
@@ -71,12 +64,8 @@ def test_updates_of_the_next_train_call(overrides, state, updates):
 @pytest.mark.parametrize(
     ("overrides", "state", "may"),
     [
-        ((), {}, True),
-        ((), {"issued": 511}, True),
-        ((), {"issued": 512}, False),
-        ((), {"publishing": True}, True),
-        (PPO, {}, True),
-        (PPO, {"publishing": True}, False),
+        *[((), {}, True), ((), {"issued": 511}, True), ((), {"issued": 512}, False)],
+        *[((), {"publishing": True}, True), (PPO, {}, True), (PPO, {"publishing": True}, False)],
         (("worker.random_steps=64",), {"params": None, "issued": 63}, True),
         (("worker.random_steps=64",), {"params": None, "issued": 64}, False),
         ((), {"band": 20.0, "samples": 232}, True),  # 32 rows make 8 more updates due
@@ -94,15 +83,9 @@ def test_whether_one_more_collect_may_start(overrides, state, may):
 @pytest.mark.parametrize(
     ("state", "over"),
     [
-        ({}, True),
-        ({"env_steps": 511}, False),
-        ({"env_steps": 600}, True),
-        ({"training": 1}, False),
-        ({"pool": SimpleNamespace(busy={"a": 1})}, False),
-        ({"arrived": ["a block"]}, False),
-        ({"samples": 233}, False),
-        ({"samples": 233, "free": True}, True),
-        ({"samples": 240}, True),
+        *[({}, True), ({"env_steps": 511}, False), ({"env_steps": 600}, True), ({"training": 1}, False)],
+        *[({"pool": SimpleNamespace(busy={"a": 1})}, False), ({"arrived": ["a block"]}, False)],
+        *[({"samples": 233}, False), ({"samples": 233, "free": True}, True), ({"samples": 240}, True)],
     ],
 )
 def test_a_run_is_over_after_its_steps_and_their_updates(state, over):

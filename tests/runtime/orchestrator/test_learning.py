@@ -258,9 +258,7 @@ def test_blame_asks_every_shard_and_trainer(monkeypatch):
     [
         ((), CALL_S * 2, 8),  # sixteen took twice as long as they may
         ((), CALL_S / 10, 32),  # never more than the default
-        ((), CALL_S * 100, 1),
-        ((), 0.0, 32),
-        (("trainer.updates_per_call=5",), CALL_S * 100, 5),
+        *[((), CALL_S * 100, 1), ((), 0.0, 32), (("trainer.updates_per_call=5",), CALL_S * 100, 5)],
         (("debug.in_process=true",), CALL_S * 100, 32),
     ],
 )

@@ -187,10 +187,7 @@ def test_info_of_environments_is_a_mean_over_the_episodes_that_have_it(clock):
     progress.collected(header(10, episodes=[Episode(0, 3.0, 10, info) for info in infos[2:]]))
     report = progress.report(0.0)
     assert (report["rollout/success"], report["rollout/cost"]) == pytest.approx((1 / 3, 4.0))
-    assert (report["rollout/return_mean"], report["rollout/episodes"]) == (
-        3.0,
-        4,
-    )  # these names can't be replaced
+    assert (report["rollout/return_mean"], report["rollout/episodes"]) == (3.0, 4)  # these names can't be replaced
     assert not {"rollout/success", "rollout/cost"} & progress.report(0.0).keys()
 
 

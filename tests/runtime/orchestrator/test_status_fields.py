@@ -148,11 +148,7 @@ def test_rates_forget_old_reports():
 
 @pytest.mark.parametrize(
     ("overrides", "asked"),
-    [
-        (("orchestrator.sample_insert_ratio=0.3",), 0.3),
-        (("orchestrator.limiter=none",), None),
-        (("algo=ppo",), None),
-    ],
+    [(("orchestrator.sample_insert_ratio=0.3",), 0.3), (("orchestrator.limiter=none",), None), (("algo=ppo",), None)],
 )
 def test_a_ratio_is_shown_if_a_limiter_holds_it(overrides, asked):
     config = make(*overrides)[0]

@@ -203,9 +203,7 @@ def test_thread_counts_of_the_user_are_kept(monkeypatch):
 @pytest.mark.parametrize(
     ("mode", "users", "policy"),
     [
-        ("async", {}, "PASSIVE"),
-        ("async", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
-        ("sync", {}, None),
+        *[("async", {}, "PASSIVE"), ("async", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ("sync", {}, None)],
         ("single", {}, None),
     ],
 )

@@ -53,13 +53,9 @@ def test_time_counts_by_role_also_after_a_process_ended():
 @pytest.mark.parametrize(
     ("title", "role"),
     [
-        ("ray::parameter server.call", "parameter server"),
-        ("ray::trainer", "trainer"),
-        ("ray::trainer 1.call", "trainer 1"),
-        ("ray::replay 0", "replay 0"),
-        ("ray::IDLE", "ray"),
-        ("ray::reanalyzer 1.call", "reanalyzer 1"),
-        ("ray::RuntimeEnvAgent", "ray"),
+        *[("ray::parameter server.call", "parameter server"), ("ray::trainer", "trainer")],
+        *[("ray::trainer 1.call", "trainer 1"), ("ray::replay 0", "replay 0"), ("ray::IDLE", "ray")],
+        *[("ray::reanalyzer 1.call", "reanalyzer 1"), ("ray::RuntimeEnvAgent", "ray")],
         ("ray::workers_of_others", "ray"),
     ],
 )

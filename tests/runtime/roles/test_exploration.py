@@ -162,12 +162,8 @@ def test_an_algorithm_without_schedules_sends_no_values(build_graph):
 @pytest.mark.parametrize(("mode", "num"), some([("single", 1), ("sync", 2), ("async", 4)], ("async", 4)))
 def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     graph = run_graph(
-        "env=CartPole-v1",
-        "algo=apex",
-        "total_env_steps=1200",
-        "orchestrator.sample_insert_ratio=0.5",
-        f"mode={mode}",
-        f"worker.num={num}",
+        *("env=CartPole-v1", "algo=apex", "total_env_steps=1200", "orchestrator.sample_insert_ratio=0.5"),
+        *(f"mode={mode}", f"worker.num={num}"),
     )
     progress, (table,) = graph.progress, [shard.role.table for shard in graph.replay.shards]
     assert progress.updates_per_env_step() == pytest.approx(0.5, rel=0.02)

@@ -256,10 +256,7 @@ def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
     [
         ("+env.kwargs.draws=nothing", "ValueError: render() gives NoneType"),
         ("+env.kwargs.draws=fails", "RuntimeError: no display"),
-        (
-            "env=drl_cli.envs.probes:Counter-v0",
-            "TypeError: Counter.__init__() got",
-        ),
+        ("env=drl_cli.envs.probes:Counter-v0", "TypeError: Counter.__init__() got"),
     ],
 )
 def test_a_failed_film_is_reported_once_and_evaluations_continue(make, env, cause):

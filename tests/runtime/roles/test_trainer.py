@@ -109,12 +109,8 @@ def test_a_train_call_publishes_the_version_that_is_due(repeats, opt_steps, publ
 @pytest.mark.parametrize(
     ("device", "num", "num_gpus", "expected"),
     [
-        ("auto", 1, 0, ("auto", 0)),
-        ("auto", 1, 4, ("auto", 1)),
-        ("auto", 2, 1, ("cpu", 0)),
-        ("auto", 2, 2, ("auto", 1)),
-        ("cuda", 2, 2, ("cuda", 1)),
-        ("cpu", 2, 2, ("cpu", 0)),
+        *[("auto", 1, 0, ("auto", 0)), ("auto", 1, 4, ("auto", 1)), ("auto", 2, 1, ("cpu", 0))],
+        *[("auto", 2, 2, ("auto", 1)), ("cuda", 2, 2, ("cuda", 1)), ("cpu", 2, 2, ("cpu", 0))],
     ],
 )
 def test_either_every_trainer_has_its_own_gpu_or_none_has(device, num, num_gpus, expected):
@@ -139,11 +135,7 @@ def test_choose_device(monkeypatch, has_cuda):
 
 @pytest.mark.parametrize(
     ("env", "algo", "compiles"),
-    [
-        ("Pendulum-v1", "sac", False),
-        ("CartPole-v1", "ppo", True),
-        ("CartPole-v1", "ppo", False),
-    ],
+    [("Pendulum-v1", "sac", False), ("CartPole-v1", "ppo", True), ("CartPole-v1", "ppo", False)],
 )
 def test_several_trainers_compile_only_the_gradients_of_on_policy_algorithms(monkeypatch, env, algo, compiles):
     compiled = []

@@ -130,10 +130,8 @@ def test_an_exception_of_the_users_update_is_the_users(monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "time"),
     [
-        (("trainer.compile=false",), None),
-        (("trainer.compile=true",), "before"),
-        (("trainer.compile=true", "mode=sync"), "before"),
-        (("trainer.compile=true", "mode=async"), "beside"),
+        *[(("trainer.compile=false",), None), (("trainer.compile=true",), "before")],
+        *[(("trainer.compile=true", "mode=sync"), "before"), (("trainer.compile=true", "mode=async"), "beside")],
         (("trainer.compile=true", "mode=async", "trainer.num=2"), "beside"),
         (("trainer.compile=true", "mode=sync", "trainer.num=2"), "before"),
         (("trainer.compile=true", "mode=sync", "trainer.num=2", "algo=ppo"), None),

@@ -60,13 +60,8 @@ def test_builders_have_the_configs_numbers():
     sequences = (*SEQUENCES, "algo.gamma=0.5", "env.reward_scale=0.25")
     builder, _ = built("env=CartPole-v1", "algo=dqn", *sequences)
     assert type(builder) is SequenceBuilder
-    assert (builder.seq_len, builder.length, builder.stride, builder.gamma, builder.reward_scale) == (
-        5,
-        8,
-        4,
-        0.5,
-        0.25,
-    )
+    numbers = (builder.seq_len, builder.length, builder.stride, builder.gamma, builder.reward_scale)
+    assert numbers == (5, 8, 4, 0.5, 0.25)
 
 
 @pytest.mark.parametrize("env", [FRAMES[0], "env=CartPole-v1"])

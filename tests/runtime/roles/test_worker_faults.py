@@ -45,8 +45,7 @@ def faulty(fault, path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "table"),
-    [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))],
+    ("fault", "table"), [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))]
 )
 def test_a_fault_does_not_change_the_rows_of_other_environments(tmp_path, alarms, fault, table):
     """Environment 0 fails once, in the third of six blocks."""
