@@ -1,5 +1,3 @@
-"""AWAC, BC and FQL: updates against an independent implementation."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Algorithm: undoing an update that is not finite, state, policy parameters, learning rates."""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""What algorithms for continuous actions share: observations of every kind, numpy policies, noise, action bounds."""
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""CQL, Cal-QL and discrete CQL: updates against an independent implementation."""
-
 import math
 from dataclasses import replace
 

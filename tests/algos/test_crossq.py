@@ -1,5 +1,3 @@
-"""CrossQ: an update against an independent implementation, batch renormalisation."""
-
 import pytest
 import torch
 from continuous import SPEC, config_of, doubled, make, make_batch

@@ -1,5 +1,3 @@
-"""RND and ICM: which parameters learn, the losses by hand, observation statistics, and every kind of space."""
-
 import pytest
 import torch
 from choices import some

@@ -1,5 +1,3 @@
-"""D4PG: an update against an independent implementation."""
-
 import pytest
 import torch
 from continuous import doubled, gradient, make, make_batch

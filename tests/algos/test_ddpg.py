@@ -1,5 +1,3 @@
-"""DDPG: an update against an independent implementation."""
-
 import pytest
 import torch
 from continuous import SPEC, doubled, gradient, make, make_batch

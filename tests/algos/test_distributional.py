@@ -1,5 +1,3 @@
-"""C51, QR-DQN and IQN: whole gradients against autograd, the policy's values and priorities, risk, refusals."""
-
 import dataclasses
 import math
 
@@ -52,7 +50,6 @@ def make_batch(seed=0, rows=32):
 
 
 def split(flat, *shapes):
-    """Return tensors of these shapes from the front of a flat tensor."""
     pieces = flat.split([*(math.prod(shape) for shape in shapes), len(flat) - sum(map(math.prod, shapes))])
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=False)]
 

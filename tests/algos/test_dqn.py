@@ -1,5 +1,3 @@
-"""DQN: whole updates against an independent implementation with autograd and torch.optim; exploration."""
-
 import dataclasses
 
 import numpy as np

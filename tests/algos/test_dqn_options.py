@@ -1,5 +1,3 @@
-"""DQN's options: gradients against autograd on independent networks, noise, exploration, soft targets."""
-
 import dataclasses
 from itertools import pairwise
 

@@ -1,5 +1,3 @@
-"""IMPALA, APPO, A2C and REINFORCE: whole updates against V-trace and policy gradients written with autograd."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""IQL: an update against an independent implementation, the policy."""
-
 import math
 
 import numpy as np

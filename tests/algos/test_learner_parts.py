@@ -1,5 +1,3 @@
-"""Learner: random streams, compilation, dropout masks, and the rows to learn from."""
-
 import dataclasses
 
 import pytest

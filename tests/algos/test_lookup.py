@@ -1,5 +1,3 @@
-"""Finding algorithms by name or import path, and why one does not fit a run."""
-
 import subprocess
 import sys
 from dataclasses import MISSING, dataclass, fields

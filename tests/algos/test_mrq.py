@@ -1,5 +1,3 @@
-"""MR.Q: an update against an independent implementation in float64."""
-
 import dataclasses
 import math
 

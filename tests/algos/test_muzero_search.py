@@ -1,5 +1,3 @@
-"""What MuZero's policies store, how they explore, and re-analysis in the trainer."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Actions of policies: drawn, masked and chosen; policies made of torch modules."""
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +15,6 @@ MASK = np.array([[True, False, True, True, False, True, True]])
 
 
 class Drawing(RandomActions):
-    """A policy that only draws random actions."""
-
     def load(self, params): ...
 
     def act(self, obs, last=None): ...

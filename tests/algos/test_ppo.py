@@ -1,5 +1,3 @@
-"""PPO: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
-
 import numpy as np
 import pytest
 import torch

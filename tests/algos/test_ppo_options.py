@@ -1,5 +1,3 @@
-"""PPO's value clipping, KL penalty, squashed actions and entropy schedule against an independent implementation."""
-
 import dataclasses
 
 import pytest

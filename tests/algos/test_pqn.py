@@ -1,5 +1,3 @@
-"""PQN: targets against a brute-force Q(lambda), and updates against autograd."""
-
 import numpy as np
 import pytest
 import torch

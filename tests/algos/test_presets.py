@@ -1,5 +1,3 @@
-"""Yaml files that choose options of an algorithm: each keeps the contract."""
-
 from types import SimpleNamespace
 
 import numpy as np

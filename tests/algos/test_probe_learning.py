@@ -1,5 +1,3 @@
-"""Algorithms learn the probes in a plain loop of environments, replay and algorithm."""
-
 import pytest
 import torch
 from choices import some
@@ -54,7 +52,6 @@ LEARN = {
 
 
 def learn(name, probe, updates, *overrides):
-    """Return the algorithm after `updates` updates in this probe."""
     case = Case(name, f"env=drl_cli.envs.probes:{probe}-v0", "network.hidden=[32,32]", *overrides)
     algorithm = case.algorithm()
     case.algorithm = lambda *args: algorithm

@@ -1,5 +1,3 @@
-"""R2D2's targets, gradients and priorities against the equations written out step by step, in loops."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""REDQ and DroQ: an update against an independent implementation."""
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""REPPO: targets and gradients against an independent implementation."""
-
 import math
 from itertools import pairwise
 

@@ -1,5 +1,3 @@
-"""Reward modules: RND of the page docs/reward-modules.md with PPO, its normaliser, two trainers, and resume."""
-
 import pytest
 import torch
 from pages import blocks

@@ -27,7 +27,6 @@ def make(name, kind, memory="none", dropout=0.0, **options):
 
 
 def gradients(algorithm, batch):
-    """Return the gradient of each part, and the update."""
     update = algorithm.learn(batch, Counts())
     return {name: algorithm.params[name].grad.clone() for name in algorithm.params.slices}, update
 

@@ -1,5 +1,3 @@
-"""SAC: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""TD3: updates against an independent implementation, and the delayed actor."""
-
 import pytest
 import torch
 from continuous import doubled, gradient, make, make_batch

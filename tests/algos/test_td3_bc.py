@@ -1,5 +1,3 @@
-"""TD3+BC and ReBRAC: updates against an independent implementation."""
-
 from itertools import pairwise
 
 import pytest

@@ -1,5 +1,3 @@
-"""TQC: an update against an independent implementation."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""EfficientZero's value prefix: searches equal those of a slow reference in float64; re-analysis, contract."""
-
 import shutil
 
 import numpy as np

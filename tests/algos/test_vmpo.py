@@ -1,5 +1,3 @@
-"""V-MPO: whole updates against autograd on float64."""
-
 import pytest
 import torch
 from continuous import gradient

@@ -1,5 +1,3 @@
-"""XQC: an update against an independent implementation."""
-
 import pytest
 import torch
 from continuous import doubled, make, make_batch

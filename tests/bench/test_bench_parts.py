@@ -1,5 +1,3 @@
-"""The parts with a run's real objects: worker, replay table, trainer."""
-
 import numpy as np
 import pytest
 from graphs import TINY, make_config

@@ -1,5 +1,3 @@
-"""A short real run: its command, its pace from the reports, and its end."""
-
 import tempfile
 
 import pytest

@@ -1,5 +1,3 @@
-"""Rates, their rounds, and the lines of the table."""
-
 from types import SimpleNamespace
 
 import pytest

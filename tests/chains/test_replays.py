@@ -1,5 +1,3 @@
-"""Replays: which updates are replayed, and when the update itself runs again."""
-
 import random
 import subprocess
 import sys

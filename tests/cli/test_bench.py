@@ -1,5 +1,3 @@
-"""drl-bench: its command line, its output, and its end."""
-
 import json
 import signal
 import tempfile

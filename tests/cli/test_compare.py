@@ -1,5 +1,3 @@
-"""drl-compare on folders as runs leave them."""
-
 import csv
 import itertools
 import re
@@ -25,8 +23,6 @@ def outputs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compare(drl_here):
-    """Run `drl-compare ...`. Return its lines, stderr and exit code."""
-
     def run(*args):
         done = drl_here("compare", *args)
         return done.stdout.splitlines(), done.stderr, done.returncode

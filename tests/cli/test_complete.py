@@ -1,5 +1,3 @@
-"""Tab completion: the offered words, and a real bash that gets tabs."""
-
 import os
 import pty
 import shutil

@@ -1,5 +1,3 @@
-"""drl-eval on a small run."""
-
 import json
 import shutil
 import statistics

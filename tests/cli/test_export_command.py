@@ -1,5 +1,3 @@
-"""drl-export, and the exported policy without drl-cli."""
-
 import dataclasses
 import json
 import subprocess

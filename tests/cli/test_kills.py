@@ -1,5 +1,3 @@
-"""kill -9 of the whole run, repeatedly, and of each role."""
-
 import hashlib
 import json
 import random
@@ -85,7 +83,6 @@ def test_a_run_killed_at_any_time_resumes_from_its_last_checkpoint(start, mode, 
 
 
 def weights(run):
-    """sha256 of the last checkpoint's weights."""
     return hashlib.sha256((run.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 

@@ -1,5 +1,3 @@
-"""drl-list: algorithms, environments and modes. test_list_runs.py has runs and sweeps."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""drl-list data."""
-
 import json
 from pathlib import Path
 

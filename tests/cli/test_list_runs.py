@@ -1,5 +1,3 @@
-"""drl-list runs and drl-list sweeps."""
-
 import os
 import re
 import shutil

@@ -1,5 +1,3 @@
-"""drl-train mode=offline as a process: killed and resumed, weights for a run in an environment, compared."""
-
 import csv
 import json
 import re

@@ -1,5 +1,3 @@
-"""drl-play."""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""drl-record."""
-
 import json
 import re
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Runs of a few hundred steps: what they print and record of training, and the warm-up that fits their budget."""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""Signals in every phase of a run and in every mode: the checkpoint, the exit code, and no process left."""
-
 import json
 import os
 import pty

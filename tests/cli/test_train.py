@@ -1,5 +1,3 @@
-"""drl-train from the command line to a complete run folder."""
-
 import csv
 import hashlib
 import json
@@ -79,7 +77,6 @@ def assert_complete(folder, status="done", code=0):
 
 @pytest.fixture(scope="module")
 def events(small_run):
-    """Scalars `[(tag, step, value)]` in the run's event file."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     (path,) = small_run.folder.glob("events.out.tfevents.*")

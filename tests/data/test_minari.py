@@ -1,5 +1,3 @@
-"""Minari's datasets: read, and written so that Minari reads them."""
-
 import json
 import shutil
 

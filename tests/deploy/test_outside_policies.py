@@ -1,5 +1,3 @@
-"""Export of policies from outside the package, and the errors for those that can't be exported."""
-
 import numpy as np
 import pytest
 import torch
@@ -19,8 +17,6 @@ from drl_cli.errors import UsageError
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """Make a trained policy with this policy class."""
-
     def make_it(kind, env="drl_cli.envs.probes:Choose-v0"):
         config = make_config(*SMALL, f"env={env}", "algo=dqn")
         spec = read_spec(config.env)

@@ -58,7 +58,6 @@ MEMORY = ("ppo-tree-masked", "ppo-lstm")
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request, tmp_path_factory):
-    """The trained policy, the policy of the torch graph, and the policy in numpy."""
     tmp_path = tmp_path_factory.mktemp("run")
     trained = make_policy(tmp_path, *CASES[request.param])
     spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}

@@ -1,5 +1,3 @@
-"""Policies that search: evaluations with other numbers of simulations, and the export of the prior."""
-
 import numpy as np
 import pytest
 from policies import make_policy, observations

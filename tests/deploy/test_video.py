@@ -1,5 +1,3 @@
-"""Video files of frames, and captions."""
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,5 +1,3 @@
-"""Environments that are tried in a child process."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""Faults of environments: a failed environment is rebuilt, and the other environments continue."""
-
 import re
 import signal
 import threading

@@ -23,7 +23,6 @@ def config(id, limit=None, backend="envpool", **kwargs):
 
 
 def play(envs, num_steps, how=lambda rng, size, action: rng.uniform(-1, 1, (size, action.size)).astype(np.float32)):
-    """Return (observations before the step, step) for each step with random actions."""
     rng, size = np.random.default_rng(0), len(envs.obs)
     return [(envs.obs.copy(), envs.step(how(rng, size, envs.action))) for _ in range(num_steps)]
 

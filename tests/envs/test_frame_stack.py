@@ -1,5 +1,3 @@
-"""Detection of frame stacks, and the probe Frames."""
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""GoalOutcome: the rewards and ends of an environment's goals, for single goals and for batches."""
-
 import gymnasium
 import numpy as np
 import pytest

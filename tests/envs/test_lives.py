@@ -1,5 +1,3 @@
-"""Lost lives: the transition terminates, the episode goes on. Clipped rewards: episodes report raw rewards."""
-
 import gymnasium
 import numpy as np
 import pytest

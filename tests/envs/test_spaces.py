@@ -1,5 +1,3 @@
-"""Supported spaces of observations and actions, and spaces that are refused by name."""
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""The trial of an environment before a run."""
-
 import time
 
 import gymnasium

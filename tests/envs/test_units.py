@@ -1,5 +1,3 @@
-"""Units: signatures as json, and conversion of batches."""
-
 import json
 
 import gymnasium

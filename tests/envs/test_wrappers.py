@@ -1,5 +1,3 @@
-"""Wrappers of the user by import path."""
-
 import re
 from dataclasses import replace
 

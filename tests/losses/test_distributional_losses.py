@@ -1,5 +1,3 @@
-"""Distributional losses: literals, brute force in plain Python, properties of the projection, gradients by autograd."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Distributions of actions: numbers, torch.distributions, and the same results for torch and numpy."""
-
 import math
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Advice names the bottleneck, the keys that help, and whether they change what is learned."""
-
 import pytest
 
 from drl_cli.metrics.advice import CHANGES, bottleneck

@@ -1,5 +1,3 @@
-"""A background recorder receives its calls in order, delays nobody, and reports its first failure once."""
-
 import logging
 import threading
 
@@ -28,7 +26,6 @@ class Filming(Noting):
 
 
 def close(recorder):
-    """Close a recorder, wait for it and return its problem."""
     recorder.close("done")
     recorder.wait(LONG)
     return recorder.take_problem()

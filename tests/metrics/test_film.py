@@ -1,5 +1,3 @@
-"""The film of an episode: limited frames, the pace of the steps, small enough for an event."""
-
 import io
 
 import numpy as np

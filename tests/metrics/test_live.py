@@ -1,5 +1,3 @@
-"""The panel on a real terminal whose size changes."""
-
 import fcntl
 import os
 import pty

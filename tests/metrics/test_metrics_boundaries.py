@@ -1,5 +1,3 @@
-"""Values at the boundaries of statuses, films and panels."""
-
 import dataclasses
 import io
 

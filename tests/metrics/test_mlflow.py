@@ -1,5 +1,3 @@
-"""The MLflow recorder, with a fake mlflow module."""
-
 import math
 
 import pytest

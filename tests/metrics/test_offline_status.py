@@ -1,5 +1,3 @@
-"""A status whose position counts updates: lines, panel and the remarks of a run without workers."""
-
 import io
 
 from rich.console import Console

@@ -1,5 +1,3 @@
-"""The panel and the lines of text for complete and incomplete statuses."""
-
 import dataclasses
 import io
 import re

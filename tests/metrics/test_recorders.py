@@ -1,5 +1,3 @@
-"""Aggregation, metrics.jsonl, eval.csv and TensorBoard."""
-
 import csv
 import errno
 import json

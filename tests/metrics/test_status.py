@@ -1,5 +1,3 @@
-"""Status: its values and its file."""
-
 import json
 import math
 

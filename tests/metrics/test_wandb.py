@@ -1,5 +1,3 @@
-"""The wandb recorder, with a fake wandb module."""
-
 from pathlib import Path
 
 import pytest

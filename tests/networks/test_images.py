@@ -1,5 +1,3 @@
-"""Which observations are images, where their channels are, and how large their features are."""
-
 import pytest
 
 from drl_cli.networks.images import image, num_features

@@ -1,5 +1,3 @@
-"""Observations as rows of a matrix: what becomes of each kind of part; numpy and torch agree to the last bit."""
-
 import numpy as np
 import pytest
 import torch

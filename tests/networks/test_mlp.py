@@ -1,5 +1,3 @@
-"""Flat MLPs: numpy equals torch, the hand-written backward equals autograd, layout and initialisation."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Convolutional torsos: published sizes and layers, layouts of pixels."""
-
 import torch
 from networks import network
 

@@ -1,5 +1,3 @@
-"""Torsos: chosen by the observation, described, refused by name; a class of the user's."""
-
 import subprocess
 import sys
 

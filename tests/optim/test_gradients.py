@@ -1,5 +1,3 @@
-"""Gradients: one loss function by autograd, and the same in one compiled graph."""
-
 import re
 import shutil
 from collections import ChainMap

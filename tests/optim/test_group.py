@@ -1,5 +1,3 @@
-"""ProcessGroup: means over processes, shared noise, members that are missing or lost."""
-
 import os
 import signal
 import time

@@ -1,5 +1,3 @@
-"""Optimizer and OptimizerConfig: equal to torch.optim, by part, clipped, scheduled, skipped, saved; wrong options."""
-
 import re
 
 import numpy as np

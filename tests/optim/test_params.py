@@ -1,5 +1,3 @@
-"""Params: flat parameters, adopted modules, targets, generators, buffers."""
-
 import numpy as np
 import pytest
 import torch

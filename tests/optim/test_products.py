@@ -1,5 +1,3 @@
-"""Matrix products: every library and precision against float64, and which library is chosen."""
-
 import shutil
 
 import pytest

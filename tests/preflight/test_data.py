@@ -1,5 +1,3 @@
-"""Wrong commands with a dataset: each is refused before the start, with the right answer."""
-
 import json
 
 import numpy as np

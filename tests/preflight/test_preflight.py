@@ -1,5 +1,3 @@
-"""Every check of preflight, with its exit code and the numbers in its message."""
-
 import dataclasses
 import os
 import re

@@ -1,5 +1,3 @@
-"""Values on both sides of the limits that preflight checks."""
-
 import dataclasses
 
 import pytest

@@ -1,5 +1,3 @@
-"""The search for keys without effect: each key is typed with other values, and the weights are compared."""
-
 import pytest
 from advice import loops
 from key_search import SMALL, outcome, typed_without_effect

@@ -1,5 +1,3 @@
-"""load_weights: what it may name, and what is refused before anything starts."""
-
 import json
 import shutil
 

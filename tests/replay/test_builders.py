@@ -1,5 +1,3 @@
-"""NStepBuilder and RolloutBuilder: worked examples, a reference implementation, and the probe Counter."""
-
 from collections import deque
 
 import numpy as np
@@ -219,8 +217,6 @@ def test_rollout_blocks_are_in_order_and_copied():
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("per_block", [1, 4])
 def test_single_steps_with_the_priorities_of_n_step_transitions(n_step, per_block):
-    """The steps are those of a builder of single steps, and the priorities those of a builder of n-step transitions."""
-
     def rate(rows):
         return rows["reward"] + 10 * rows["discount"] + rows["next_obs"][:, 0] + rows["terminated"] + rows["log_prob"]
 

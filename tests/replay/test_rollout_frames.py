@@ -40,7 +40,6 @@ class Rollouts:
         return blocks
 
     def batch(self, columns):
-        """Return the batch of a trainer from columns `[1, B, ...]`."""
         rows = {name: torch.tensor(column[0]) for name, column in columns.items() if name != UNIQUE}
         frames = torch.tensor(columns[UNIQUE])
         stacks = {name: Stacks(frames, rows[name], self.stackings[""]) for name in ("obs", "next_obs")}

@@ -1,5 +1,3 @@
-"""SequenceBuilder with the probe Counter, and mixed priorities."""
-
 import numpy as np
 import pytest
 from counting import check_counter_sequences
@@ -18,7 +16,6 @@ EXTRA = {"log_prob": Column((), "float32"), "state": Column((2,), "float32")}
 
 @st.composite
 def shapes(draw):
-    """Draw seq_len, burn_in and overlap."""
     seq_len = draw(st.integers(1, 7))
     return seq_len, draw(st.integers(0, 6)), draw(st.integers(0, seq_len - 1))
 

@@ -16,7 +16,6 @@ def num_chunks(table, chunk_rows):
 
 
 def save(table, chunk_rows, chunks=None):
-    """Return the state and the packed chunks."""
     chunks = range(num_chunks(table, chunk_rows)) if chunks is None else chunks
     snapshot = Snapshot(table.store, chunk_rows, chunks)
     packed = [table.pack(snapshot.take(chunk)) for chunk in chunks]

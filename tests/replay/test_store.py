@@ -1,5 +1,3 @@
-"""RingStore, RandomStore, Uniform and the transition schema."""
-
 from functools import partial
 
 import numpy as np
@@ -23,7 +21,6 @@ def block(first, count):
 
 
 def check_rows(rows):
-    """Check that all columns of a row hold the same id."""
     np.testing.assert_array_equal(rows["reward"], rows["id"] / 2)
     np.testing.assert_array_equal(rows["obs"], np.broadcast_to((rows["id"] % 256)[:, None, None], rows["obs"].shape))
 

@@ -28,7 +28,6 @@ TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", F
 
 
 def make_rows(spec, builder, table, num_steps, block_steps):
-    """Return the rows of three environments' steps after a builder and a table."""
     envs, action = EnvBatch(TREE, spec, [1, 2, 3]), np.zeros((3, spec.action.size), np.float32)
     for step in range(1, num_steps + 1):
         obs = types.map_parts(np.copy, envs.obs)

@@ -52,7 +52,6 @@ class Steps:
         return block, np.zeros(num_steps * NUM_ENVS, np.int64)
 
     def window(self, first, stored):
-        """Return the observations of the window that begins at observation `first`."""
         window = [first]
         while len(window) < LENGTH and not self.steps[window[-1]] and window[-1] + 1 in stored:
             window.append(window[-1] + 1)

@@ -1,5 +1,3 @@
-"""algo=auto: the algorithm is chosen from recorded results, and everything after the choice sees its name."""
-
 import pytest
 
 from drl_cli.errors import UsageError

@@ -1,5 +1,3 @@
-"""Comparison of groups of runs: medians, thresholds, remarks, and estimates over environments."""
-
 import json
 
 import numpy as np

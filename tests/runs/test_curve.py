@@ -1,5 +1,3 @@
-"""Learning curves of single runs, and of several runs on one grid."""
-
 import numpy as np
 
 from drl_cli.runs.curve import MAX_POINTS, Curve, join, read_curve

@@ -1,5 +1,3 @@
-"""data=run:RUN names the dataset of a run; algo=auto takes an algorithm for data."""
-
 from types import SimpleNamespace
 
 import pytest

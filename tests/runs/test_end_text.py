@@ -1,5 +1,3 @@
-"""The lines at the end of a run."""
-
 import json
 
 import pytest

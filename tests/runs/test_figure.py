@@ -1,5 +1,3 @@
-"""The lines, bands and legend of the figure."""
-
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,7 +22,6 @@ def figure(tmp_path_factory):
 
 
 def lines(plot, width):
-    """Return the points of the lines with this width."""
     return [line.get_xydata().tolist() for line in plot.get_lines() if line.get_linewidth() == width]
 
 
@@ -81,8 +78,6 @@ def test_one_legend_by_label(figure):
 
 @pytest.fixture
 def drawn(tmp_path):
-    """Make the figure of runs, and return it with its comparisons."""
-
     def draw(smooth=1):
         comparisons = [compare(group, None, smooth) for group in grouped(Run(path) for path in tmp_path.glob("*/*/*"))]
         figure = make_figure(comparisons)

@@ -1,5 +1,3 @@
-"""Finding runs by path, `latest`, a glob or the start of an id."""
-
 import json
 
 import pytest
@@ -176,7 +174,6 @@ def test_a_folder_of_runs_is_neither_a_run_nor_a_checkpoint_nor_empty(outputs):
 
 
 def save(outputs, run):
-    """Give a run a checkpoint."""
     step = next(outputs.glob(f"*/*/{run}")) / "checkpoints" / "step_000000100"
     step.mkdir(parents=True)
     (step / "manifest.json").write_text("{}")

@@ -1,5 +1,3 @@
-"""Which runs belong to one group, and the labels of groups."""
-
 import pytest
 from run_folders import make_run
 

@@ -1,5 +1,3 @@
-"""What a run's folder says about the run."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Boundaries and combinations of runs' commands, closing lines and figures."""
-
 import numpy as np
 import pytest
 import yaml

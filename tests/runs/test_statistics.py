@@ -1,5 +1,3 @@
-"""Interquartile mean and bootstrap intervals against scipy and the normal distribution."""
-
 import numpy as np
 import pytest
 

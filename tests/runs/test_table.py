@@ -1,5 +1,3 @@
-"""Text tables for a terminal and for other programs."""
-
 import io
 import re
 

@@ -1,5 +1,3 @@
-"""The exit code of each kind of error."""
-
 import io
 import time
 

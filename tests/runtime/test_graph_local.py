@@ -1,5 +1,3 @@
-"""Runs in one process, in all modes: equal weights, counters, replay ratio, data path."""
-
 import io
 from collections import Counter
 from types import SimpleNamespace

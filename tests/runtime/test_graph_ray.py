@@ -1,5 +1,3 @@
-"""Runs on Ray: equal weights, the data path, slow and dead workers, a dead manage."""
-
 import time
 
 import numpy as np

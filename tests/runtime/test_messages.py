@@ -1,5 +1,3 @@
-"""Messages: frozen, picklable headers and the counts of their routes."""
-
 import dataclasses
 import pickle
 

@@ -1,5 +1,3 @@
-"""Runs on two nodes: placement, parameters per node, and a lost node."""
-
 import dataclasses
 import logging
 from collections import Counter

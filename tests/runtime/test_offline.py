@@ -1,5 +1,3 @@
-"""mode=offline: the whole graph in one process, on recorded episodes of the probe Counter."""
-
 import gymnasium
 import numpy as np
 import pytest

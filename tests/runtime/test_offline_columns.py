@@ -1,5 +1,3 @@
-"""mode=offline: the columns that an algorithm asks for, and the share of the episodes that BC imitates."""
-
 import numpy as np
 import pytest
 from datasets import record

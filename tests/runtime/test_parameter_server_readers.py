@@ -1,5 +1,3 @@
-"""Readers of the parameter server: replaced roles, and the last save after the trainer has died."""
-
 import os
 import signal
 

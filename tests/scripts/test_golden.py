@@ -1,5 +1,3 @@
-"""scripts/bench/golden.py: the first updates of every algorithm have their golden values."""
-
 import importlib
 import json
 import shutil

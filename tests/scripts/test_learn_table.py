@@ -1,5 +1,3 @@
-"""scripts/bench/learn.py: the runs that are due, the marks of old results, and the page of results."""
-
 import importlib
 import json
 import re

@@ -1,5 +1,3 @@
-"""scripts/mutants: which mutants a file has, and which test files come first."""
-
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path

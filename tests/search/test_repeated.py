@@ -103,7 +103,6 @@ def like(x: Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def view(address: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return the tensor that lies at an address."""
     size = shape.numel() * dtype.itemsize
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype).view(shape)
 

@@ -1,5 +1,3 @@
-"""Candidates and their priors, and searches over candidates in a Box."""
-
 import math
 
 import numpy as np

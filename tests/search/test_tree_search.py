@@ -1,5 +1,3 @@
-"""What a search finds: the optimum of a known problem, legal actions, equal results in any batch, clear errors."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Wrong groups, keys and values of a command line, found before Hydra, torch and Ray are imported."""
-
 import os
 import re
 import sys

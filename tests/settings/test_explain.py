@@ -1,5 +1,3 @@
-"""explain=true: every value with the layer that set it."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Values that fill() derives from the machine: the threads of a trainer."""
-
 import pytest
 from graphs import COUNTER, TINY, make_config
 

@@ -1,5 +1,3 @@
-"""A new field of a Config class and its line of yaml are the only edits that a new key needs."""
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""key=value options of the commands without Hydra."""
-
 from dataclasses import dataclass, field
 
 import pytest

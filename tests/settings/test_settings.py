@@ -1,5 +1,3 @@
-"""From yaml to frozen dataclasses."""
-
 import copy
 import dataclasses
 import math

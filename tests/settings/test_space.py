@@ -1,5 +1,3 @@
-"""The values of a command line with -m: the jobs of a grid, and search spaces with their corners and draws."""
-
 import numpy as np
 import pytest
 

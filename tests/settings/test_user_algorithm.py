@@ -1,5 +1,3 @@
-"""An algorithm and a network of the user's: what the commands make of them, and say when they can't be used."""
-
 import hashlib
 import json
 import shutil

@@ -1,5 +1,3 @@
-"""The warm-up of a short run: what is shortened, to what, and what stays."""
-
 import pytest
 from graphs import make_config
 

@@ -29,7 +29,6 @@ def make(module, seed=0, spec=SPEC, network=NETWORK, context=None, **options):
 
 
 def policy_of(module, algorithm=None, seed=0, spec=SPEC, network=NETWORK, **options):
-    """Return a policy with the parameters of the algorithm."""
     policy = module.Policy(config_of(module, **options), network, spec, seed)
     policy.load((algorithm or make(module, spec=spec, network=network)).policy_params())
     return policy
@@ -51,12 +50,10 @@ def make_batch(seed=0, rows=32, is_weighted=True):
 
 
 def in_double(batch):
-    """Return a batch with its columns of floats in float64."""
     return {name: column.double() if column.is_floating_point() else column for name, column in batch.items()}
 
 
 def doubled(batch):
-    """Return obs, action, reward, next_obs, discount and weight of a batch in float64."""
     return (batch[name].double() for name in ("obs", "action", "reward", "next_obs", "discount", "weight"))
 
 

@@ -28,7 +28,6 @@ def quick_compose(words):
 
 
 def weights(graph):
-    """Return the sha256 of the final model file."""
     return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
@@ -52,7 +51,6 @@ def on_collected(graph, react):
 
 
 def at(graph, env_steps, act):
-    """Call `act` once after `env_steps` environment steps."""
     done = []
     on_collected(graph, lambda _: done or graph.progress.env_steps < env_steps or done.append(act()))
 

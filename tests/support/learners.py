@@ -198,7 +198,6 @@ def networks(mlp):
 
 
 def target_encoder(algorithm):
-    """Return the encoder with the modules of the target networks."""
     return algorithm.encoder.on(SimpleNamespace(**{n: t.module for n, t in algorithm.params.targets.items()}))
 
 

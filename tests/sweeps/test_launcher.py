@@ -1,5 +1,3 @@
-"""Launcher: the states of jobs from start to end, and signals that arrive meanwhile."""
-
 import itertools
 import json
 import os

@@ -1,5 +1,3 @@
-"""drl-train -m: mistakes are answered before the first job, and a failed, killed or interrupted sweep is resumed."""
-
 import json
 import os
 import re
@@ -173,7 +171,6 @@ def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
     sweep = start("-m", *JOB, "seed=0,1", "env.kwargs.map=null,late.txt", cwd=here)
 
     def third():
-        """Return the run of job 3 once it has a checkpoint."""
         found = [Path(json.loads(file.read_text())["run"]) for file in here.glob("outputs/multirun/*/3.json")]
         return next((run for run in found if (run / "checkpoints" / "last").exists()), None)
 

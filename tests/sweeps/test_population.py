@@ -1,5 +1,3 @@
-"""A population: its draws and copies, the rounds of its members' runs, and what a killed one resumes with."""
-
 import csv
 import json
 import signal

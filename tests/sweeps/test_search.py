@@ -1,5 +1,3 @@
-"""A search: its trials, their jobs and objectives, pruning, results, and what a killed search resumes with."""
-
 import csv
 import json
 import signal

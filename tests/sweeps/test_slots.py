@@ -1,5 +1,3 @@
-"""Slots: how many jobs this machine or a cluster holds, and what is checked on the nodes before the first job."""
-
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +60,6 @@ def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
 
 @pytest.fixture
 def started(monkeypatch):
-    """The arguments of each NodeProcess."""
     made = []
     monkeypatch.setattr(nodes, "NodeProcess", lambda *args: made.append(args))
     return made

@@ -1,5 +1,3 @@
-"""Sweep: what it records of its jobs, what it reads from their runs' folders, and how it shows them."""
-
 import csv
 import fcntl
 import io

@@ -24,8 +24,6 @@ def sweep(start, ray_cluster, tmp_path):
 
 @pytest.fixture
 def jobs(tmp_path):
-    """Return the values of these columns of sweep.csv for each job."""
-
     return lambda *columns: [tuple(row[column] for column in columns) for row in rows(tmp_path)]
 
 

@@ -1,5 +1,3 @@
-"""Boundaries of searches and populations."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""RunningMoments against NumPy on all rows at once."""
-
 import functools
 
 import numpy as np

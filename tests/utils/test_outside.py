@@ -1,5 +1,3 @@
-"""User code: importing it, errors in one line, and its source file."""
-
 import hashlib
 import sys
 from pathlib import Path

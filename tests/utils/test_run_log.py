@@ -1,5 +1,3 @@
-"""The log of a run."""
-
 import logging
 import re
 

@@ -1,5 +1,3 @@
-"""Ranges, seeding, clock, lazy imports, free and freed memory."""
-
 import ctypes
 import itertools
 import math

@@ -36,7 +36,6 @@ class Forced:
 
 
 def both(made, size=2):
-    """Return AleBatch and EnvBatch with equally seeded consoles."""
     spec = read_spec(made)
     consoles = {seed: int(np.int32(np.random.SeedSequence(seed).generate_state(2)[1])) for seed in range(40)}
     seeds = [seed for seed, console in consoles.items() if console >= 0][:size]  # ale-py takes no negative seeds

@@ -1,5 +1,3 @@
-"""Env, EnvBatch and specs: actions, final observations, episodes, seeds, shared arrays."""
-
 import importlib.util
 
 import gymnasium

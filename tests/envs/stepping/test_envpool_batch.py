@@ -1,5 +1,3 @@
-"""EnvPoolBatch on a counting pool: no rows of resets, no lost rows, a new episode after a value that is not finite."""
-
 import fake_envpool
 import numpy as np
 import pytest
@@ -24,7 +22,6 @@ def batch(monkeypatch):
 
 
 def play(envs, num_steps):
-    """Return (observations before the step, step) for each step."""
     return [(envs.obs.copy(), envs.step(ZEROS)) for _ in range(num_steps)]
 
 

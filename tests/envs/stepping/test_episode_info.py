@@ -1,5 +1,3 @@
-"""The numbers in the last step's info become part of the Episode, with Gymnasium and EnvPool."""
-
 from decimal import Decimal
 
 import fake_envpool

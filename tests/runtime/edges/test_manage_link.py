@@ -1,5 +1,3 @@
-"""ManageLink: what manage is sent and when, and that a slow, dead or failing manage does not stop the run."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""TrainerGroup: which trainer gets which call, and whose error counts; on Ray, two trainers learn what one learns."""
-
 import os
 import signal
 import time

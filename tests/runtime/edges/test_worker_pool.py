@@ -1,5 +1,3 @@
-"""WorkerPool with fake workers and a fake clock: gathering, deadlines, waiting times, and lost workers."""
-
 import numpy as np
 import pytest
 from headers import make_block

@@ -1,5 +1,3 @@
-"""Checkpoint folders: contents, damage, links, pruning, syncing, and what a crash leaves."""
-
 import json
 import os
 import shutil

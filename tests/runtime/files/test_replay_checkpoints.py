@@ -1,5 +1,3 @@
-"""Checkpoints of the replay: exact, incremental by links, refused if damaged, and refilled into other tables."""
-
 import os
 import shutil
 from types import SimpleNamespace
@@ -47,7 +45,6 @@ class Run:
 
 
 def complete(folder, *managers, previous=None, between=lambda: None):
-    """Make a complete checkpoint of managers; return its folder."""
     draft = make_draft(folder)
     for manager in managers:
         manager.begin_save(str(draft), None if previous is None else str(previous))
@@ -77,7 +74,6 @@ def changed(folder, previous):
 
 
 def chunks(folder):
-    """Return the inodes of the chunk files by name."""
     return {path.name: path.stat().st_ino for path in sorted(folder.glob("state.replay-0.?????.safetensors"))}
 
 
@@ -247,7 +243,6 @@ def fill_shards(kind, num_shards, capacity, blocks, layout=None):
 
 
 def rows_of(run):
-    """Return the ids and observations of all rows of a table."""
     columns = run.table.contents()
     return [(row, obs.tobytes()) for row, obs in zip(columns["id"].tolist(), columns["obs"], strict=True)]
 

@@ -1,5 +1,3 @@
-"""The files of a saved replay: their names, the states of all shards, and the rows of each refilled shard."""
-
 import pytest
 from replays import Source, make
 
@@ -29,7 +27,6 @@ def save(tmp_path, monkeypatch):
 
 
 def refilled(kind, num_shards, folder, states, manifest):
-    """Return the row ids of each refilled table."""
     tables = [make(kind) for _ in range(num_shards)]
     for shard, table in enumerate(tables):
         refill(table, shard, num_shards, folder, manifest, states)

@@ -1,5 +1,3 @@
-"""ReplaySaver: the size of a part, the order of chunks, the room that is needed, aborts, and fitting tables."""
-
 import errno
 import shutil
 from types import SimpleNamespace

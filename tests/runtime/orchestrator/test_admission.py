@@ -1,5 +1,3 @@
-"""Admission: which call may be made next, and that a run ends with all of its updates."""
-
 import random
 from types import SimpleNamespace
 

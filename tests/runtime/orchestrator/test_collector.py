@@ -1,5 +1,3 @@
-"""Collector: counts of steps issued, taken and landed when calls return less than they asked for."""
-
 import time
 
 import numpy as np

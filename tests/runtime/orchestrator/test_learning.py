@@ -1,5 +1,3 @@
-"""Learning: the calls and counts of a train call and of a version, and how many updates a call has."""
-
 import time
 from itertools import pairwise
 from types import SimpleNamespace

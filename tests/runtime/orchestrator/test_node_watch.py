@@ -1,5 +1,3 @@
-"""NodeWatch: which nodes get a proxy, how many workers, and with which indices."""
-
 import dataclasses
 
 import pytest

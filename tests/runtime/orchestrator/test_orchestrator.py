@@ -1,5 +1,3 @@
-"""Orchestrator: how long it waits, what ends a run, and what is saved after a role is lost."""
-
 import json
 from types import SimpleNamespace
 

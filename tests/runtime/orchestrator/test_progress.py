@@ -1,5 +1,3 @@
-"""Progress: counters, report and summary under a fake clock, and the state of a resumed run."""
-
 import json
 from types import SimpleNamespace
 

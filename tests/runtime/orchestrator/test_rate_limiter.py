@@ -1,5 +1,3 @@
-"""The limiters: simulations with random settings, orders and lost blocks, and tables of single answers."""
-
 import random
 
 import pytest

@@ -1,5 +1,3 @@
-"""Reanalysis: its ratio, with re-analysers that answer at once; and what it counts."""
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Reports: what is sent to manage and the console, and which versions are evaluated."""
-
 import io
 import time
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The steps of running collect calls, as the display shows them."""
-
 from types import SimpleNamespace
 
 import pytest

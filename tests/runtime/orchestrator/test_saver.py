@@ -1,5 +1,3 @@
-"""Saver: which states a checkpoint has, and what is left out after a failure."""
-
 import errno
 from types import SimpleNamespace
 
@@ -62,7 +60,6 @@ class Made:
             self.calls.react((), 0.0, ())
 
     def committed(self):
-        """Return the states by role and the sums of the last commit."""
         _, _, _, _, sums, names, *states = self.manage.commits[-1]
         assert len(names) == len(states)
         return dict(zip(names, (ref.value for ref in states), strict=True)), sums

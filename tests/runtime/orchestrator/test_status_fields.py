@@ -1,5 +1,3 @@
-"""The status fields that follow from a run's counters, and the rates over the last reports."""
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

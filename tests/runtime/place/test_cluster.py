@@ -1,5 +1,3 @@
-"""Errors of clusters that can't be joined or have unfit nodes, and the files that are shipped to nodes."""
-
 import os
 import socket
 import subprocess

@@ -1,5 +1,3 @@
-"""Handles: roles in this process, and the options, answers and errors of roles on a fake Ray."""
-
 import logging
 import os
 import pickle

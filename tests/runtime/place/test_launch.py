@@ -1,5 +1,3 @@
-"""Launch: how a session or a cluster starts, fails and ends, with a fake Ray."""
-
 import logging
 import os
 import pickle
@@ -30,8 +28,6 @@ def ray(monkeypatch):
 
 
 class Process:
-    """A child of this process."""
-
     def __init__(self, name, is_gone=False):
         self.name, self.is_gone, self.killed = name, is_gone, False
 
@@ -43,7 +39,6 @@ class Process:
 
 @pytest.fixture
 def children(monkeypatch):
-    """The children of this process according to psutil."""
     found = []
     monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: found if recursive else [])
     return found

@@ -1,5 +1,3 @@
-"""Nodes: listing them, asking them, and a process on one of them; a fake Ray runs everything in this process."""
-
 import json
 import signal
 from types import SimpleNamespace

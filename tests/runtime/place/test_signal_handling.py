@@ -1,5 +1,3 @@
-"""Signals: what the first and the second signal do, also during a long update, and which handlers are restored."""
-
 import os
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""The steps that a worker in another process tells."""
-
 import threading
 import time
 

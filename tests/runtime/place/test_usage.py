@@ -1,5 +1,3 @@
-"""Usage: CPU time and memory by role, also of processes that ended; the roles of a real run."""
-
 import contextlib
 import subprocess
 import sys

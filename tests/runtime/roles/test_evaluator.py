@@ -1,5 +1,3 @@
-"""Evaluator: one whole episode per seed."""
-
 import gymnasium
 import numpy as np
 import pytest

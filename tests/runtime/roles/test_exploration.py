@@ -1,5 +1,3 @@
-"""Exploration: schedules travel with the parameters, and each worker may explore differently."""
-
 import logging
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Manage: the best evaluation, also after a resume; checkpoints; the lock on the folder."""
-
 import csv
 import errno
 import json

@@ -1,5 +1,3 @@
-"""Normalisation: raw rows in replay, statistics over all workers and shards, one set per parameter version."""
-
 import functools
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""ParameterServer: keeps a copy of the newest version."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Reader: lanes, blocks, passes over a dataset, and its state."""
-
 import threading
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Reanalyzer: what it finds is stored, in the rows that replay still has; kills of its process."""
-
 import os
 import signal
 

@@ -1,5 +1,3 @@
-"""Recording: evaluations and videos in all recorders; a failing recorder does not affect the run."""
-
 import csv
 import json
 import os

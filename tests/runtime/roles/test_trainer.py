@@ -1,5 +1,3 @@
-"""Trainer: reports, priorities and errors of train calls, devices, and the calls between several trainers."""
-
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace

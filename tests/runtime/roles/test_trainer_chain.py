@@ -1,5 +1,3 @@
-"""The trainer with compiled updates: equal results, skipped and diverged updates, resumed states, when to compile."""
-
 import logging
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The trainer with replayed updates: the same bits as Python's updates, also after a resume, and errors of the user."""
-
 import numpy as np
 import pytest
 import torch

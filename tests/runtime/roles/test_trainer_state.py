@@ -1,5 +1,3 @@
-"""Trainer: continuing from a state, skipped updates, and trainers whose parameters drift apart."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Worker: its builder, seeds, times, and the origin of its rows."""
-
 from dataclasses import replace
 from itertools import combinations
 

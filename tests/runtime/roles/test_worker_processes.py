@@ -1,5 +1,3 @@
-"""Worker processes that are killed or stopped; a stopped trainer."""
-
 import os
 import re
 import signal
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.ray
 
 
 def process(graph, role):
-    """Return the present process id of a role, from its log."""
     return int(re.findall(r"is process (\d+)", (graph.folder / "workers" / f"{role}.log").read_text())[-1])
 
 

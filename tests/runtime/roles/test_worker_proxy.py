@@ -1,5 +1,3 @@
-"""WorkerProxy: calls to its workers and the merged block."""
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Another worker continues from a saved state bit for bit."""
-
 import math
 import random
 import re
