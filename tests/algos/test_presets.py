@@ -100,8 +100,7 @@ def recalled(*options):
         "replay.overlap=2",
     )
     case = Case("r2d2", *cue, *options, *small, *FAST)
-    policy = learned(case, 120, batch_size=32)
-    last = PreviousStep.none(case.spec, 2)
+    policy, last = learned(case, 120, batch_size=32), PreviousStep.none(case.spec, 2)
     for step in range(5):
         obs = np.zeros((2, 3), np.float32)
         if step == 0:

@@ -220,8 +220,7 @@ def test_only_the_critic_trains_the_encoder(look):
     """The encoder's gradient is that of the critic's loss alone."""
     learner = Learner("reppo", "box", *LOOKS[look], prediction_coef=0.0, epochs=1, minibatch_size=None, seq_len=4)
     algorithm = learner.algorithm()
-    batch = learner.batch(algorithm)
-    grads = []
+    batch, grads = learner.batch(algorithm), []
     for is_whole in (True, False):
         algorithm = learner.algorithm()
         if not is_whole:

@@ -120,8 +120,7 @@ def test_dropout_masks_reach_critics_and_target_critics(name, kind, which, monke
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_a_context_that_compiles_leaves_a_memory_eager(name):
-    learner = Learner(name, "box", VECTOR, "lstm")
-    batches = []
+    learner, batches = Learner(name, "box", VECTOR, "lstm"), []
     for compiles in (False, True):
         learner.context = dataclasses.replace(CPU, compiles=compiles, burn_in=learner.context.burn_in)
         algorithm = learner.algorithm()

@@ -154,8 +154,7 @@ def test_a_group_that_mixes_other_keys_is_refused_and_the_advice_works(outputs, 
     )
     assert (lines, err, code) == ([], f"error: {reason}\n", 2)
     lines, err, code = compare("outputs", "by=[mode,algo.lr]", "png=null", "csv=null")
-    assert (err, code) == ("", 0)
-    assert [row["seeds"] for row in rows_of(lines)] == ["3", "3"]
+    assert ((err, code), [row["seeds"] for row in rows_of(lines)]) == (("", 0), ["3", "3"])
 
 
 def test_figure(outputs, compare):

@@ -67,8 +67,7 @@ PHASES = {
 def check_end(run, number):
     """Check the exit code of the signal, an empty stderr, and that no process is left."""
     assert run.wait() == CODES[number], run.err
-    assert run.err == ""
-    assert run.left() == []
+    assert (run.err, run.left()) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -237,8 +236,7 @@ def test_one_signal_ends_an_update_that_takes_minutes(start, tmp_path, mode):
     run.send(signal.SIGINT)
     assert run.wait(60) == CODES[signal.SIGINT], run.err
     assert "an update takes more than" in run.err
-    assert run.left() == []
-    assert run.status == "interrupted"
+    assert (run.left(), run.status) == ([], "interrupted")
 
 
 @pytest.mark.exhaustive
@@ -265,9 +263,7 @@ def test_a_role_that_stops_answering_ends_the_run(start, role, named):
     first, *others = run.err.splitlines()
     assert first.startswith("error: no answer for 20 s from: ")
     assert named in first
-    assert others == []
-    assert run.left() == []
-    assert run.status == "failed"
+    assert (others, run.left(), run.status) == ([], [], "failed")
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
 
 

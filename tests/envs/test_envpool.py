@@ -92,8 +92,7 @@ def test_an_episode_that_terminates_in_the_last_allowed_step():
         return next(end for end in ends if end[1] or end[2])
 
     length, *ended = first(None)
-    assert ended == [True, False]
-    assert first(length) == (length, True, True)
+    assert (ended, first(length)) == ([True, False], (length, True, True))
     assert first(length - 1) == (length - 1, False, True)
 
 

@@ -74,8 +74,7 @@ def test_batches_of_bits():
     outcome = GoalOutcome(config("drl_cli.envs.probes:BitFlip-v0"))
     goals = np.eye(20, dtype=np.float32)
     reward, terminated = outcome(goals, goals[[0, 2, 2]].repeat([1, 2, 17], 0))
-    assert reward.tolist() == [1, 0, 1] + [0] * 17
-    assert terminated.tolist() == [True, False, True] + [False] * 17
+    assert (reward.tolist(), terminated.tolist()) == ([1, 0, 1] + [0] * 17, [True, False, True] + [False] * 17)
     assert (reward.dtype, terminated.dtype) == (np.float32, np.bool_)
     assert outcome.reward.is_batched
     assert outcome.terminated.is_batched

@@ -109,8 +109,7 @@ def test_the_entropy_of_squashed_actions_is_estimated_with_its_gradient():
     """With u = mean + std * z and a fixed z, the estimate is the entropy of u plus log(1 - tanh(u)^2)."""
     mean, log_std = (torch.from_numpy(x).double().requires_grad_() for x in (MEAN, LOG_STD))
     z = torch.from_numpy(noise("tanh")).double()
-    u = mean + log_std.exp() * z
-    normal = torch.distributions.Normal(mean, log_std.exp())
+    u, normal = mean + log_std.exp() * z, torch.distributions.Normal(mean, log_std.exp())
     expected = normal.entropy().sum(-1) + (1 - u.tanh().square()).log().sum(-1)
     ours = drl.TanhGaussian(mean, log_std).entropy_at(u.tanh().detach())
     torch.testing.assert_close(ours, expected)

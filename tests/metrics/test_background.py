@@ -66,8 +66,7 @@ def test_a_failing_recorder_is_reported_once_and_called_again(caplog):
     problem = close(recorder)
     assert problem == "mine record raised RuntimeError: the server is gone at 0 (shown once; training continues)"
     assert recorder.take_problem() is None
-    assert failing.calls == [({}, 3), ({}, 4), "done"]
-    assert len(caplog.records) == 1
+    assert (failing.calls, len(caplog.records)) == ([({}, 3), ({}, 4), "done"], 1)
     assert caplog.records[0].exc_info
 
 

@@ -44,8 +44,7 @@ def refusal(check, *args):
     ],
 )
 def test_a_run_or_a_checkpoint_can_be_named(copied, tmp_path, path, found):
-    outputs = tmp_path / "outputs"
-    path = path.format(run=copied)
+    outputs, path = tmp_path / "outputs", path.format(run=copied)
     assert find_weights(path, str(outputs)) == (copied / "checkpoints" / found).resolve()
 
 

@@ -64,3 +64,11 @@ def check_resumed_run(run_graph, *args):
     resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
     assert weights(resumed) == weights(whole) != before
     np.testing.assert_equal(*(graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)))
+
+
+def inserted(graph):
+    """Return a list that gets the columns of each later insert into the first shard."""
+    table, seen = graph.replay.shards[0].role.table, []
+    insert = table.insert
+    table.insert = lambda columns, versions: (seen.append(columns), insert(columns, versions))
+    return seen

@@ -97,8 +97,7 @@ def test_a_chain_of_checkpoints_is_exact(kind, tmp_path):
             shutil.rmtree(previous)
         resumed = Run(kind, seed=7)
         rows = load(resumed.manager, folder)
-        assert rows == len(moment)
-        assert resumed.manager.last_block == blocks
+        assert (rows, resumed.manager.last_block) == (len(moment), blocks)
         run.insert(5)
         check_equal_answers([moment, resumed.table], Source(kind, 5))
         previous = folder
@@ -314,8 +313,7 @@ def test_restored_shards_make_the_same_choices(tmp_path):
     fresh = [Run("uniform", 40, shard, 3, seed=4) for shard in range(3)]
     resumed = ReplayShards([LocalHandle(run.manager) for run in fresh], np.random.default_rng(1))
     resumed.load_state(state)
-    assert resumed.filled == {0, 1}
-    assert [load(run.manager, folder) for run in fresh] == [4, 4, 0]
+    assert (resumed.filled, [load(run.manager, folder) for run in fresh]) == ({0, 1}, [4, 4, 0])
     for _ in range(20):
         (a, first), (b, second) = shards.sample(SampleBatch(1, 4)), resumed.sample(SampleBatch(1, 4))
         assert a == b

@@ -112,8 +112,7 @@ def test_a_run_that_keeps_its_number_of_workers_ignores_nodes(monkeypatch):
     )
     watched.leave(1)  # so an index is free
     watched.look(HERE, BIG)
-    assert len(watched.births) == 2
-    assert watched.adapted == [[2, 1]]
+    assert (len(watched.births), watched.adapted) == (2, [[2, 1]])
 
 
 def test_the_band_follows_the_workers():

@@ -14,10 +14,8 @@ from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
 from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams
-from drl_cli.runtime.place.handles import LocalHandle, get
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
@@ -182,8 +180,7 @@ def test_tiny_numbers_count_as_0_only_while_the_trainer_trains(monkeypatch):
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot treat them as 0")
     torch.set_flush_denormal(False)
-    learn = fake.learn
-    tiny = torch.tensor([1e-39])
+    learn, tiny = fake.learn, torch.tensor([1e-39])
 
     def watched(batch, counts):
         seen.append(float(tiny * 1.0))
@@ -234,17 +231,6 @@ def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
     fake.params.flat[1] = torch.nan
     with pytest.raises(Diverged, match=r"^training diverged at update 2: algorithm\.params is NaN$"):
         trainer.state()
-
-
-def test_all_trainers_load_the_state_of_the_first():
-    fakes, trainers = zip(*(make() for _ in range(3)), strict=True)
-    fakes[0].params.flat[1] = 1.0
-    group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
-    trainers[0].opt_steps = 7
-    for ref in group.load_state(group.state()):
-        get(ref)
-    assert [fake.params.flat.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
-    assert [trainer.opt_steps for trainer in trainers] == [7] * 3
 
 
 def test_priorities_come_with_their_row_ids():

@@ -41,8 +41,7 @@ def test_four_kills_of_two_workers_and_every_row_is_there_once(build_graph, capl
     graph.finish()
     assert killed == [(worker, incarnation) for incarnation in range(2) for worker in range(2)]
     assert graph.progress.worker_restarts == 4
-    assert [member.incarnation for member in graph.pool.members] == [2, 2]
-    assert set(blocks.values()) == {1}
+    assert ([member.incarnation for member in graph.pool.members], set(blocks.values())) == ([2, 2], {1})
     pattern = re.compile(r"worker [01] died \(its process ended unexpectedly\), restarted [12]/10 in \d+\.\d s")
     assert sum(bool(pattern.fullmatch(line)) for line in caplog.messages) == 4
     check_rows(graph)
