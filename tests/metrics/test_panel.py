@@ -267,6 +267,11 @@ def test_no_time_is_left_once_everything_awaited_is_there(done, left):
     assert status.awaited == f"warm-up {done}/100, 0.5 steps/s, about {left} s left"
 
 
+def test_the_newest_24_evaluations_are_bars():
+    many = dataclasses.replace(STATUS, scores=tuple((i, float(i == 25)) for i in range(50)))
+    assert [letter for letter in row(many, "evaluation") if letter in BARS] == [BARS[0]] * 24
+
+
 @pytest.mark.parametrize("num", [8, 9])
 def test_eight_losses_are_shown(num):
     losses = dataclasses.replace(STATUS, losses={f"loss{i}": 1.0 for i in range(num)})

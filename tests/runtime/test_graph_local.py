@@ -135,6 +135,14 @@ def test_messages_share_no_memory(build_graph):
     assert not (store.columns["obs"][: len(kept)] == -5).any()
 
 
+def test_stop_at_return(run_graph):
+    graph = run_graph(COUNTER, "mode=async", "stop.return=5", "manage.eval_period=128", "total_env_steps=100000")
+    assert graph.stop_reason == "return"
+    assert graph.progress.env_steps < 1000
+    assert graph.progress.time_to_return.mean >= 5
+    assert [report.statistics["episodes"] for report in graph.evaluations] == [4, 4]  # 2, and 2 that confirm
+
+
 def test_an_unconfirmed_score_does_not_stop_the_run(build_graph):
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5", "manage.eval_period=128")
     graph.manage.poll()
