@@ -53,8 +53,8 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     gap = support[1] - support[0]
     edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])  # of the intervals, [K + 1]
     mean = torch.where(target.isfinite(), target.clamp(support[0], support[-1]), torch.nan).unsqueeze(-1)
-    cumulative = torch.special.ndtr((edges - mean) / (width * gap))
-    unscaled: Tensor = cumulative.diff(dim=-1)
+    cumulative: Tensor = torch.special.ndtr((edges - mean) / (width * gap))
+    unscaled = cumulative.diff(dim=-1)
     total = cumulative[:, -1:] - cumulative[:, :1]
     return unscaled / total
 

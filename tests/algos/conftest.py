@@ -1,5 +1,3 @@
-"""Fixtures of all tests of algorithms."""
-
 import pytest
 from graphs import quick_compose
 

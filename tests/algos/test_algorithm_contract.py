@@ -153,8 +153,7 @@ def test_random_covers_the_action_space(case):
 def test_images_are_scaled(case):
     """uint8 observations, as replay holds them, count as values in [0, 1]."""
     batch, images = case.batch(), np.random.default_rng(1).integers(256, size=(2, 16, 3, 2)).astype(np.uint8)
-    scaled = images.astype(np.float32) * np.float32(1 / 255)
-    params = []
+    scaled, params = images.astype(np.float32) * np.float32(1 / 255), []
     for obs, next_obs in (images, scaled):
         algorithm = case.algorithm()
         algorithm.learn(batch | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(next_obs)}, Counts())
@@ -285,14 +284,12 @@ def test_an_update_that_is_not_finite_can_be_skipped(case, value):
     for trainer in (plain, skipping):
         report, _ = trainer.train(BatchTrainingData(0, 1, 16, 99), {key: column[:1] for key, column in columns.items()})
         assert (report.num_updates, report.skipped) == (trainer.opt_steps, 0)
-    one = report.num_updates
-    before = skipping.state()
+    one, before = report.num_updates, skipping.state()
     assert {key: array.tolist() for key, array in before.items()} == {
         key: array.tolist() for key, array in plain.state().items()
     }
     report, _ = skipping.train(BatchTrainingData(0, 1, 16, 99), {key: column[1:2] for key, column in columns.items()})
-    assert (report.num_updates, report.skipped, report.metrics) == (0, one, {})
-    assert skipping.opt_steps == one
+    assert ((report.num_updates, report.skipped, report.metrics), skipping.opt_steps) == ((0, one, {}), one)
     changed = {key for key, array in skipping.state().items() if not np.array_equal(array, before[key])}
     drawn = {f"algorithm.generator.{name}" for name in ("noise", "fractions", "shuffle")}
     assert changed <= drawn  # what was drawn for it is gone

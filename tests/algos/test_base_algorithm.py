@@ -1,5 +1,3 @@
-"""Algorithm: undoing an update that is not finite, state, policy parameters, learning rates."""
-
 import pytest
 import torch
 
@@ -37,8 +35,7 @@ def test_a_second_step_that_is_not_finite_undoes_the_first(name, updates):
     good, bad = {"obs": torch.ones(3, 2)}, {"obs": torch.full((3, 2), torch.inf)}
     for _ in range(updates):
         assert algorithm.learn(good, Counts()).steps == 1
-    before = algorithm.state()
-    update = algorithm.learn(bad, Counts())
+    before, update = algorithm.state(), algorithm.learn(bad, Counts())
     assert (update.steps, update.skipped) == (0, 1)
     after = algorithm.state()
     assert before.keys() == after.keys()

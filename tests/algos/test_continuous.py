@@ -1,11 +1,8 @@
-"""What algorithms for continuous actions share: observations of every kind, numpy policies, noise, action bounds."""
-
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from continuous import make, policy_of
-from graphs import check_resumed_run
 from gymnasium.spaces import Box
 from learners import IMAGE, TREE, VECTOR, Learner, mapped, stacked, values
 
@@ -124,28 +121,3 @@ def test_a_policy_with_a_memory_makes_one_step_per_action(name):
     np.testing.assert_array_equal(second["state"], other.encoder.memory)
     noise = 0.2 * np.random.default_rng(0).standard_normal((3, 2), np.float32)
     np.testing.assert_allclose(first["action"], np.clip(greedy + noise, -1, 1), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        pytest.param(name, mode, marks=() if (name, mode) == ("td3", "single") else pytest.mark.exhaustive)
-        for name in FAMILY
-        for mode in ("single", "sync")
-    ],
-)
-def test_a_resumed_run_equals_an_uninterrupted_run(name, mode, run_graph):
-    num = 2 if mode == "sync" else 1
-    noise = ("algo.noise_kind=ou",) if name in DETERMINISTIC else ()
-    small = (
-        *(
-            "tuned=none",
-            "orchestrator.sample_insert_ratio=1",
-            "trainer.batch_size=32",
-            "network.hidden=[32,32]",
-            "env.max_episode_steps=30",  # rows of Cal-QL reach replay when their episode ends
-            *noise,
-        ),
-    )
-    args = (f"algo={name}", "env=Pendulum-v1", f"mode={mode}", f"worker.num={num}", *small)
-    check_resumed_run(run_graph, *args)

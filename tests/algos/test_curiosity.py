@@ -1,5 +1,3 @@
-"""RND and ICM: which parameters learn, the losses by hand, observation statistics, and every kind of space."""
-
 import pytest
 import torch
 from choices import some
@@ -35,8 +33,7 @@ def module_of(case, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("reward", "env"),
-    [("rnd", "Reach"), ("icm", "Choose"), *some([("icm", "Reach"), ("icm", "Switches")])],
+    ("reward", "env"), [("rnd", "Reach"), ("icm", "Choose"), *some([("icm", "Reach"), ("icm", "Switches")])]
 )
 def test_ppo_keeps_the_contract_with_every_kind_of_action(reward, env):
     check_algorithm("ppo", f"env={PROBES}:{env}-v0", f"reward={reward}", *SMALL, "algo.epochs=1")

@@ -1,5 +1,3 @@
-"""C51, QR-DQN and IQN: whole gradients against autograd, the policy's values and priorities, risk, refusals."""
-
 import dataclasses
 import math
 
@@ -52,7 +50,6 @@ def make_batch(seed=0, rows=32):
 
 
 def split(flat, *shapes):
-    """Return tensors of these shapes from the front of a flat tensor."""
     pieces = flat.split([*(math.prod(shape) for shape in shapes), len(flat) - sum(map(math.prod, shapes))])
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=False)]
 
@@ -103,13 +100,11 @@ def flat(parts):
 @pytest.mark.parametrize(
     "options",
     [
-        {"double": False},
-        {"double": True, "dueling": True},
-        {"double": False, "soft_temperature": 0.3, "munchausen": 0.9},
-        {"double": True, "rescale": 0.01},
+        {"double": False}, {"double": True, "dueling": True},
+        {"double": False, "soft_temperature": 0.3, "munchausen": 0.9}, {"double": True, "rescale": 0.01},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_gradients_equal_autograd(module, options):
     algorithm, rows = make(module, **options), torch.arange(32)
     for name, target in algorithm.params.targets.items():
@@ -224,8 +219,7 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
     options = {"quantiles": 40} if module is qr_dqn else {"policy_quantiles": 2000} if module is iqn else {}
     algorithm, obs = make(module, **options), make_batch()["obs"][:4]
     value = make_policy(module, algorithm, risk=risk, risk_level=level).forward(obs.numpy(), None)[0]
-    share = (torch.arange(20_000) + 0.5) / 20_000
-    power = 1 / (1 + abs(level))
+    share, power = (torch.arange(20_000) + 0.5) / 20_000, 1 / (1 + abs(level))
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
     with torch.no_grad():
         if module is iqn:
@@ -265,11 +259,3 @@ def test_all_options_together_keep_the_contract(module):
 
 def test_iqn_keeps_the_contract_with_dropout_and_layer_norm():
     check_algorithm("iqn", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1", "algo.noisy=true")
-
-
-@every
-def test_the_target_network_starts_as_a_copy(module):
-    algorithm = make(module, dueling=True, noisy=True)
-    for name, target in algorithm.params.targets.items():
-        assert torch.equal(target.flat, algorithm.params[name].flat)
-        assert target.flat.any()

@@ -1,11 +1,11 @@
-"""DQN: whole updates against an independent implementation with autograd and torch.optim; exploration."""
-
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from confs import algo_config
+from nets import layers
 from q_batches import q_batch
 from references import flattened, sequential
 from torch.nn import functional
@@ -14,6 +14,7 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.value.dqn import Algorithm, Config, Policy
 from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
@@ -96,23 +97,10 @@ def test_updates_equal_an_independent_implementation(activation, double, loss, w
     assert (algorithm.params["online"].flat - start).abs().max() > 3e-3
 
 
-def test_target_is_a_copy_every_target_period_updates_across_a_resume():
-    algorithm = make(target_period=4)
-    copies = []
-    for i in range(9):
-        algorithm.learn(make_batch(i), Counts(i))
-        copies.append(torch.equal(algorithm.params.targets["online"].flat, algorithm.params["online"].flat))
-        resumed = make(seed=9, target_period=4)
-        resumed.load_state(algorithm.state())
-        algorithm = resumed
-    assert copies == [(i + 1) % 4 == 0 for i in range(9)]
-
-
 def test_epsilon_falls_with_the_environment_steps():
     algorithm = make()
     values = [algorithm.exploration(env_steps)["epsilon"] for env_steps in (0, 100, 200, 400, 10**6)]
-    assert values == pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1])
-    assert make_policy().epsilon == 0.9
+    assert (values, make_policy().epsilon) == (pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1]), 0.9)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
@@ -134,3 +122,191 @@ def test_priorities_of_policy_and_trainer_are_equal(double, activation):
     np.testing.assert_allclose(
         make_policy(0, activation).priorities(rows), algorithm.learn(batch, Counts()).priorities, rtol=1e-4, atol=1e-6
     )
+
+
+NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
+OPTION_CONFIG = algo_config(
+    "dqn", Config, lr=1e-3, double=False, loss="huber", target_period=1000,
+    epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1,
+)  # fmt: skip
+SOFT = {"soft_temperature": 0.2, "munchausen": 0.9}
+
+
+def with_options(seed=0, network=NETWORK, **options):
+    return Algorithm(dataclasses.replace(OPTION_CONFIG, **options), network, SPEC, seed, CPU)
+
+
+def policy_with_options(algorithm, seed=0, network=NETWORK):
+    policy = Policy(algorithm.config, network, SPEC, seed)
+    policy.load(algorithm.policy_params())
+    policy.explore(algorithm.exploration(0))
+    return policy
+
+
+def q_values(x, flat, dueling):
+    """Return the Q network's outputs from flat parameters; dueling streams are computed as separate layers."""
+    sizes = (5, 16, 24, 5) if dueling else (5, 16, 12, 4)
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
+        weight = weight.view(inputs, outputs)
+        if layer < 2:
+            x = torch.tanh(x @ weight + bias)
+    if not dueling:
+        return x @ weight + bias
+    value = x[:, :12] @ weight[:12, :1] + bias[:1]
+    advantage = x[:, 12:] @ weight[12:, 1:] + bias[1:]
+    return value + advantage - advantage.mean(1, keepdim=True)
+
+
+def factorised(normals, dueling):
+    """Return the noise of all weights, layer by layer."""
+    sizes, pieces = (5, 16, 24, 5) if dueling else (5, 16, 12, 4), []
+    f = normals.sign() * normals.abs().sqrt()
+    for inputs, outputs in pairwise(sizes):
+        of_inputs, of_outputs, f = f.split([inputs, outputs, len(f) - inputs - outputs])
+        pieces += [torch.outer(of_inputs, of_outputs).flatten(), of_outputs]
+    return torch.cat(pieces)
+
+
+def reference(algorithm, batch):
+    """Return loss, errors and gradients by autograd in float64, with the noise of the algorithm's next update."""
+    config = algorithm.config
+    params = {name: algorithm.params[name].flat.double().requires_grad_() for name in algorithm.params.slices}
+    target = {name: one.flat.double() for name, one in algorithm.params.targets.items()}
+    normals = [None] * 3
+    if config.noisy:
+        generator = torch.Generator()
+        generator.set_state(algorithm.state()["generator.noise"])
+        normals = torch.randn(3, algorithm.online.shape.noise_size, generator=generator).double()
+
+    def q(parts, obs, normal):
+        flat = parts["online"]
+        if normal is not None:
+            flat = flat + parts["sigma"] * factorised(normal, config.dueling)
+        return q_values(obs.double(), flat, config.dueling)
+
+    rows = torch.arange(len(batch["action"]))
+    with torch.no_grad():
+        next_q, reward = q(target, batch["next_obs"], normals[1]), batch["reward"].double()
+        chooser = q(params, batch["next_obs"], normals[2]) if config.double else next_q
+        if config.soft_temperature:
+            pi = functional.softmax(chooser / config.soft_temperature, -1)
+            value = (pi * (next_q - config.soft_temperature * pi.log())).sum(-1)
+        else:
+            value = next_q[rows, chooser.argmax(-1)]
+        if config.munchausen:
+            log_pi = functional.log_softmax(q(target, batch["obs"], normals[1]) / config.soft_temperature, -1)
+            scaled = config.soft_temperature * log_pi[rows, batch["action"]]
+            reward = reward + config.munchausen * scaled.clamp(config.munchausen_floor, 0)
+        y = reward + batch["discount"] * value
+    chosen = q(params, batch["obs"], normals[0])[rows, batch["action"]]
+    loss = (batch["weight"] * functional.smooth_l1_loss(chosen, y, reduction="none")).mean()
+    loss.backward()
+    return loss, (chosen - y).abs(), torch.cat([p.grad for p in params.values()])
+
+
+OPTIONS = [
+    *[{"dueling": True}, {"noisy": True}, {"noisy": True, "double": True, "dueling": True}],
+    *[{"soft_temperature": 0.2}, {"soft_temperature": 0.2, "double": True}, SOFT],
+    SOFT | {"noisy": True, "dueling": True, "double": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gradients_equal_autograd(options):
+    algorithm = with_options(**options)
+    for name, target in algorithm.params.targets.items():  # the two networks differ
+        target.flat.copy_(with_options(seed=1, **options).params[name].flat)
+    for i in range(2):  # the second update has new noise
+        batch = q_batch(i)
+        loss, error, grad = reference(algorithm, batch)
+        update = algorithm.learn(batch, Counts(i))
+        assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+        torch.testing.assert_close(update.priorities.double(), error.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(algorithm.params.grad.double(), grad, rtol=1e-3, atol=1e-6)
+
+
+def test_all_options_together_keep_the_contract():
+    options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "temperature=0.1", "tau=0.1")
+    check_algorithm("dqn", *(f"algo.{one}" for one in options), "network.hidden=[16,16]", "network.layer_norm=true")
+
+
+def test_streams_stay_apart():
+    algorithm = with_options(dueling=True, noisy=True)
+    for i in range(5):
+        algorithm.learn(q_batch(i), Counts(i))
+    for part in ("online", "sigma"):
+        views = layers(algorithm.online, algorithm.params[part].flat)
+        assert views[-2].shape == (24, 5)
+        assert not views[-2][:12, 1:].any()
+        assert not views[-2][12:, :1].any()
+        assert views[-2][:12, :1].all()
+        assert views[-2][12:, 1:].all()
+
+
+def test_sigma_begins_at_half_over_the_root_of_the_inputs():
+    network = dataclasses.replace(NETWORK, layer_norm=True)
+    algorithm = with_options(network=network, noisy=True)
+    sigmas = layers(algorithm.online, algorithm.params["sigma"].flat)
+    assert [float(sigma.unique()) for sigma in sigmas] == pytest.approx(
+        [0.5 / 5**0.5] * 2 + [0] * 2 + [0.5 / 4] * 2 + [0] * 2 + [0.5 / 12**0.5] * 2
+    )
+    for i in range(2):
+        algorithm.learn(q_batch(i), Counts(i))
+    assert [bool(sigma.any()) for sigma in sigmas] == 2 * [True, True, False, False] + [True, True]
+
+
+def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
+    """E[f(x) f(y)] = 0, E[|x| |y|] = 2 / pi."""
+    algorithm, draws = with_options(noisy=True), []
+    for _ in range(100):
+        draws += [random.noise["online"] for random in algorithm.draw(32)]
+        assert torch.linalg.matrix_rank(layers(algorithm.online, draws[-1])[0]) == 1
+    draws = torch.stack(draws)[:, : 5 * 16]
+    assert abs(float(draws.mean())) < 0.03
+    assert float(draws.square().mean()) == pytest.approx(2 / np.pi, rel=0.05)
+
+
+def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
+    algorithm = with_options(noisy=True)
+    algorithm.params["sigma"].flat.mul_(3)
+    policy, obs = policy_with_options(algorithm), np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
+    assert algorithm.exploration(0)["epsilon"] == 0.0
+    first, second = (policy.act(obs)["action"] for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(policy.greedy(obs), policy.greedy(obs))
+    mean = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, False)
+    assert np.array_equal(policy.greedy(obs), mean.argmax(-1))
+    normals = torch.from_numpy(np.random.default_rng(7).standard_normal(policy.q.shape.noise_size, np.float32))
+    noisy = algorithm.params["online"].flat + algorithm.params["sigma"].flat * factorised(normals, False)
+    again = policy_with_options(algorithm, seed=7)
+    assert np.array_equal(again.act(obs)["action"], q_values(torch.from_numpy(obs), noisy, False).argmax(-1))
+
+
+def test_the_dueling_policy_in_numpy_equals_the_network():
+    algorithm = with_options(dueling=True)
+    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32)
+    expected = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, True)
+    np.testing.assert_allclose(policy_with_options(algorithm).forward(obs, None)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_boltzmann_exploration_samples_from_the_softmax():
+    algorithm = with_options(temperature=0.1)
+    policy, obs = policy_with_options(algorithm), np.zeros((40_000, 5), np.float32)
+    assert algorithm.exploration(10) == {"epsilon": 0.0, "temperature": 0.1}
+    share = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
+    expected = torch.softmax(torch.from_numpy(policy.forward(obs[:1], None)[0][0]) / 0.1, -1)
+    np.testing.assert_allclose(share, expected, atol=0.01)
+    policy.explore({"epsilon": 0.0})
+    assert len(np.unique(policy.act(obs)["action"])) == 1
+
+
+def test_a_target_network_moves_by_tau_every_period():
+    algorithm = with_options(tau=0.1, target_period=2)
+    target = algorithm.params.targets["online"].flat
+    before, moved = target.clone(), []
+    for i in range(2):
+        algorithm.learn(q_batch(i), Counts(i))
+        moved.append(target.clone())
+    assert torch.equal(moved[0], before)
+    torch.testing.assert_close(moved[1], before + 0.1 * (algorithm.params["online"].flat - before))

@@ -1,5 +1,3 @@
-"""Learner: random streams, compilation, dropout masks, and the rows to learn from."""
-
 import dataclasses
 
 import pytest
@@ -70,8 +68,7 @@ def test_updates_are_made_without_autograd():
     seen, update = [], algorithm.update
     algorithm.update = lambda *args: (seen.append(torch.is_grad_enabled()), update(*args))[1]
     given = algorithm.learn(learner.batch(algorithm), Counts())
-    assert seen == [False]
-    assert given.steps == 1
+    assert (seen, given.steps) == ([False], 1)
     assert torch.is_grad_enabled()
 
 

@@ -1,5 +1,3 @@
-"""Finding algorithms by name or import path, and why one does not fit a run."""
-
 import subprocess
 import sys
 from dataclasses import MISSING, dataclass, fields
@@ -99,13 +97,11 @@ def test_on_policy_algorithms_are_refused_offline():
 def test_constants_of_a_users_module_have_defaults(write):
     module = lookup.load_algorithm(write("del EXPLORATION"))
     assert (module.ACTIONS, module.EXPLORATION) == (("discrete",), ())
-    assert module.MODES == ("single", "sync", "async", "offline")
-    assert module.TABLES == ("uniform", "prioritized")
+    assert (module.MODES, module.TABLES) == (("single", "sync", "async", "offline"), ("uniform", "prioritized"))
     assert refusal("their_algo", DISCRETE, "async", "prioritized") is None
     line = refusal("their_algo", BOX, "async", "uniform")
     assert line.startswith("their_algo needs a discrete action space; Car-v0 has Box(2,).")
-    assert lookup.title("their_algo") == "their_algo"
-    assert lookup.title("sac") == "SAC"
+    assert (lookup.title("their_algo"), lookup.title("sac")) == ("their_algo", "SAC")
 
 
 def test_constants_of_a_users_module_are_used(write):
@@ -158,7 +154,6 @@ def test_installed_packages_offer_algorithms_by_entry_points(write, tmp_path):
     (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     points = f"[{ENTRY_POINTS}]\ntheir-dqn = {name}\nsac = {name}\n"
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
-    assert lookup.installed() == ["their-dqn"]
-    assert lookup.load_algorithm("their-dqn").__name__ == name
+    assert (lookup.installed(), lookup.load_algorithm("their-dqn").__name__) == (["their-dqn"], name)
     assert lookup.module_path("sac") == "drl_cli.algos.off_policy.sac"
     assert lookup.module_path("my_pkg.my_algo") == "my_pkg.my_algo"

@@ -1,5 +1,3 @@
-"""MPO: an update against an independent implementation."""
-
 import pytest
 import torch
 from continuous import doubled, gradient, make, make_batch

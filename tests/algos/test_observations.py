@@ -24,7 +24,6 @@ def same(ours, theirs):
 
 
 def flat(batch, prefix=""):
-    """The tensors of a batch by path."""
     if not isinstance(batch, dict):
         return {prefix: batch}
     return {path: x for name, part in batch.items() for path, x in flat(part, f"{prefix}/{name}").items()}

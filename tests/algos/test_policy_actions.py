@@ -1,5 +1,3 @@
-"""Actions of policies: drawn, masked and chosen; policies made of torch modules."""
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +15,6 @@ MASK = np.array([[True, False, True, True, False, True, True]])
 
 
 class Drawing(RandomActions):
-    """A policy that only draws random actions."""
-
     def load(self, params): ...
 
     def act(self, obs, last=None): ...
@@ -101,8 +97,7 @@ def test_a_policy_of_modules_acts_on_one_thread_without_autograd():
     torch.set_num_threads(2)
     try:
         greedy = policy.greedy(obs)
-        assert policy.seen[1:] == (False, 1)
-        assert torch.get_num_threads() == 2
+        assert (policy.seen[1:], torch.get_num_threads()) == ((False, 1), 2)
     finally:
         torch.set_num_threads(threads)
     expected = np.clip(obs @ params[:6].reshape(2, 3).T + params[6:], -1, 1)
@@ -125,8 +120,7 @@ def test_a_memory_is_part_of_the_state_and_of_each_row(method):
     assert policy.state().keys() == {"rng"}
     first = getattr(policy, method)(obs, begins)
     assert not first["state"].any()
-    goes_on = begins._replace(begins=np.zeros(3, bool))
-    state = policy.state()
+    goes_on, state = begins._replace(begins=np.zeros(3, bool)), policy.state()
     second = getattr(policy, method)(obs, goes_on)
     assert np.array_equal(second["state"], state["memory"])
     assert state["memory"].any()
@@ -170,8 +164,7 @@ def test_a_stochastic_policy_with_a_memory_makes_one_forward_pass_per_step():
     obs = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
     last = PreviousStep.none(spec, 4)
     first = policy.act(obs, last)
-    assert policy.calls == 1
-    assert first.keys() == {"action", "log_prob", "value", "state"}
+    assert (policy.calls, first.keys()) == (1, {"action", "log_prob", "value", "state"})
     assert (first["action"].dtype, first["action"].shape) == (np.int64, (4,))
     np.testing.assert_allclose(first["value"], obs.sum(1), rtol=1e-6)
     assert not first["state"].any()
@@ -258,8 +251,7 @@ def test_a_policy_with_a_memory_may_define_choose_alone():
     acted = policy.act(obs, goes_on)
     assert (acted["action"].tolist(), acted["state"].tolist()) == ([3, 1], [[2], [0]])
     drawn = policy.random(obs, last._replace(begins=np.zeros(2, bool)))
-    assert drawn.keys() == {"action", "state"}
-    assert drawn["state"].tolist() == [[3], [1]]
+    assert (drawn.keys(), drawn["state"].tolist()) == ({"action", "state"}, [[3], [1]])
     policy.explored = lambda action, seen: action + len(seen)
     assert policy.act(obs, goes_on)["action"].tolist() == [7, 3]
 
@@ -277,8 +269,7 @@ def test_greedy_calls_choose_wherever_it_is_defined():
     obs = np.zeros((2, 3), np.float32)
     policy.act(obs, last)
     goes_on = last._replace(begins=np.array([False, True]))
-    assert policy.greedy(obs, goes_on).tolist() == [3, 3]
-    assert policy.searched.tolist() == [[1, 1], [0, 0]]
+    assert (policy.greedy(obs, goes_on).tolist(), policy.searched.tolist()) == ([3, 3], [[1, 1], [0, 0]])
 
 
 class Warm(TorchPolicy):

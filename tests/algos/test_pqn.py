@@ -1,5 +1,3 @@
-"""PQN: targets against a brute-force Q(lambda), and updates against autograd."""
-
 import numpy as np
 import pytest
 import torch
@@ -53,8 +51,7 @@ def test_an_update_equals_an_independent_implementation():
     error = network(doubled["obs"])[torch.arange(40), batch["action"]] - target
     loss = 0.5 * error.square().mean()
     loss.backward()
-    start = algorithm.params.flat.clone()
-    update = algorithm.learn(dict(batch), Counts())
+    start, update = algorithm.params.flat.clone(), algorithm.learn(dict(batch), Counts())
     assert update.steps == 1
     assert update.metrics["q_loss"].item() == pytest.approx(loss.item(), rel=1e-4)
     assert (algorithm.params.flat - start).abs().max() > 5e-3

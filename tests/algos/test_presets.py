@@ -1,5 +1,3 @@
-"""Yaml files that choose options of an algorithm: each keeps the contract."""
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,15 +96,11 @@ def recalled(*options):
     """What the learned policy chooses at the end of Cue's two episodes."""
     cue = ("env=drl_cli.envs.probes:Cue-v0", "+env.kwargs.delay=4")
     small = (
-        "network.memory_size=16",
-        "network.hidden=[16]",
-        "replay.seq_len=4",
-        "replay.burn_in=2",
+        *("network.memory_size=16", "network.hidden=[16]", "replay.seq_len=4", "replay.burn_in=2"),
         "replay.overlap=2",
     )
     case = Case("r2d2", *cue, *options, *small, *FAST)
-    policy = learned(case, 120, batch_size=32)
-    last = PreviousStep.none(case.spec, 2)
+    policy, last = learned(case, 120, batch_size=32), PreviousStep.none(case.spec, 2)
     for step in range(5):
         obs = np.zeros((2, 3), np.float32)
         if step == 0:

@@ -1,5 +1,3 @@
-"""Algorithms learn the probes in a plain loop of environments, replay and algorithm."""
-
 import pytest
 import torch
 from choices import some
@@ -21,10 +19,7 @@ WIDE = (*FAST, "network.hidden=[32,32]")
 CHOOSE = "env=drl_cli.envs.probes:Choose-v0"
 RANGE = ("algo.v_min=-20", "algo.v_max=20")
 DUALS = (
-    "algo.dual_lr=0.05",
-    "algo.target_period=10",
-    "algo.epsilon=1",
-    "algo.epsilon_mean=0.1",
+    *("algo.dual_lr=0.05", "algo.target_period=10", "algo.epsilon=1", "algo.epsilon_mean=0.1"),
     "algo.epsilon_std=1e-2",
 )
 LEARN = {
@@ -57,7 +52,6 @@ LEARN = {
 
 
 def learn(name, probe, updates, *overrides):
-    """Return the algorithm after `updates` updates in this probe."""
     case = Case(name, f"env=drl_cli.envs.probes:{probe}-v0", "network.hidden=[32,32]", *overrides)
     algorithm = case.algorithm()
     case.algorithm = lambda *args: algorithm

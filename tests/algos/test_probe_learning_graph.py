@@ -108,12 +108,10 @@ def test_several_choices_at_once(learn):
 @pytest.mark.parametrize(
     ("algo", "part"),
     [
-        pytest.param(DQN, True, marks=pytest.mark.exhaustive),
-        (PPO, False),
-        pytest.param(DQN, False, marks=pytest.mark.exhaustive),
-        pytest.param(PPO, True, marks=pytest.mark.exhaustive),
+        pytest.param(DQN, True, marks=pytest.mark.exhaustive), (PPO, False),
+        pytest.param(DQN, False, marks=pytest.mark.exhaustive), pytest.param(PPO, True, marks=pytest.mark.exhaustive),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_allowed_is_never_done(learn, algo, part):
     assert learn(4000, f"{PROBES}Masked-v0", f"+env.kwargs.part={part}", *algo)["mean"] == 1.0
     untrained = learn(64, f"{PROBES}Masked-v0", f"+env.kwargs.part={part}", *algo, "orchestrator.min_inserts=64")
@@ -125,10 +123,7 @@ def test_what_is_not_allowed_is_never_done(learn, algo, part):
 @pytest.mark.parametrize("memory", ["lstm", pytest.param("gru", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("steps", "algo"),
-    [
-        pytest.param(8000, CUE_DQN, id="dqn"),
-        pytest.param(32_000, CUE_PPO, id="ppo", marks=pytest.mark.exhaustive),
-    ],
+    [pytest.param(8000, CUE_DQN, id="dqn"), pytest.param(32_000, CUE_PPO, id="ppo", marks=pytest.mark.exhaustive)],
 )
 def test_what_was_seen_once_is_remembered(learn, steps, algo, memory):
     assert learn(steps, *algo, f"network.memory={memory}")["mean"] == 1.0

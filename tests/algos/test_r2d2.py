@@ -1,5 +1,3 @@
-"""R2D2's targets, gradients and priorities against the equations written out step by step, in loops."""
-
 import numpy as np
 import pytest
 import torch
@@ -62,13 +60,10 @@ def expected(algorithm, batch, is_c51):
                 reward += discount * batch["reward"][b, last]
                 discount *= float(batch["discount"][b, last])
             loss, priority = error(
-                online.head("online", now[t - first])[0, :],
-                batch["action"][b, t],
+                online.head("online", now[t - first])[0, :], batch["action"][b, t],
                 online.head("online", then[last - first].detach())[0, :].detach(),
-                target.head("online", target_then[last - first])[0, :].detach(),
-                (reward, discount),
-                is_c51,
-            )
+                target.head("online", target_then[last - first])[0, :].detach(), (reward, discount), is_c51,
+            )  # fmt: skip
             losses.append(batch["weight"][b] * loss)
             priorities[b, t - BURN_IN] = float(priority)
     loss = torch.stack(losses).mean()

@@ -1,5 +1,3 @@
-"""REPPO: targets and gradients against an independent implementation."""
-
 import math
 from itertools import pairwise
 
@@ -20,13 +18,8 @@ from drl_cli.types import PreviousStep
 
 NUM, WIDTH, ATOMS, V_MIN, V_MAX = 700, 6, 7, -4.0, 5.0
 SMALL = (
-    *(
-        "env=Pendulum-v1",
-        "tuned=none",
-        f"network.hidden=[8,{WIDTH}]",
-        "network.activation=tanh",
-        "network.layer_norm=false",
-    ),
+    *("env=Pendulum-v1", "tuned=none", f"network.hidden=[8,{WIDTH}]", "network.activation=tanh"),
+    "network.layer_norm=false",
     *("algo.td_lambda=0.7", f"algo.atoms={ATOMS}", f"algo.v_min={V_MIN}", f"algo.v_max={V_MAX}"),
     *("algo.minibatch_size=null", "algo.initial_alpha=0.3", "algo.initial_beta=0.4", "algo.kl_bound=0.2"),
     *("algo.prediction_coef=0.5", "optimizer.max_norm=null", "trainer.on_nonfinite=stop"),
@@ -227,8 +220,7 @@ def test_only_the_critic_trains_the_encoder(look):
     """The encoder's gradient is that of the critic's loss alone."""
     learner = Learner("reppo", "box", *LOOKS[look], prediction_coef=0.0, epochs=1, minibatch_size=None, seq_len=4)
     algorithm = learner.algorithm()
-    batch = learner.batch(algorithm)
-    grads = []
+    batch, grads = learner.batch(algorithm), []
     for is_whole in (True, False):
         algorithm = learner.algorithm()
         if not is_whole:

@@ -1,5 +1,3 @@
-"""Reward modules: RND of the page docs/reward-modules.md with PPO, its normaliser, two trainers, and resume."""
-
 import pytest
 import torch
 from pages import blocks
@@ -39,8 +37,7 @@ def test_the_module_learns_and_its_random_network_does_not():
     changed = {
         name.split(".")[0] for name, p in algorithm.stream.module.named_parameters() if (p != before[name]).any()
     }
-    assert changed == {"predictor"}
-    assert algorithm.stream.module.moments[0] == 4
+    assert (changed, algorithm.stream.module.moments[0]) == ({"predictor"}, 4)
     assert float(updates[-1].metrics["reward_loss"]) < float(updates[0].metrics["reward_loss"])
 
 
@@ -59,8 +56,7 @@ def of(bonus, num=4):
 
 def test_the_normaliser_is_of_all_bonuses_and_equal_for_two_trainers():
     bonuses = torch.rand(3, 8, generator=torch.Generator().manual_seed(0))
-    alone = RewardStream(Given(), Context(torch.device("cpu")))
-    rewards = []
+    alone, rewards = RewardStream(Given(), Context(torch.device("cpu"))), []
     for bonus in bonuses:
         rewards.append(alone.rewards(of(bonus, 8)))
         alone.keep()

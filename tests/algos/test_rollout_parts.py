@@ -1,5 +1,3 @@
-"""Rollouts: chunks, minibatches, and features without autograd."""
-
 import numpy as np
 import pytest
 import torch
@@ -177,7 +175,6 @@ def critic(obs):
 
 
 def later_rows(batch, i):
-    """Return row i and all later rows of the same episode and block that are in the batch."""
     rows, place = [i], batch["place"].tolist()
     while not (batch["terminated"][rows[-1]] or batch["truncated"][rows[-1]]):
         env, time, block = place[rows[-1]]

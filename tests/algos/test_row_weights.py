@@ -27,7 +27,6 @@ def make(name, kind, memory="none", dropout=0.0, **options):
 
 
 def gradients(algorithm, batch):
-    """Return the gradient of each part, and the update."""
     update = algorithm.learn(batch, Counts())
     return {name: algorithm.params[name].grad.clone() for name in algorithm.params.slices}, update
 
@@ -121,8 +120,7 @@ def test_dropout_masks_reach_critics_and_target_critics(name, kind, which, monke
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_a_context_that_compiles_leaves_a_memory_eager(name):
-    learner = Learner(name, "box", VECTOR, "lstm")
-    batches = []
+    learner, batches = Learner(name, "box", VECTOR, "lstm"), []
     for compiles in (False, True):
         learner.context = dataclasses.replace(CPU, compiles=compiles, burn_in=learner.context.burn_in)
         algorithm = learner.algorithm()

@@ -1,5 +1,3 @@
-"""SAC: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
-
 import dataclasses
 
 import numpy as np
@@ -51,8 +49,7 @@ class Reference:
     def sample(self, obs, noise):
         mean, log_std = self.actor(obs).chunk(2, -1)
         std = log_std.clamp(-20, 2).exp()
-        u = mean + std * noise
-        squash = TanhTransform()
+        u, squash = mean + std * noise, TanhTransform()
         action = squash(u)
         log_prob = Normal(mean, std).log_prob(u) - squash.log_abs_det_jacobian(u, action)
         return action, log_prob.sum(-1)
@@ -86,12 +83,9 @@ class Reference:
             for new, old in zip(critic.parameters(), slow.parameters(), strict=True):
                 old.data = (1 - CONFIG.tau) * old.data + CONFIG.tau * new.data
         metrics = {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "alpha": alpha[0],
-            "entropy": -log_prob.mean(),
+            "critic_loss": critic_loss, "actor_loss": actor_loss, "alpha": alpha[0], "entropy": -log_prob.mean(),
             "q_mean": q.mean(),
-        }
+        }  # fmt: skip
         return metrics, (q - target).abs().mean(0)
 
 

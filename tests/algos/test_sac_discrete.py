@@ -1,5 +1,3 @@
-"""Discrete SAC: gradients against the paper's losses, target entropy, masks, learning."""
-
 import dataclasses
 import math
 

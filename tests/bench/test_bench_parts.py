@@ -1,5 +1,3 @@
-"""The parts with a run's real objects: worker, replay table, trainer."""
-
 import numpy as np
 import pytest
 from graphs import TINY, make_config
@@ -87,8 +85,7 @@ def test_new_priorities_are_given():
 
 def test_a_queue_gets_what_it_serves():
     table = Replaying(*parts("env=Pendulum-v1", "algo=ppo", "trainer.batch_size=64"), seconds=0.1)
-    assert [table.serve(1) for _ in range(3)] == [1, 1, 1]
-    assert list(replay.measure(table, 0.05)) == ["draw"]
+    assert ([table.serve(1) for _ in range(3)], list(replay.measure(table, 0.05))) == ([1, 1, 1], ["draw"])
 
 
 @pytest.mark.parametrize(
@@ -102,8 +99,7 @@ def test_a_queue_gets_what_it_serves():
 def test_the_trainer_learns_from_the_table(overrides, per_batch):
     config, spec, params_header, params = parts(*overrides)
     side = Updating(Replaying(config, spec, params_header, params, seconds=0.5), spec, threads=1)
-    before = side.trainer.publish(1, 0)[1]
-    done = side.train()
+    before, done = side.trainer.publish(1, 0)[1], side.train()
     assert done == side.trainer.opt_steps == config.updates_per_call * per_batch
     assert side.updates_per_batch == per_batch
     assert not np.array_equal(before, side.trainer.publish(2, 0)[1])

@@ -1,5 +1,3 @@
-"""A short real run: its command, its pace from the reports, and its end."""
-
 import tempfile
 
 import pytest
@@ -37,5 +35,4 @@ def test_a_run_that_ends_too_early_is_an_error_with_its_exit_code(tmp_path, monk
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(RunError, match="environment") as caught:
         measure([*SMALL, "env=Pendulum-v7"], make_config(*SMALL), 0.3)
-    assert caught.value.exit_code == 2
-    assert list(tmp_path.iterdir()) == []
+    assert (caught.value.exit_code, list(tmp_path.iterdir())) == (2, [])

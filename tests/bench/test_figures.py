@@ -1,5 +1,3 @@
-"""Rates, their rounds, and the lines of the table."""
-
 from types import SimpleNamespace
 
 import pytest
@@ -31,8 +29,7 @@ def test_the_order_is_reversed_in_every_other_round():
     order = []
     plays = {name: lambda name=name: order.append(name) or Rate(len(order), 1.0) for name in "ab"}
     results = in_turn(plays)
-    assert "".join(order) == "abbaabbaab"
-    assert [rate.per_s for rate in results["a"]] == [1, 4, 5, 8, 9]
+    assert ("".join(order), [rate.per_s for rate in results["a"]]) == ("abbaabbaab", [1, 4, 5, 8, 9])
 
 
 def test_the_median_of_rounds_counts():

@@ -1,5 +1,3 @@
-"""Which settings are tried and chosen, and the bound of a run."""
-
 import pytest
 from graphs import make_config
 

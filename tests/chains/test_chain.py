@@ -56,8 +56,7 @@ def test_before_each_program_is_compiled_before_its_first_update(instant):
     assert torch.equal(learner.w, w)
     assert instant.made == 2
     assert learner.calls == [4]  # two records of each program, which were undone
-    assert [level for level, _ in when.take_notes()] == [logging.INFO]
-    assert when.take_notes() == ()
+    assert ([level for level, _ in when.take_notes()], when.take_notes()) == ([logging.INFO], ())
 
 
 def test_beside_plain_updates_go_on_until_the_program_is_ready(instant):
@@ -65,8 +64,7 @@ def test_beside_plain_updates_go_on_until_the_program_is_ready(instant):
     learner, when = Alternating(), When("beside")
     chain = Chain(learner.update, learner, when)
     learn(chain, learner, 6)  # three of each program: two records, and one while the compiler works
-    assert (learner.calls, instant.made) == ([6], 2)
-    assert when.notes == []
+    assert ((learner.calls, instant.made), when.notes) == (([6], 2), [])
     learn(chain, learner, 14, 6)
     assert learner.calls[0] < 12
     assert torch.equal(learner.w, eager(20)[1])
@@ -157,8 +155,7 @@ def test_many_updates_of_which_some_are_undone(instant):
     chain = Chain(update, w, When("before"), skipped=tuple)
     for total in (3.0, 6.0):
         results = chain.many({"x": x}, [Counts(i, 0) for i in range(4)])
-        assert [len(result) for result in results] == [1, 1, 0, 1]
-        assert w.tolist() == [total] * 3
+        assert ([len(result) for result in results], w.tolist()) == ([1, 1, 0, 1], [total] * 3)
 
 
 def test_a_replaced_tensor_is_noticed_before_many_updates(instant):
@@ -222,8 +219,7 @@ def test_an_update_that_needs_values_runs_as_before_with_one_warning(instant):
     for time in ("before", "beside"):
         learner = Deciding()
         assert "test_chain.py" in one_warning(learner, 5, time)
-        assert learner.calls == [5]
-        assert learner.w.tolist() == [15.0] * 3
+        assert (learner.calls, learner.w.tolist()) == ([5], [15.0] * 3)
 
 
 def test_a_failed_compilation_is_one_warning_and_changes_nothing(instant):
@@ -319,8 +315,7 @@ def test_an_update_whose_condition_fails_is_undone(instant):
     learner = Careful()
     chain = Chain(learner.update, learner, When("before"), lambda: "skipped")
     chain({"x": torch.ones(3)})
-    assert chain({"x": torch.tensor([1.0, float("nan"), 1.0])}) == "skipped"
-    assert learner.w.tolist() == [1.0] * 3
+    assert (chain({"x": torch.tensor([1.0, float("nan"), 1.0])}), learner.w.tolist()) == ("skipped", [1.0] * 3)
     chain({"x": torch.ones(3)})
     assert learner.w.tolist() == [2.0] * 3
 
@@ -423,8 +418,7 @@ FEW = ("dqn", "iqn", "mpo", "ppo", "r2d2", "sac", "td3")
 @pytest.mark.parametrize("name", some(NAMES, *FEW))
 def test_every_algorithm_makes_the_same_updates_as_a_graph(instant, name):
     when = When("before")
-    found = differences(name, 6, when)
-    notes = when.take_notes()
+    found, notes = differences(name, 6, when), when.take_notes()
     if name in UNTRACEABLE:
         assert UNTRACEABLE[name] in notes[0][1]
     else:

@@ -1,5 +1,3 @@
-"""Tests of the graph that is compiled."""
-
 import os
 import subprocess
 import sys

@@ -22,11 +22,9 @@ from drl_cli.testing.case import Case
 from drl_cli.testing.together import Together
 
 CASES = {
-    "sac": ("sac",),
-    "sac-skip": ("sac",),
-    "td3": ("td3", "optimizer.max_norm=0.5", "optimizer.schedule=linear"),
+    "sac": ("sac",), "sac-skip": ("sac",), "td3": ("td3", "optimizer.max_norm=0.5", "optimizer.schedule=linear"),
     "dqn-sequences": ("dqn", "replay=sequences", "env=CartPole-v1"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +61,7 @@ class Averaging:
 
 def test_the_segments_of_an_update_with_two_effects_make_the_same_update():
     plain, taped = Averaging(), Averaging()
-    x = torch.arange(12.0).view(4, 3) / 10
-    tape = Tape()
+    x, tape = torch.arange(12.0).view(4, 3) / 10, Tape()
     with tape:
         tape.input(x)
         outputs = taped.update(x)
@@ -203,8 +200,7 @@ def averaging(group, whens, trouble):
 def test_trainers_take_over_or_give_up_together(monkeypatch, time, trouble):
     monkeypatch.setattr(chain_module, "Compilation", Uneven)
     monkeypatch.setattr(Uneven, "fails", trouble == "fails")
-    whens = [When(time), When(time)]
-    w = torch.zeros(3)
+    whens, w = [When(time), When(time)], torch.zeros(3)
     expected = [w.add_(i + 0.5 + w).clone() for i in range(12)]
     for made, python in together(averaging, whens, trouble):
         torch.testing.assert_close(torch.stack(made), torch.stack(expected))

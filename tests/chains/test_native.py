@@ -75,11 +75,8 @@ EXAMPLES = [torch.zeros(3), torch.zeros(3)]
 
 class Pointer(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("ndim", ctypes.c_int64),
-        ("sizes", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("type", ctypes.c_int32),
+        *(("data", ctypes.c_void_p), ("ndim", ctypes.c_int64), ("sizes", ctypes.POINTER(ctypes.c_int64))),
+        *(("strides", ctypes.POINTER(ctypes.c_int64)), ("type", ctypes.c_int32)),
     )
 
     @classmethod
@@ -149,16 +146,8 @@ VALUES = torch.arange(60.0).view(3, 4, 5)
 @pytest.mark.parametrize(
     "x",
     [
-        VALUES,
-        VALUES.double(),
-        VALUES[1:, 1:3],
-        VALUES[:, :, 1:3],
-        VALUES[:, ::2],
-        VALUES.permute(2, 0, 1),
-        VALUES[:, :1, 2:3],
-        VALUES[0, 0].expand(2, 3, 5),
-        VALUES[:, :0],
-        VALUES[2, 3, 4],
+        *[VALUES, VALUES.double(), VALUES[1:, 1:3], VALUES[:, :, 1:3], VALUES[:, ::2], VALUES.permute(2, 0, 1)],
+        *[VALUES[:, :1, 2:3], VALUES[0, 0].expand(2, 3, 5), VALUES[:, :0], VALUES[2, 3, 4]],
     ],
 )
 def test_results_are_written_without_gaps(library, x):
@@ -202,8 +191,7 @@ def test_torchs_code_is_compiled_if_the_code_with_pointers_cannot_be(monkeypatch
 
     monkeypatch.setattr(codecache, "AotCodeCompiler", Compiler)
     native.call_natively(EXAMPLES)
-    assert Compiler.compile(None, CODE, "kernels") == "library"
-    assert tried == [(False, "kernels")]
+    assert (Compiler.compile(None, CODE, "kernels"), tried) == ("library", [(False, "kernels")])
     broken.append("g++")
     assert Compiler.compile(None, CODE, "kernels") == "library"
     assert tried[1:] == [(False, "kernels"), (True, "kernels")]

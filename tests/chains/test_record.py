@@ -1,5 +1,3 @@
-"""Tests of the random numbers of several updates."""
-
 import pytest
 import torch
 

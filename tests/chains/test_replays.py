@@ -1,5 +1,3 @@
-"""Replays: which updates are replayed, and when the update itself runs again."""
-
 import random
 import subprocess
 import sys
@@ -110,8 +108,7 @@ def test_an_update_that_changes_an_attribute_runs_as_it_is(what):
 
     replays = Replays((learner := Counter()).update, learner)
     assert learn(replays, 8) == plain(8)[0]
-    assert learner.calls == [8]
-    assert replays.why == f"an update changes the attribute '{what}'"
+    assert (learner.calls, replays.why) == ([8], f"an update changes the attribute '{what}'")
 
 
 def test_random_numbers_of_python_are_noticed():
@@ -123,8 +120,7 @@ def test_random_numbers_of_python_are_noticed():
 
     replays = Replays((learner := Random()).update, learner)
     learn(replays, MOST_RECORDS + 2)
-    assert replays.why == "its updates differ from call to call"
-    assert learner.calls == [MOST_RECORDS + 2]
+    assert (replays.why, learner.calls) == ("its updates differ from call to call", [MOST_RECORDS + 2])
 
 
 def test_a_tensor_that_is_replaced_between_updates_is_read_anew():
@@ -172,8 +168,7 @@ def test_updates_with_too_many_forms_are_not_recorded_for_ever():
     replays = Replays((learner := Alternating()).update, learner)
     for size in range(1, 40):
         replays({"x": torch.ones(3 * size)[:3] if size == 1 else torch.ones(3, size)[:, 0]}, Counts(0, 0))
-    assert len(replays._variants) == MOST_VARIANTS
-    assert learner.calls == [39]
+    assert (len(replays._variants), learner.calls) == (MOST_VARIANTS, [39])
 
 
 @pytest.mark.parametrize("name", NAMES)

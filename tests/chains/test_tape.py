@@ -62,8 +62,7 @@ def test_a_part_that_is_written_alone_is_an_input_of_its_own():
         return (agent.flat[2:4] * 2.0,)
 
     record = recorded(update, agent := Agent(), inputs(0))[1]
-    assert [len(storage) for storage in record.storages] == [2, 2, len(agent.flat) - 4]
-    assert record.written == [1]
+    assert ([len(storage) for storage in record.storages], record.written) == ([2, 2, len(agent.flat) - 4], [1])
     assert not any(node.target is torch.ops.aten.cat.default for node in record.graph.nodes)
 
 
@@ -107,13 +106,11 @@ def calls_an_outside_operator(agent, x):
     [
         (reads_item, "needs the value of a tensor in Python"),
         (reads_numpy, "Tensor.numpy: the update needs the value of a tensor in Python"),
-        (decides, "needs the value of a tensor in Python"),
-        (selects, "the result's size depends on values"),
-        (lists_values, "Tensor.tolist"),
-        (draws_by_probability, "random numbers that depend on tensors"),
+        (decides, "needs the value of a tensor in Python"), (selects, "the result's size depends on values"),
+        (lists_values, "Tensor.tolist"), (draws_by_probability, "random numbers that depend on tensors"),
         (calls_an_outside_operator, "is not one of torch"),
     ],
-)
+)  # fmt: skip
 def test_an_update_that_cannot_be_a_graph_runs_all_the_same_and_its_line_is_named(update, says):
     library = torch.library.Library("tests_chains", "FRAGMENT")
     library.define("twice(Tensor x) -> Tensor")
@@ -198,13 +195,10 @@ def test_functions_of_torch_func_are_recorded():
 @pytest.mark.parametrize(
     "compute",
     [
-        lambda x, n: x * n,
-        lambda x, n: x + torch.tensor(n),
-        lambda x, n: torch.full_like(x, n),
-        lambda x, n: torch.add(x, x, alpha=n),
-        lambda x, n: x[:, :n],
+        lambda x, n: x * n, lambda x, n: x + torch.tensor(n), lambda x, n: torch.full_like(x, n),
+        lambda x, n: torch.add(x, x, alpha=n), lambda x, n: x[:, :n],
     ],
-)
+)  # fmt: skip
 def test_a_count_that_torch_reads_as_a_number_allows_only_this_count(compute):
     tape = Tape(Counts(3, 2))
     with tape:

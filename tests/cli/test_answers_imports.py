@@ -24,25 +24,19 @@ ANSWERS = (
     ("train worker.num=many", 2, [], "error: worker.num: "),
     ("list runs", 0, [], ""),
     (
-        "train env=CartPol",
-        2,
-        COMPOSING[:1],
+        "train env=CartPol", 2, COMPOSING[:1],
         "error: no environment 'CartPol'. Did you mean CartPole-v1, CartPole-v0?\n",
     ),
     (
-        "train algo=td3 env=CartPole-v1",
-        2,
-        COMPOSING,
+        "train algo=td3 env=CartPole-v1", 2, COMPOSING,
         "error: TD3 needs a continuous (Box) action space; CartPole-v1 has",
     ),
     (
-        "train env=CartPole-v1 algo=ppo replay=hindsight",
-        2,
-        COMPOSING,
+        "train env=CartPole-v1 algo=ppo replay=hindsight", 2, COMPOSING,
         "error: PPO can't learn from replay=hindsight; say",
     ),
     ("train env=CartPole-v1 algo=dqn network.memory=lstm", 2, COMPOSING, "error: "),
-)
+)  # fmt: skip
 """For each command: its exit code, the slow packages that it and those above import, and how its errors begin."""
 
 SCRIPT = """
@@ -103,8 +97,7 @@ assert {"train.yaml", "algo/dqn.yaml"} <= {path.removesuffix('.yaml') + '.yaml' 
 @pytest.mark.parametrize("text", ["a: 1\na: 2\n", "a: [1\n", "a:\n\t- 1\n"])
 def test_the_errors_in_a_file_are_those_of_hydra(tmp_path, text):
     (tmp_path / "wrong.yaml").write_text(text)
-    theirs = FileConfigSource.__bases__[0]
-    problems = []
+    theirs, problems = FileConfigSource.__bases__[0], []
     for source in (FileConfigSource, theirs):
         with pytest.raises(yaml.YAMLError) as caught:
             source("main", f"file://{tmp_path}").load_config("wrong")

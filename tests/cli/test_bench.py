@@ -1,5 +1,3 @@
-"""drl-bench: its command line, its output, and its end."""
-
 import json
 import signal
 import tempfile
@@ -125,15 +123,9 @@ def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
     assert first.startswith("Pendulum-v1 sac async: ")
     for part, text, count in (
         ("collect", " env steps/s ", 5),  # 1, 2 (the run's own), 8, 16, 32 environments
-        ("collect", "of the bare loop's", 5),
-        ("replay", " rows/s ", 1),
-        ("replay", " batches/s ", 1),
-        ("updates", "env steps/s at ratio 0.5", 1),
-        ("end", " env steps/s ", 1),
-        ("end", " updates/s ", 1),
-        ("end", " % ", 2),
-        ("end", "of the bound", 1),
-        ("end", "0.5 asked for", 1),
+        *(("collect", "of the bare loop's", 5), ("replay", " rows/s ", 1), ("replay", " batches/s ", 1)),
+        *(("updates", "env steps/s at ratio 0.5", 1), ("end", " env steps/s ", 1), ("end", " updates/s ", 1)),
+        *(("end", " % ", 2), ("end", "of the bound", 1), ("end", "0.5 asked for", 1)),
     ):
         found = [line for line in lines if line.startswith(part) and text in f"{line} "]
         assert len(found) == count or (part == "updates" and found), (part, text)
@@ -181,8 +173,6 @@ def test_a_signal_leaves_no_process_and_no_folder(tmp_path, short_tmp, number, c
         run.until(lambda: list(short_tmp.glob("drl-bench-*/*/*/*/workers/trainer.log")))
         run.send(number, group=True)
         assert run.wait() == code, run.err
-        assert run.err == ""
-        assert run.left() == []
-        assert list(short_tmp.glob("drl-bench-*")) == []
+        assert (run.err, run.left(), list(short_tmp.glob("drl-bench-*"))) == ("", [], [])
     finally:
         run.kill_all()

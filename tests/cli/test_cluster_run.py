@@ -23,10 +23,8 @@ NODES = [Node("a1b2c3d4", "10.0.0.1", 4.0), Node("b1c2d3e4", "10.0.0.2", 3.0)]
         (("worker.num=null",), NODES[:1], 3, 1),
         (("worker.num=null", "worker.proxies=0"), NODES, 6, 0),
         (("worker.num=null",), [Node(f"{i}", "10.0.0.1", 1.0) for i in range(5)], 5, 5),  # at least one per node
-        (("worker.num=8",), NODES, 8, 2),
-        (("worker.num=8", "worker.proxies=4"), NODES, 8, 4),
-        (("worker.num=null", "mode=single"), NODES, 1, 0),
-        (("worker.num=3",), (), 3, 0),
+        *[(("worker.num=8",), NODES, 8, 2), (("worker.num=8", "worker.proxies=4"), NODES, 8, 4)],
+        *[(("worker.num=null", "mode=single"), NODES, 1, 0), (("worker.num=3",), (), 3, 0)],
     ],
 )
 def test_workers_and_proxies_of_a_cluster(composed, overrides, nodes, num, proxies):
@@ -93,8 +91,7 @@ def test_a_run_joins_the_cluster_with_the_users_modules_and_leaves_it_running(
     lines = [json.loads(line) for line in (folder / "trace.jsonl").read_text().splitlines()]
     sent = Counter((line["member"], line["version"]) for line in lines if line["route"] == 7)
     assert {member for member, _ in sent} == {0, 1}  # a proxy on each node
-    assert set(sent.values()) == {1}
-    assert len(ray_cluster.global_state._live_node_ids()) == 2
+    assert (set(sent.values()), len(ray_cluster.global_state._live_node_ids())) == ({1}, 2)
 
 
 @pytest.mark.ray
@@ -104,11 +101,7 @@ def test_a_node_without_our_package_gets_it(drl, tiny, user_folder, ray_cluster,
     (tmp_path / "drl_cli" / "__init__.py").write_text("raise ImportError('not here')")
     args = (
         *tiny,
-        ON_RAY,
-        "env=user_envs:Tiny-v0",
-        "worker.num=2",
-        f"ray.address={ray_cluster.address}",
-        "dry_run=true",
+        *(ON_RAY, "env=user_envs:Tiny-v0", "worker.num=2", f"ray.address={ray_cluster.address}", "dry_run=true"),
     )
     ours = os.environ.get("PYTHONPATH", "")
     with monkeypatch.context() as elsewhere:

@@ -1,5 +1,3 @@
-"""What all commands share: help, version, wrong options, signals, and exit codes."""
-
 import importlib
 import re
 import signal
@@ -18,7 +16,6 @@ NAMES = [name.removeprefix("drl-") for name in command_names()]
 
 
 def options_of(name):
-    """The options of a command with a dataclass, else ()."""
     module = importlib.import_module(f"drl_cli.cli.{name}")
     return list(group_of(module.Options).keys) if hasattr(module, "Options") else ()
 

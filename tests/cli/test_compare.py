@@ -1,5 +1,3 @@
-"""drl-compare on folders as runs leave them."""
-
 import csv
 import itertools
 import re
@@ -25,8 +23,6 @@ def outputs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compare(drl_here):
-    """Run `drl-compare ...`. Return its lines, stderr and exit code."""
-
     def run(*args):
         done = drl_here("compare", *args)
         return done.stdout.splitlines(), done.stderr, done.returncode
@@ -158,8 +154,7 @@ def test_a_group_that_mixes_other_keys_is_refused_and_the_advice_works(outputs, 
     )
     assert (lines, err, code) == ([], f"error: {reason}\n", 2)
     lines, err, code = compare("outputs", "by=[mode,algo.lr]", "png=null", "csv=null")
-    assert (err, code) == ("", 0)
-    assert [row["seeds"] for row in rows_of(lines)] == ["3", "3"]
+    assert ((err, code), [row["seeds"] for row in rows_of(lines)]) == (("", 0), ["3", "3"])
 
 
 def test_figure(outputs, compare):
@@ -171,10 +166,7 @@ def test_figure(outputs, compare):
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
     drawn = Path("curves.svg").read_text()
     for text in (
-        "algo.lr=0.1 (3 seeds)",
-        "algo.lr=0.2 (3 seeds)",
-        "algo=dqn mode=single (1 seed)",
-        "environment steps",
+        *("algo.lr=0.1 (3 seeds)", "algo.lr=0.2 (3 seeds)", "algo=dqn mode=single (1 seed)", "environment steps"),
         "wall-clock time [s]",
     ):
         assert f"<!-- {text}" in drawn

@@ -1,5 +1,3 @@
-"""drl-doctor: each check on a machine that has what it looks for, and on one that has not."""
-
 import re
 import shutil
 import sys

@@ -1,5 +1,3 @@
-"""drl-eval on a small run."""
-
 import json
 import shutil
 import statistics
@@ -204,8 +202,7 @@ def test_a_run_without_checkpoints_is_exit_8(refused, copied):
 
 
 def test_arguments_of_the_environment(ask, copied):
-    plain = ask("episodes=2")[3]
-    changed = ask("episodes=2", "env.kwargs.g=2.5")[3]
+    plain, changed = ask("episodes=2")[3], ask("episodes=2", "env.kwargs.g=2.5")[3]
     assert (plain["env_kwargs"], changed["env_kwargs"]) == ({}, {"g": 2.5})
     assert changed["seeds"] == plain["seeds"]
     assert changed["returns"] != plain["returns"]

@@ -1,5 +1,3 @@
-"""drl-export, and the exported policy without drl-cli."""
-
 import dataclasses
 import json
 import subprocess
@@ -62,8 +60,7 @@ def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
     monkeypatch.setattr(plan, "find_head", larger)
     with pytest.raises(UsageError, match=r"not the run's: its actions are up to .* off, 1e-05 are allowed") as caught:
         export(Options(run=str(copied), episodes=2))
-    assert caught.value.exit_code == 1
-    assert list((copied / "export").iterdir()) == [folder]
+    assert (caught.value.exit_code, list((copied / "export").iterdir())) == (1, [folder])
     assert (folder / "spec.json").read_text() == before
 
 

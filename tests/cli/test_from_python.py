@@ -1,5 +1,3 @@
-"""drl_cli.load and drl_cli.train."""
-
 import json
 import signal
 import subprocess

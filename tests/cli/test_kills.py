@@ -1,5 +1,3 @@
-"""kill -9 of the whole run, repeatedly, and of each role."""
-
 import hashlib
 import json
 import random
@@ -22,9 +20,7 @@ RAYLET_DIED = "error: Ray's raylet died, and all roles with it"
 NOT_SAVED = "warning: a checkpoint could not be saved: manage failed; the last good one is step_"
 OFTEN = (
     *SMALL,
-    f"checkpoint.period={PERIOD}",
-    "manage.eval_period=600",
-    "orchestrator.sample_insert_ratio=2",
+    *(f"checkpoint.period={PERIOD}", "manage.eval_period=600", "orchestrator.sample_insert_ratio=2"),
     "logger.report_s=0.2",
 )
 CNN = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", "algo=dqn")
@@ -87,16 +83,12 @@ def test_a_run_killed_at_any_time_resumes_from_its_last_checkpoint(start, mode, 
 
 
 def weights(run):
-    """sha256 of the last checkpoint's weights."""
     return hashlib.sha256((run.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [
-        *((kind, "sync") for kind in (CNN, LSTM, R2D2, IQN)),
-        (R2D2, "single"),
-    ],
+    [*((kind, "sync") for kind in (CNN, LSTM, R2D2, IQN)), (R2D2, "single")],
     ids=["cnn", "lstm", "r2d2", "iqn", "r2d2-single"],
 )
 @pytest.mark.exhaustive
@@ -126,8 +118,7 @@ FALLBACK = (*OFTEN, "env=drl_cli.envs.probes:Counter-v0")  # no recorded result:
 def test_a_killed_run_of_algo_auto_resumes_with_the_chosen_algorithm(start, args, mode):
     run = start(*args, "algo=auto", f"mode={mode}")
     run.until(lambda: run.saved >= PERIOD)
-    seen = killed(run, 0.1)
-    name = re.search(r"algo=auto chose (\w+): ", run.out)[1]
+    seen, name = killed(run, 0.1), re.search(r"algo=auto chose (\w+): ", run.out)[1]
     assert (name == "mrq") == (args == FALLBACK)
     record = json.loads((run.folder / "run.json").read_text())
     assert (record["algo"], run.folder.parent.name) == (name, f"{name}-{mode}")
@@ -157,8 +148,7 @@ def test_a_run_without_this_role_ends_soon_and_can_be_resumed(start, role, mode,
     run.kill(role)
     assert run.wait(30) == 6, run.err
     assert re.fullmatch(error, run.err.rstrip("\n"))
-    assert run.left() == []
-    assert run.status == "failed"
+    assert (run.left(), run.status) == ([], "failed")
     assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
     again, step = resumed(start)
     assert step >= 400
@@ -187,8 +177,7 @@ def test_this_role_is_restarted_and_the_run_finishes(start, role, mode, args, wa
     assert re.fullmatch(f"warning: {warning}", first)
     assert len(others) <= 1
     assert all(line.startswith(NOT_SAVED) for line in others)  # the role died while it saved
-    assert run.left() == []
-    assert run.status == "done"
+    assert (run.left(), run.status) == ([], "done")
     assert run.saved == max(eval_steps(run.folder)) >= 8000
     check_checkpoints(run.folder)
     check_curves(run.folder)
@@ -208,8 +197,7 @@ def test_an_environment_that_crashes_in_a_worker_is_named_with_its_signal_and_li
     restarted = rf"warning: worker 0 {cause}, restarted 1/1 in \d+\.\d s"
     error = rf"error: worker 0 {cause}; 1 restarts are used up \(worker\.max_restarts\); the first time it {cause}"
     assert re.fullmatch(f"{restarted}\n{error}\n", run.err)
-    assert run.left() == []
-    assert run.status == "failed"
+    assert (run.left(), run.status) == ([], "failed")
 
 
 @pytest.mark.exhaustive

@@ -1,5 +1,3 @@
-"""drl-list: algorithms, environments and modes. test_list_runs.py has runs and sweeps."""
-
 import subprocess
 import sys
 
@@ -84,8 +82,7 @@ def test_a_missing_package_is_named_with_its_pip_command(monkeypatch):
     monkeypatch.setattr(catalog, "games", lambda: dict.fromkeys(["MinAtar/Freeway-v0", "MinAtar/Freeway-v1"]))
     found = rows()
     mujoco = "mujoco: pip install 'drl-cli[mujoco]'; tuned for crossq, ddpg, droq, sac, td3, tqc, xqc"
-    assert found["Ant-v5"] == ["missing", mujoco]
-    assert found["LunarLander"][0] == "missing"
+    assert (found["Ant-v5"], found["LunarLander"][0]) == (["missing", mujoco], "missing")
     assert found["minigrid:MiniGrid-Empty-5x5-v0"] == ["missing", "minigrid: pip install 'minigrid'"]
     assert found["miniworld:MiniWorld-Hallway-v0"] == ["runs", "miniworld"]
     assert found["phys2d/CartPole-v1"] == ["runs", "phys2d"]

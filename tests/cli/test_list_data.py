@@ -1,5 +1,3 @@
-"""drl-list data."""
-
 import json
 from pathlib import Path
 
@@ -24,13 +22,10 @@ def here(tmp_path, monkeypatch):
 def saved(name, actions, **changes):
     ends = np.arange(STEPS) % 10 == 9
     arrays = {
-        "observations": np.zeros((STEPS, 2)),
-        "actions": actions,
-        "rewards": np.repeat([1.0, 2, 3, 4], 10),
-        "terminations": ends & (np.arange(STEPS) < 10),
-        "truncations": ends & (np.arange(STEPS) >= 10),
+        "observations": np.zeros((STEPS, 2)), "actions": actions, "rewards": np.repeat([1.0, 2, 3, 4], 10),
+        "terminations": ends & (np.arange(STEPS) < 10), "truncations": ends & (np.arange(STEPS) >= 10),
         "next_observations": np.zeros((STEPS, 2)),
-    }
+    }  # fmt: skip
     np.savez(name, **arrays | changes)
     return name
 

@@ -1,5 +1,3 @@
-"""drl-list runs and drl-list sweeps."""
-
 import os
 import re
 import shutil
@@ -37,7 +35,7 @@ def days(lines):
 def test_newest_first_with_all_columns(outputs, listed):
     head, *lines = listed("runs")
     assert re.split(r"\s{2,}", head) == [
-        *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in"),
+        *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in")
     ]
     assert days([head, *lines]) == [5, 4, 3, 2, 1]
     values = [line.split() for line in lines]
@@ -66,18 +64,14 @@ def test_a_condition_on_no_key_names_the_key_that_is_meant(outputs, drl_here, co
     [
         ("lr=3", "error: lr: there is no such key. Did you mean algo.lr?"),
         ("stats=done", "error: stats: there is no such key. Did you mean status?"),
-        ("gibberish=1", "error: gibberish: there is no such key."),
-        ("algo.my_option=1", "no runs in {cwd}/outputs"),
-        ("env.kwargs.g=1", "no runs in {cwd}/outputs"),
-        ("status=done", "no runs in {cwd}/outputs"),
-        ("reward=icm", "no runs in {cwd}/outputs"),
-        ("replay.her_k=2", "no runs in {cwd}/outputs"),
+        ("gibberish=1", "error: gibberish: there is no such key."), ("algo.my_option=1", "no runs in {cwd}/outputs"),
+        ("env.kwargs.g=1", "no runs in {cwd}/outputs"), ("status=done", "no runs in {cwd}/outputs"),
+        ("reward=icm", "no runs in {cwd}/outputs"), ("replay.her_k=2", "no runs in {cwd}/outputs"),
     ],
-)
+)  # fmt: skip
 def test_a_condition_on_no_key_is_an_error_without_runs_too(tmp_path, monkeypatch, drl_here, condition, says):
     monkeypatch.chdir(tmp_path)
-    done = drl_here("list", "runs", condition)
-    is_wrong = says.startswith("error: ")
+    done, is_wrong = drl_here("list", "runs", condition), says.startswith("error: ")
     assert (done.returncode, done.stdout + done.stderr) == (2 * is_wrong, says.format(cwd=tmp_path) + "\n")
 
 
@@ -113,18 +107,14 @@ def composed_run(composed):
 
 def test_values_that_follow_from_the_algorithm_are_no_difference(tmp_path, listed, composed_run):
     words = (
-        ["algo=rainbow", "env=CartPole-v1"],
-        ["algo=dqn", "env=Acrobot-v1", "worker.num=3", "stop.return=475"],
-        ["algo=ppo", "env=CartPole-v1", "replay.capacity=4096"],
-        ["algo=ppo", "env=CartPole-v1"],
-    )
+        ["algo=rainbow", "env=CartPole-v1"], ["algo=dqn", "env=Acrobot-v1", "worker.num=3", "stop.return=475"],
+        ["algo=ppo", "env=CartPole-v1", "replay.capacity=4096"], ["algo=ppo", "env=CartPole-v1"],
+    )  # fmt: skip
     for day, each in enumerate(words, 1):
         composed_run(tmp_path / "outputs", f"2026010{day}-s0", *each)
     _, *rows = [re.split(r"\s{2,}", line) for line in listed("runs", f"output_dir={tmp_path / 'outputs'}")]
     assert [(row[2], row[-1]) for row in reversed(rows)] == [
-        ("rainbow", "-"),
-        ("dqn", "stop.return=475 worker.num=3"),
-        ("ppo", "replay.capacity=4096"),
+        *[("rainbow", "-"), ("dqn", "stop.return=475 worker.num=3"), ("ppo", "replay.capacity=4096")],
         ("ppo", "replay.capacity=65536"),
     ]
 
@@ -137,18 +127,10 @@ def test_a_run_with_a_held_lock_is_running(outputs, listed):
 @pytest.mark.parametrize(
     ("conditions", "found"),
     [
-        (["env=Pole"], [4, 3, 2, 1]),
-        (["env=Po"], [4, 3, 2, 1]),
-        (["env=*der"], [5]),
-        (["env=Lander,Pole", "algo=ppo"], [4]),
-        (["status=done"], [3, 2, 1]),
-        (["status=done,killed", "seed=0"], [4, 3, 1]),
-        (["algo.lr=0.5"], [3]),
-        (["algo.lr=5e-1"], [3]),
-        (["seed=1"], [2]),
-        (["stop.return=null", "seed=1"], [2]),
-        (["env.kwargs.g=5"], [5]),
-        (["seed=word"], []),
+        *[(["env=Pole"], [4, 3, 2, 1]), (["env=Po"], [4, 3, 2, 1]), (["env=*der"], [5])],
+        *[(["env=Lander,Pole", "algo=ppo"], [4]), (["status=done"], [3, 2, 1])],
+        *[(["status=done,killed", "seed=0"], [4, 3, 1]), (["algo.lr=0.5"], [3]), (["algo.lr=5e-1"], [3])],
+        *[(["seed=1"], [2]), (["stop.return=null", "seed=1"], [2]), (["env.kwargs.g=5"], [5]), (["seed=word"], [])],
     ],
 )
 def test_filters(outputs, listed, conditions, found):
@@ -166,8 +148,7 @@ def test_sorted_with_the_largest_first(outputs, listed, sort, found):
 
 def test_limit_counts_the_runs_that_are_left_out(outputs, listed):
     lines = listed("runs", "limit=2")
-    assert days(lines) == [5, 4]
-    assert lines[-1] == "3 more: limit=5"
+    assert (days(lines), lines[-1]) == ([5, 4], "3 more: limit=5")
     assert "more" not in "".join(listed("runs", "limit=5"))
 
 
@@ -176,9 +157,7 @@ def test_means_over_seeds(outputs, listed):
     rows = [line.split() for line in lines]
     assert head.split()[:4] == ["env", "runs", "of", "seeds"]
     assert [(row[0], *row[1:-6]) for row in rows] == [
-        ("Lander", "algo=dqn"),
-        ("Pole", "algo=ppo"),
-        ("Pole", "algo=dqn", "algo.lr=0.5"),
+        *[("Lander", "algo=dqn"), ("Pole", "algo=ppo"), ("Pole", "algo=dqn", "algo.lr=0.5")],
         ("Pole", "algo=dqn", "algo.lr=0.001"),
     ]
     assert rows[-1][3:] == ["2", "2", "1,050", "45", "6.0", "5.5"]

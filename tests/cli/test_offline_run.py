@@ -1,5 +1,3 @@
-"""drl-train mode=offline as a process: killed and resumed, weights for a run in an environment, compared."""
-
 import csv
 import json
 import re
@@ -22,15 +20,9 @@ from drl_cli.runs.run import Run
 pytestmark = pytest.mark.slow
 
 WORDS = (
-    *(
-        "mode=offline",
-        "data=cartpole.npz",
-        "env=CartPole-v1",
-        "algo=dqn",
-        "replay=prioritized",
-        "network.hidden=[16,16]",
-    ),
-    *("trainer.batch_size=32", "manage.eval_episodes=2", "debug.in_process=true", "logger.tensorboard=false"),
+    *("mode=offline", "data=cartpole.npz", "env=CartPole-v1", "algo=dqn", "replay=prioritized"),
+    *("network.hidden=[16,16]", "trainer.batch_size=32", "manage.eval_episodes=2"),
+    *("debug.in_process=true", "logger.tensorboard=false"),
 )
 
 

@@ -1,5 +1,3 @@
-"""drl-record."""
-
 import json
 import re
 from types import SimpleNamespace
@@ -96,8 +94,7 @@ def test_the_policy_of_a_run(copied, drl_here):
 
 def test_what_the_replay_of_a_run_holds(copied, drl_here):
     done = drl_here("record", "replay=true", "output=a.npz")
-    dataset = recorded(done)
-    summary = json.loads((copied / "summary.json").read_text())
+    dataset, summary = recorded(done), json.loads((copied / "summary.json").read_text())
     assert dataset.facts.steps == summary["inserts"]
     assert provenance(done)["checkpoint"] == (copied / "checkpoints" / "last").readlink().name
     lengths = np.diff(dataset.ends, prepend=0)
@@ -171,8 +168,7 @@ def test_a_long_recording_says_how_far_it_is(capsys):
     episodes = [SimpleNamespace(reward=[1.0] * 5) for _ in range(3)]
     assert [*told(episodes, period_s=0)] == episodes
     assert capsys.readouterr().err.splitlines()[-1] == "15 steps in 3 episodes so far"
-    assert [*told(episodes)] == episodes
-    assert capsys.readouterr().err == ""
+    assert ([*told(episodes)], capsys.readouterr().err) == (episodes, "")
 
 
 def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monkeypatch):
@@ -187,10 +183,8 @@ def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monke
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["run=latest"], 2, "no run 'latest'"),
-        (["env=Pendulum-v1", "episodes=0"], 2, "episodes: "),
-        (["env=Pendulum-v1", "policy=randm"], 2, "policy: "),
-        (["env=Pendulm-v1"], 2, "Did you mean Pendulum"),
+        *[(["run=latest"], 2, "no run 'latest'"), (["env=Pendulum-v1", "episodes=0"], 2, "episodes: ")],
+        *[(["env=Pendulum-v1", "policy=randm"], 2, "policy: "), (["env=Pendulm-v1"], 2, "Did you mean Pendulum")],
         (["env=Pendulum-v1", "run=latest"], 2, "run and env: a run has its environment; say one of them"),
         (["env=Pendulum-v1", "policy=run"], 2, "policy=run needs a run"),
         (["env=Pendulum-v1", "steps=5", "episodes=5"], 2, "episodes and steps: say one of them"),

@@ -1,5 +1,3 @@
-"""Runs of a few hundred steps: what they print and record of training, and the warm-up that fits their budget."""
-
 import json
 import re
 
@@ -63,12 +61,10 @@ def trained(drl_here, tmp_path, monkeypatch):
 
 def test_a_shortened_warm_up_is_said_stored_and_kept_by_a_longer_run(trained):
     out, folder = trained(*SMALL, "total_env_steps=500")
-    assert out.count(LINE) == 1
-    assert read_config(folder).orchestrator.min_inserts == 50
+    assert (out.count(LINE), read_config(folder).orchestrator.min_inserts) == (1, 50)
     assert json.loads((folder / "summary.json").read_text())["opt_steps"] == (512 - 50) // 2
     out, again = trained("resume=latest", "total_env_steps=1000")
-    assert (again, "warm-up" in out) == (folder, False)
-    assert read_config(folder).orchestrator.min_inserts == 50
+    assert ((again, "warm-up" in out), read_config(folder).orchestrator.min_inserts) == ((folder, False), 50)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["updates_per_env_step"] == pytest.approx(0.5, abs=0.001)
     assert summary["opt_steps"] == (summary["env_steps"] - 50) // 2

@@ -1,5 +1,3 @@
-"""Signals in every phase of a run and in every mode: the checkpoint, the exit code, and no process left."""
-
 import json
 import os
 import pty
@@ -69,8 +67,7 @@ PHASES = {
 def check_end(run, number):
     """Check the exit code of the signal, an empty stderr, and that no process is left."""
     assert run.wait() == CODES[number], run.err
-    assert run.err == ""
-    assert run.left() == []
+    assert (run.err, run.left()) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -160,18 +157,12 @@ def weights(run):
 
 @pytest.mark.parametrize(
     ("mode", "total"),
-    [
-        ("single", 4000),
-        pytest.param("sync", 6000, marks=EXHAUSTIVE),
-        pytest.param("async", 6000, marks=EXHAUSTIVE),
-    ],
+    [("single", 4000), pytest.param("sync", 6000, marks=EXHAUSTIVE), pytest.param("async", 6000, marks=EXHAUSTIVE)],
 )
 def test_a_run_that_sighup_ended_is_resumed_to_its_budget(start, tmp_path, mode, total):
     args = (
         *SMALL,
-        f"mode={mode}",
-        "orchestrator.sample_insert_ratio=0.25",
-        "manage.eval_period=2000",
+        *(f"mode={mode}", "orchestrator.sample_insert_ratio=0.25", "manage.eval_period=2000"),
         f"total_env_steps={total}",
     )
     run = start(*args)
@@ -245,8 +236,7 @@ def test_one_signal_ends_an_update_that_takes_minutes(start, tmp_path, mode):
     run.send(signal.SIGINT)
     assert run.wait(60) == CODES[signal.SIGINT], run.err
     assert "an update takes more than" in run.err
-    assert run.left() == []
-    assert run.status == "interrupted"
+    assert (run.left(), run.status) == ([], "interrupted")
 
 
 @pytest.mark.exhaustive
@@ -273,9 +263,7 @@ def test_a_role_that_stops_answering_ends_the_run(start, role, named):
     first, *others = run.err.splitlines()
     assert first.startswith("error: no answer for 20 s from: ")
     assert named in first
-    assert others == []
-    assert run.left() == []
-    assert run.status == "failed"
+    assert (others, run.left(), run.status) == ([], [], "failed")
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
 
 

@@ -14,9 +14,7 @@ from drl_cli.runtime.restore import open_checkpoint
 SIZE_MB = 160  # more than the 64 MiB that saving the replay leaves free
 NOT_SAVED = "error: the final weights could not be saved: "
 WARNINGS = (
-    "the replay is left out of a checkpoint: ",
-    "a checkpoint could not be saved: ",
-    "manage failed: OSError: ",
+    *("the replay is left out of a checkpoint: ", "a checkpoint could not be saved: ", "manage failed: OSError: "),
     "the summary could not be written: ",
     "step_00000",  # has only the final weights
 )

@@ -1,5 +1,3 @@
-"""drl-train from the command line to a complete run folder."""
-
 import csv
 import hashlib
 import json
@@ -35,16 +33,14 @@ IN_SINGLE = (("mrq", "Pendulum-v1"), ("impala", "CartPole-v1"))
 """Combinations of every check. The others are in `scripts/check all`: the golden values train every algorithm."""
 COMBINATIONS = [
     pytest.param(
-        algo,
-        env,
-        mode,
+        algo, env, mode,
         marks=() if (algo, env) in IN_ALL_MODES or (mode == "single" and (algo, env) in IN_SINGLE) else EXHAUSTIVE,
     )
     for algo in algorithms()
     for env in ACTIONS
     for mode in load_algorithm(algo).MODES
     if mode != "offline"  # which needs a dataset: test_offline_run.py
-]
+]  # fmt: skip
 
 
 def read_json(path):
@@ -79,7 +75,6 @@ def assert_complete(folder, status="done", code=0):
 
 @pytest.fixture(scope="module")
 def events(small_run):
-    """Scalars `[(tag, step, value)]` in the run's event file."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     (path,) = small_run.folder.glob("events.out.tfevents.*")
@@ -132,8 +127,7 @@ def test_the_summary_agrees_with_the_curve(small_run):
 def test_run_json_has_the_command_line_the_versions_and_the_machine(small_run):
     run = read_json(small_run.folder / "run.json")
     assert (run["renders"], run["formats"]) == (True, ["numpy", "torch", "onnx"])
-    assert run["command"] == ["drl-train", *small_run.args]
-    assert run["seed"] == 3
+    assert (run["command"], run["seed"]) == (["drl-train", *small_run.args], 3)
     assert (run["name"], run["tags"]) == ("small", ["a", "wide net"])
     assert run["notes"] == "it's small, for tests (160 steps): fast"  # with a quote, a comma, brackets and a colon
     assert "name: small   tags: [a,wide net]   notes: it's small" in small_run.done.stdout
@@ -370,10 +364,8 @@ def test_json_prints_one_object_per_line(train_here, capsys):
     out = capsys.readouterr().out
     events = [json.loads(line) for line in out.splitlines()]
     kinds = [event["event"] for event in events]
-    assert kinds[:3] == ["note", "note", "awaits"]
-    assert events[2]["what"] == "the trainer and the workers"
-    assert kinds[-1] == "end"
-    assert kinds.count("end") == 1
+    assert (kinds[:3], events[2]["what"]) == (["note", "note", "awaits"], "the trainer and the workers")
+    assert (kinds[-1], kinds.count("end")) == ("end", 1)
     assert {"status", "evaluation"} <= set(kinds)
     assert events[-1]["best_return"] == summary["best_return"]
     assert "NaN" not in out

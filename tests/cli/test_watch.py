@@ -1,5 +1,3 @@
-"""drl-watch: what it shows from the files of a run, how the run ended, and when a run counts as killed."""
-
 import io
 import json
 import re
@@ -45,7 +43,6 @@ class Script:
 
 @pytest.fixture
 def run(tmp_path):
-    """A run's folder, and functions that change its files."""
     folder = tmp_path / "20260101-s0"
     folder.mkdir()
 
@@ -62,7 +59,6 @@ def run(tmp_path):
 
 
 def watched(run, monkeypatch, capsys, script, **options):
-    """Watch the run. Return the exit code and the printed lines."""
     monkeypatch.setattr(module, "time", script)
     monkeypatch.setattr(display, "time", script)
     code = watch(Options(**{"run": str(run.folder), "console": "plain", "period_s": 0.0, **options}))

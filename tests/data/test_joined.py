@@ -1,5 +1,3 @@
-"""data=[a,b]: the steps of several datasets, one after the other."""
-
 import numpy as np
 import pytest
 from datasets import record

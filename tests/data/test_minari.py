@@ -1,5 +1,3 @@
-"""Minari's datasets: read, and written so that Minari reads them."""
-
 import json
 import shutil
 
@@ -69,12 +67,8 @@ def transitions(dataset, steps):
             now, after = ({path: part[t + k] for path, part in obs.items()} for k in (0, 1))
             rows.append(
                 (
-                    now,
-                    {path: part[t] for path, part in actions.items()},
-                    episode.rewards[t],
-                    after,
-                    bool(episode.terminations[t]),
-                    bool(episode.truncations[t]),
+                    *(now, {path: part[t] for path, part in actions.items()}, episode.rewards[t], after),
+                    *(bool(episode.terminations[t]), bool(episode.truncations[t])),
                 )
             )
     return rows
@@ -88,8 +82,7 @@ def test_reads_what_minaris_collector_wrote(collect, format, kind):
     returns = [episode.rewards.sum() for episode in theirs.iterate_episodes()]
     assert (ours.facts.steps, ours.facts.episodes) == (theirs.total_steps, theirs.total_episodes)
     np.testing.assert_allclose(ours.facts.returns, returns)
-    assert ours.facts.env == "TestSampler-v0"
-    assert ours.facts.reference == (-1.0, 4.0)
+    assert (ours.facts.env, ours.facts.reference) == ("TestSampler-v0", (-1.0, 4.0))
     rows, steps = ours.read(0, ours.facts.steps), StepMap.of_env(env_config(kind))
     for i, (obs, action, reward, next_obs, terminated, truncated) in enumerate(transitions(theirs, steps)):
         for name, parts in (("obs", obs), ("next_obs", next_obs)):
@@ -146,11 +139,8 @@ def episodes(kind, count=5, seed=0):
         yield Episode(
             {path: np.stack([each[path] for each in obs]) for path in obs[0]},
             {path: np.stack([each[path] for each in action]) for path in action[0]},
-            np.random.default_rng(i).normal(size=length),
-            ends & (i == 0),
-            ends & (i > 0),
-            seed=i,
-        )
+            np.random.default_rng(i).normal(size=length), ends & (i == 0), ends & (i > 0), seed=i,
+        )  # fmt: skip
 
 
 def header(kind, **changes):
@@ -165,8 +155,7 @@ def test_minari_reads_what_we_write(root, format, kind):
     assert (theirs.total_steps, theirs.total_episodes) == (written.steps, 5) == (25, 5)
     assert theirs.observation_space == SPACES[kind][0]
     assert theirs.action_space == SPACES[kind][1]
-    assert theirs.env_spec.id == "TestSampler-v0"
-    assert minari.get_normalized_score(theirs, np.array(2.5)) == 0.5
+    assert (theirs.env_spec.id, minari.get_normalized_score(theirs, np.array(2.5))) == ("TestSampler-v0", 0.5)
     for ours, other in zip(episodes(kind), theirs.iterate_episodes(), strict=True):
         for mine, found in ((ours.obs, other.observations), (ours.action, other.actions)):
             found = parts_of(found)
@@ -204,10 +193,7 @@ def test_masks_from_info(tmp_path):
     mask = np.array([[1, 1, 0]] * 4, np.int8)
     episode = Episode(
         {"obs": np.array([-2, 0, 1, 4]), "action_mask": mask},
-        {"": np.array([0, 1, 0])},
-        np.zeros(3),
-        np.array([False, False, True]),
-        np.zeros(3, bool),
+        *({"": np.array([0, 1, 0])}, np.zeros(3), np.array([False, False, True]), np.zeros(3, bool)),
     )
     for name in ("a.npz", "b"):
         write(tmp_path / name, Header("Masked-v0", (observations, actions), has_mask=True), [episode])
@@ -238,8 +224,7 @@ def test_downloads_only_when_asked(root, monkeypatch):
         open_dataset("minari:far-v0")
     assert not asked
     assert open_dataset("minari:far-v0", download=True).facts.steps == 25
-    assert open_dataset("minari:far-v0", download=True).facts.steps == 25
-    assert asked == ["far-v0"]
+    assert (open_dataset("minari:far-v0", download=True).facts.steps, asked) == (25, ["far-v0"])
 
 
 def test_a_download_that_fails(monkeypatch):

@@ -1,5 +1,3 @@
-"""The stored policies of a run."""
-
 import json
 import shutil
 

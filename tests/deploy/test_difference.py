@@ -1,5 +1,3 @@
-"""The difference of an exported policy, against numbers by hand, and the policies that can be exported."""
-
 import math
 
 import numpy as np

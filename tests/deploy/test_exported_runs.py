@@ -1,5 +1,3 @@
-"""Runs of several algorithms and networks, exported in every format and compared with drl-eval."""
-
 import json
 import math
 

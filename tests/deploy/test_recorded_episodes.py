@@ -1,5 +1,3 @@
-"""Episodes for datasets: played ones, and those in a replay table."""
-
 import gymnasium
 import numpy as np
 import pytest

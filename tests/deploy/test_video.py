@@ -1,5 +1,3 @@
-"""Video files of frames, and captions."""
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -32,13 +30,11 @@ def test_an_animation_has_its_frames_at_most_25_a_second_and_320_wide(tmp_path, 
 
 
 def test_mp4_by_ffmpeg_with_odd_sides(tmp_path):
-    imageio = pytest.importorskip("imageio_ffmpeg")
-    path = tmp_path / "a.mp4"
+    imageio, path = pytest.importorskip("imageio_ffmpeg"), tmp_path / "a.mp4"
     write(path, 20.0, [*frames(9, 301, 251), *frames(1, 100, 100)])  # the last frame has another size
     reader = imageio.read_frames(str(path))
     meta = next(reader)
-    assert (meta["size"], meta["fps"], meta["codec"]) == ((252, 302), 20.0, "h264")
-    assert len(list(reader)) == 10
+    assert ((meta["size"], meta["fps"], meta["codec"]), len(list(reader))) == (((252, 302), 20.0, "h264"), 10)
 
 
 def test_an_error_of_ffmpeg_is_raised_and_leaves_no_file(tmp_path):

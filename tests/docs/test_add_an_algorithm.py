@@ -80,8 +80,7 @@ def test_the_on_policy_algorithm_is_sound_and_learns(a2c):
 def test_the_on_policy_algorithm_gets_the_defaults_of_the_document(a2c):
     config = make_config("env=CartPole-v1", "algo=my_a2c", "worker.unroll=16")
     assert (config.replay.sampler, config.random_steps, config.sample_load_ratio) == ("fifo-once", 0, 1)
-    assert config.block_rows == 16 * config.worker.envs
-    assert config.network.hidden == (64, 64)
+    assert (config.block_rows, config.network.hidden) == (16 * config.worker.envs, (64, 64))
     preflight(config)
 
 
@@ -114,15 +113,8 @@ def test_muzero_of_the_page_is_sound():
 
 def test_every_public_name_has_a_line():
     names = {name for name in vars(drl) if not name.startswith("_")} - {
-        "TYPE_CHECKING",
-        "Any",
-        "public",
-        "AlgoContext",
-    } | {
-        "MLP",
-        "Network",
-        "search",
-    }
+        "TYPE_CHECKING", "Any", "public", "AlgoContext",
+    } | {"MLP", "Network", "search"}  # fmt: skip
     names |= {f"losses.{name}" for name in drl.losses.__all__}
     for name in sorted(names):
         lines = [line for line in DOC.read_text().splitlines() if line.startswith("|") and f"`drl.{name}" in line]

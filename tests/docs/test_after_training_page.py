@@ -17,7 +17,6 @@ COMMANDS = {"drl-export": export, "drl-play": play}
 
 @pytest.fixture
 def folder(small_run, tmp_path, monkeypatch):
-    """A copy of the folder with the small run, as the current folder."""
     shutil.copytree(small_run.cwd / "outputs", tmp_path / "outputs", symlinks=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -58,8 +58,7 @@ def rows(folder):
 
 
 def test_the_page_has_the_modules_and_commands_of_this_test():
-    assert set(MODULES) == {"my_wraps.py", "my_recorder.py", "my_evaluator.py"}
-    assert len(COMMANDS) == 7
+    assert (set(MODULES), len(COMMANDS)) == ({"my_wraps.py", "my_recorder.py", "my_evaluator.py"}, 7)
     assert ",".join(EVAL_COLUMNS) in PAGE
 
 
@@ -93,8 +92,7 @@ def test_wandb_and_mlflow_have_the_run(folders):
 def test_the_recorder_keeps_the_best(folders):
     best = max(float(row["mean"]) for row in rows(folders[0]["logger.recorders=[my_recorder:Best]"]))
     first, last = (folders[0]["logger.recorders=[my_recorder:Best]"] / "best.txt").read_text().splitlines()
-    assert float(first.split()[0]) == best
-    assert last == "done"
+    assert (float(first.split()[0]), last) == (best, "done")
 
 
 def test_the_evaluator_decides_the_score(folders):

@@ -1,5 +1,3 @@
-"""Environments that are tried in a child process."""
-
 import os
 import signal
 import subprocess
@@ -158,8 +156,7 @@ def test_nothing_is_left_of_the_child(monkeypatch, tmp_path):
     ends, pid = time.monotonic() + 5.0, int((tmp_path / "pid").read_text())
     while is_alive(pid):
         assert time.monotonic() < ends
-    assert len(os.listdir("/proc/self/fd")) == files
-    assert children() == before
+    assert (len(os.listdir("/proc/self/fd")), children()) == (files, before)
 
 
 def test_a_child_does_not_wait_for_threads_of_this_process():

@@ -1,5 +1,3 @@
-"""Packages of environments that drl-cli registers itself."""
-
 import sys
 
 import gymnasium

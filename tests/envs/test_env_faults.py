@@ -1,5 +1,3 @@
-"""Faults of environments: a failed environment is rebuilt, and the other environments continue."""
-
 import re
 import signal
 import threading
@@ -18,13 +16,11 @@ from drl_cli.types import Episode
 
 COUNTER, FAULTY = "drl_cli.envs.probes:Counter-v0", "drl_cli.envs.probes:Faulty-v0"
 MESSAGES = {
-    "raise": "step raised RuntimeError: probe crashed at step 5",
-    "nan_obs": "observation[0] is nan",
-    "inf_reward": "reward is inf",
-    "shape": "observation has shape (4,), expected (3,)",
+    "raise": "step raised RuntimeError: probe crashed at step 5", "nan_obs": "observation[0] is nan",
+    "inf_reward": "reward is inf", "shape": "observation has shape (4,), expected (3,)",
     "hang": "hung for more than 0.2 s (worker.step_timeout_s)",
     "reset": "reset raised RuntimeError: probe crashed at reset after step 7",
-}
+}  # fmt: skip
 
 
 class Odd(gymnasium.Env):
@@ -92,8 +88,7 @@ def test_one_environment_is_rebuilt_and_the_rest_continue(tmp_path, alarms, faul
     assert valid == [fault == "reset" or i != 4 for i in range(12)]
     first = 5 if fault != "reset" else 7
     tags = [int(obs[0, 0]) for obs, _ in steps]
-    assert tags[:first] == [1] * first
-    assert len(set(tags[first:])) == 1
+    assert (tags[:first], len(set(tags[first:]))) == ([1] * first, 1)
     assert tags[-1] not in (1, 2, 3)  # a new seed
     assert steps[first][0][0, 1:].tolist() == [0, 0]  # which begins with its first episode
     failed = steps[first - 1][1]
@@ -319,8 +314,7 @@ def test_other_threads_have_no_limit():
         with hang_limit(10.0, CallWatch()):
             seen.append(signal.getsignal(signal.SIGALRM))
 
-    before = signal.getsignal(signal.SIGALRM)
-    thread = threading.Thread(target=enter)
+    before, thread = signal.getsignal(signal.SIGALRM), threading.Thread(target=enter)
     thread.start()
     thread.join()
     assert seen == [before]

@@ -23,7 +23,6 @@ def config(id, limit=None, backend="envpool", **kwargs):
 
 
 def play(envs, num_steps, how=lambda rng, size, action: rng.uniform(-1, 1, (size, action.size)).astype(np.float32)):
-    """Return (observations before the step, step) for each step with random actions."""
     rng, size = np.random.default_rng(0), len(envs.obs)
     return [(envs.obs.copy(), envs.step(how(rng, size, envs.action))) for _ in range(num_steps)]
 
@@ -93,8 +92,7 @@ def test_an_episode_that_terminates_in_the_last_allowed_step():
         return next(end for end in ends if end[1] or end[2])
 
     length, *ended = first(None)
-    assert ended == [True, False]
-    assert first(length) == (length, True, True)
+    assert (ended, first(length)) == ([True, False], (length, True, True))
     assert first(length - 1) == (length - 1, False, True)
 
 

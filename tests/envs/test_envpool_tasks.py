@@ -1,5 +1,3 @@
-"""The EnvPool task of a config, and configs that are refused."""
-
 import sys
 
 import fake_envpool

@@ -1,5 +1,3 @@
-"""GoalOutcome: the rewards and ends of an environment's goals, for single goals and for batches."""
-
 import gymnasium
 import numpy as np
 import pytest
@@ -76,8 +74,7 @@ def test_batches_of_bits():
     outcome = GoalOutcome(config("drl_cli.envs.probes:BitFlip-v0"))
     goals = np.eye(20, dtype=np.float32)
     reward, terminated = outcome(goals, goals[[0, 2, 2]].repeat([1, 2, 17], 0))
-    assert reward.tolist() == [1, 0, 1] + [0] * 17
-    assert terminated.tolist() == [True, False, True] + [False] * 17
+    assert (reward.tolist(), terminated.tolist()) == ([1, 0, 1] + [0] * 17, [True, False, True] + [False] * 17)
     assert (reward.dtype, terminated.dtype) == (np.float32, np.bool_)
     assert outcome.reward.is_batched
     assert outcome.terminated.is_batched
@@ -102,10 +99,7 @@ def test_rewards_have_the_units_of_replay():
 
 @pytest.mark.parametrize(
     ("kind", "problem"),
-    [
-        (NoReward, "has no compute_reward(achieved_goal, desired_goal, info)"),
-        (Shaped, "compute_reward gives"),
-    ],
+    [(NoReward, "has no compute_reward(achieved_goal, desired_goal, info)"), (Shaped, "compute_reward gives")],
 )
 def test_environments_that_cannot_judge_goals_are_refused(kind, problem):
     with pytest.raises(EnvError) as error:

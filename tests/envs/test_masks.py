@@ -1,5 +1,3 @@
-"""Legal-action masks: in observations and info, as arrays, and invalid ones."""
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Distributions of actions: numbers, torch.distributions, and the same results for torch and numpy."""
-
 import math
 import subprocess
 import sys
@@ -38,9 +36,7 @@ def test_torch_and_numpy_give_the_same_numbers(name):
     assert isinstance(action, np.ndarray)
     assert log_prob.shape == (6,)
     pairs = [
-        (action, same),
-        (log_prob, same_log_prob),
-        (array.mode, tensor.mode),
+        *[(action, same), (log_prob, same_log_prob), (array.mode, tensor.mode)],
         (array.kl(array_2), tensor.kl(tensor_2)),
     ]
     pairs += [(array.log_prob(action), tensor.log_prob(same)), (array.log_prob(action), log_prob)]
@@ -113,8 +109,7 @@ def test_the_entropy_of_squashed_actions_is_estimated_with_its_gradient():
     """With u = mean + std * z and a fixed z, the estimate is the entropy of u plus log(1 - tanh(u)^2)."""
     mean, log_std = (torch.from_numpy(x).double().requires_grad_() for x in (MEAN, LOG_STD))
     z = torch.from_numpy(noise("tanh")).double()
-    u = mean + log_std.exp() * z
-    normal = torch.distributions.Normal(mean, log_std.exp())
+    u, normal = mean + log_std.exp() * z, torch.distributions.Normal(mean, log_std.exp())
     expected = normal.entropy().sum(-1) + (1 - u.tanh().square()).log().sum(-1)
     ours = drl.TanhGaussian(mean, log_std).entropy_at(u.tanh().detach())
     torch.testing.assert_close(ours, expected)

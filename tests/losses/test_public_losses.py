@@ -134,20 +134,17 @@ def leaf(*values):
 def test_losses_are_scalars_with_gradients():
     error = leaf(0.5, -3.0)
     losses.huber(error).backward()
-    assert losses.huber(error).item() == pytest.approx((0.125 + 2.5) / 2)
-    assert error.grad.tolist() == [0.25, -0.5]
+    assert (losses.huber(error).item(), error.grad.tolist()) == (pytest.approx((0.125 + 2.5) / 2), [0.25, -0.5])
     weight = torch.tensor([2.0, 0.0])
     assert losses.mse(error, weight).item() == pytest.approx(0.25)
     q = torch.tensor([[1.0, 2.0], [3.0, 5.0]], requires_grad=True)
     loss = losses.twin_critics(q, torch.tensor([1.0, 1.0]), weight)
     loss.backward()
-    assert loss.item() == pytest.approx(4.0)
-    assert q.grad.tolist() == [[0.0, 0.0], [4.0, 0.0]]
+    assert (loss.item(), q.grad.tolist()) == (pytest.approx(4.0), [[0.0, 0.0], [4.0, 0.0]])
     quantiles = torch.tensor([[0.0, 2.0]], requires_grad=True)
     loss = losses.quantile_critic(quantiles, torch.tensor([[1.0]]), torch.tensor([0.25, 0.75]))
     loss.backward()
-    assert loss.item() == pytest.approx(0.25 * 0.5 + 0.25 * 0.5)
-    assert quantiles.grad.tolist() == [[-0.25, 0.25]]
+    assert (loss.item(), quantiles.grad.tolist()) == (pytest.approx(0.25 * 0.5 + 0.25 * 0.5), [[-0.25, 0.25]])
     logits = torch.zeros(1, 2, requires_grad=True)
     losses.categorical_critic(logits, torch.tensor([[1.0, 0.0]])).backward()
     assert logits.grad.tolist() == [[-0.5, 0.5]]

@@ -1,5 +1,3 @@
-"""Advice names the bottleneck, the keys that help, and whether they change what is learned."""
-
 import pytest
 
 from drl_cli.metrics.advice import CHANGES, bottleneck
@@ -56,14 +54,12 @@ TRAINER = {"worker": 0.45, "update": 0.8}
 def test_one_line_names_the_bottleneck_and_what_to_change(status, begin, has, has_not):
     line = bottleneck(status)
     assert line.startswith(begin)
-    assert [text for text in has if text not in line] == []
-    assert [text for text in has_not if text in line] == []
+    assert ([text for text in has if text not in line], [text for text in has_not if text in line]) == ([], [])
     assert "\n" not in line
 
 
 def test_there_is_no_advice_without_data():
-    assert bottleneck(Status(state="running")) == ""
-    assert bottleneck(make(awaits="warm-up", worker=0.9)) == ""
+    assert (bottleneck(Status(state="running")), bottleneck(make(awaits="warm-up", worker=0.9))) == ("", "")
     assert bottleneck(Status(state="running", worker_time={"waiting": 0.9})) == "the first update is still to come"
     slow = Status(state="running", worker_time={"waiting": 0.9}, opt_steps=3)
     assert bottleneck(slow) == "the trainer: no update has ended lately"

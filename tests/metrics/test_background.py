@@ -1,5 +1,3 @@
-"""A background recorder receives its calls in order, delays nobody, and reports its first failure once."""
-
 import logging
 import threading
 
@@ -28,7 +26,6 @@ class Filming(Noting):
 
 
 def close(recorder):
-    """Close a recorder, wait for it and return its problem."""
     recorder.close("done")
     recorder.wait(LONG)
     return recorder.take_problem()
@@ -69,8 +66,7 @@ def test_a_failing_recorder_is_reported_once_and_called_again(caplog):
     problem = close(recorder)
     assert problem == "mine record raised RuntimeError: the server is gone at 0 (shown once; training continues)"
     assert recorder.take_problem() is None
-    assert failing.calls == [({}, 3), ({}, 4), "done"]
-    assert len(caplog.records) == 1
+    assert (failing.calls, len(caplog.records)) == ([({}, 3), ({}, 4), "done"], 1)
     assert caplog.records[0].exc_info
 
 

@@ -1,5 +1,3 @@
-"""The console: what each kind prints, when it prints, and the status file."""
-
 import io
 import json
 import re

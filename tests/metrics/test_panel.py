@@ -1,12 +1,21 @@
-"""The panel and the lines of text for complete and incomplete statuses."""
-
 import dataclasses
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import termios
+from contextlib import suppress
 
+import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
+from drl_cli.metrics.advice import bottleneck, has_free_cores
+from drl_cli.metrics.film import Film
+from drl_cli.metrics.live import Live
 from drl_cli.metrics.panel import BARS, MAX_BARS, panel, sparkline
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import clock, evaluation_line, report_line
@@ -119,8 +128,7 @@ def test_the_panel_of_an_ended_run():
 
 
 def test_a_sparkline_goes_from_the_least_to_the_greatest():
-    assert sparkline([0.0, 5.0, 10.0, 7.5], "abc") == "abcc"
-    assert sparkline([3.0, 3.0], "abc") == "aa"
+    assert (sparkline([0.0, 5.0, 10.0, 7.5], "abc"), sparkline([3.0, 3.0], "abc")) == ("abcc", "aa")
     many = dataclasses.replace(STATUS, scores=tuple((i, float(i)) for i in range(60)))
     assert sum(letter in BARS for letter in row(many, "evaluation")) == MAX_BARS
 
@@ -180,8 +188,7 @@ def test_a_line_about_waiting():
 
 def test_the_first_report_leaves_out_what_is_not_known_yet():
     rates = {"env_steps_per_s": None, "opt_steps_per_s": None, "left_s": None}
-    first = report_line(dataclasses.replace(STATUS, **rates))
-    line = report_line(STATUS)
+    first, line = report_line(dataclasses.replace(STATUS, **rates)), report_line(STATUS)
     assert first == f"{line[: line.index('    812')]:<{line.index('ratio')}}ratio 0.483 of 0.5  lag   12"
     without = report_line(dataclasses.replace(STATUS, **rates, ratio=None, policy_lag=None))
     assert without.endswith("length    112")
@@ -197,3 +204,115 @@ def test_a_cluster_has_a_row_with_the_use_of_each_node():
     assert "far 2 workers 1.50 cores 250 MB   here 0 workers 0.50 cores 400 MB" in line
     alone = drawn(dataclasses.replace(STATUS, nodes={"here": node}))
     assert not [line for line in alone if "nodes" in line]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Return the stream of a terminal, a function that sets its size, and one that returns the new output."""
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    main, end = pty.openpty()
+    os.set_blocking(main, False)
+
+    def resize(width, height):
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    resize(100, 30)
+    with os.fdopen(end, "w") as out:
+        monkeypatch.setattr("rich.console._STD_STREAMS", (end,))  # rich asks the standard streams for the size
+        yield out, resize, lambda: read_all(main).decode()
+    os.close(main)
+
+
+def read_all(main):
+    """Return everything that the terminal has received; one read returns a part of it."""
+    parts = []
+    with suppress(BlockingIOError):
+        while part := os.read(main, 1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def rows_up(text):
+    """Return how many rows the cursor goes up before the first text."""
+    return sum(int(count) for count in re.findall(r"\x1b\[(\d+)A", text.partition("\u256d")[0]))
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "factor"), [(100, 30, 1), (120, 30, 1), (50, 30, 2), (49, 30, 3), (50, 7, 2)]
+)
+def test_a_narrower_terminal_leaves_no_remains_of_the_panel(terminal, width, height, factor):
+    out, resize, read = terminal
+    live, status = Live(out), Status(title="x", awaits="warm-up", done=640, needed=1000)
+    live.tick(status)
+    rows = read().rpartition("\u256d")[2].count("\n") + 1
+    resize(width, height)
+    live.tick(status)
+    text = read()
+    assert rows_up(text) == min(rows * factor, height) - 1
+    assert ("\x1b[J" in text) == (width < 100)
+    live.tick(status)
+    assert "\x1b[J" not in read()
+    live.close()
+
+
+def test_a_run_of_one_step_is_complete_after_this_step():
+    assert Status(env_steps=1, total_env_steps=1).share == 1.0
+
+
+@pytest.mark.parametrize(("done", "left"), [(40, 120), (100, 0), (130, 0)])
+def test_no_time_is_left_once_everything_awaited_is_there(done, left):
+    status = Status(awaits="warm-up", done=done, needed=100, done_per_s=0.5)
+    assert status.awaited == f"warm-up {done}/100, 0.5 steps/s, about {left} s left"
+
+
+def test_the_newest_24_evaluations_are_bars():
+    many = dataclasses.replace(STATUS, scores=tuple((i, float(i == 25)) for i in range(50)))
+    assert [letter for letter in row(many, "evaluation") if letter in BARS] == [BARS[0]] * 24
+
+
+@pytest.mark.parametrize("num", [8, 9])
+def test_eight_losses_are_shown(num):
+    losses = dataclasses.replace(STATUS, losses={f"loss{i}": 1.0 for i in range(num)})
+    assert row(losses, "losses").endswith("loss7 1" if num == 8 else "loss7 1   and 1 more")
+
+
+def test_a_step_of_a_slow_film_has_its_exact_duration():
+    film = Film(0.1)
+    for number in range(2):
+        film.step(lambda number=number: np.full((9, 9, 3), number, np.uint8))
+    with Image.open(io.BytesIO(film.gif())) as image:
+        assert image.info["duration"] == 10_000
+
+
+@pytest.mark.parametrize(("cores", "is_slowed"), [(6.9, True), (7.0, False)])
+def test_a_run_with_seven_of_ten_busy_processors_is_not_slowed_by_other_programs(cores, is_slowed):
+    status = Status(
+        state="running", cpus=10, cpu_percent=99.0, roles={"worker": {"cores": cores}},
+        worker_time={"waiting": 0.0}, trainer_time={"waiting": 0.0},
+    )  # fmt: skip
+    assert bottleneck(status).startswith("other programs") == is_slowed
+
+
+@pytest.mark.parametrize(("batch", "waits"), [(0.5, False), (0.51, True)])
+def test_a_trainer_waits_for_batches_if_they_take_longer_than_updates(batch, waits):
+    trainer = {"batch": batch, "update": 0.5, "waiting": 0.0}
+    status = Status(state="running", worker_time={"waiting": 0.9}, trainer_time=trainer)
+    assert ("It waits for its batches" in bottleneck(status)) == waits
+
+
+@pytest.mark.parametrize(
+    ("cpus", "load", "cores", "has_free"),
+    [
+        *[(20, 84.9, 16.9, True), (20, 85.0, 16.9, False), (20, 84.9, 17.0, False), (1, 10.0, 0.1, False)],
+        (2, None, 0.1, False),
+    ],
+)
+def test_processors_are_free_below_85_percent(cpus, load, cores, has_free):
+    status = Status(state="running", cpus=cpus, cpu_percent=load, roles={"worker": {"cores": cores}})
+    assert has_free_cores(status) == has_free
+
+
+def test_a_status_without_a_number_of_processors_has_none_free():
+    assert not has_free_cores(Status.of({"state": "running", "cpu_percent": 10.0}))

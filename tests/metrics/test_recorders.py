@@ -1,5 +1,3 @@
-"""Aggregation, metrics.jsonl, eval.csv and TensorBoard."""
-
 import csv
 import errno
 import json
@@ -29,8 +27,7 @@ def test_means_are_weighted_and_reset_by_take():
     means = Means()
     means.add({"loss": 1.0, "only_once": 5.0})
     means.add({"loss": 4.0}, weight=3)
-    assert means.take() == {"loss": 3.25, "only_once": 5.0}
-    assert means.take() == {}
+    assert (means.take(), means.take()) == ({"loss": 3.25, "only_once": 5.0}, {})
     means.add({"loss": 2.0})
     assert means.take() == {"loss": 2.0}
 
@@ -76,11 +73,8 @@ def test_new_names_become_columns_at_the_end(scores):
     scores.write(row(3), {"lap, time": 2.5, "success": 0.0})
     scores.write(row(4), {"lap, time": 3.5})
     assert read(scores) == [
-        ["env_steps", "mean", "success", "lap, time"],
-        ["1", "0.5", "", ""],
-        ["2", "1.0", "1.0", ""],
-        ["3", "1.5", "0.0", "2.5"],
-        ["4", "2.0", "", "3.5"],
+        *[["env_steps", "mean", "success", "lap, time"], ["1", "0.5", "", ""], ["2", "1.0", "1.0", ""]],
+        *[["3", "1.5", "0.0", "2.5"], ["4", "2.0", "", "3.5"]],
     ]
 
 
@@ -146,8 +140,7 @@ def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
     events = EventAccumulator(str(tmp_path)).Reload()
     assert sorted(events.Tags()["scalars"]) == ["a/b", "c"]
     first, second = events.Scalars("a/b")
-    assert (first.step, first.value) == (1000, 1.5)
-    assert second.step == 3_000_000_000
+    assert ((first.step, first.value), second.step) == ((1000, 1.5), 3_000_000_000)
     assert math.isnan(second.value)
     content = events.SummaryMetadata
     start, end = (
@@ -181,8 +174,7 @@ def test_tensorboard_has_a_layout_of_charts(tmp_path):
         for chart in category.chart
     }
     assert shown["return: evaluation and training"] == ["eval/return_mean"]
-    assert shown["what the environment says"] == ["eval/success"]
-    assert shown["losses"] == ["train/actor_loss"]
+    assert (shown["what the environment says"], shown["losses"]) == (["eval/success"], ["train/actor_loss"])
     assert shown["per second: environment steps, updates"] == ["perf/env_steps_per_s"]
 
 
@@ -200,3 +192,95 @@ def test_tensorboard_shows_a_video_as_an_animated_image(tmp_path):
 def test_recorders_get_the_name_of_the_preset(tmp_path):
     config = compose(["env=CartPole-v1", "algo=munchausen_dqn", "seed=3"])
     assert describe(config, tmp_path).name == "CartPole-v1 munchausen_dqn-async s3"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with a report every 10 steps up to 100 and an evaluation of every second version, one report later."""
+    lines, scores, board = (
+        JsonLines(tmp_path / "metrics.jsonl"),
+        Csv(tmp_path / "eval.csv", ("env_steps", "mean")),
+        TensorBoard(RunInfo("id", "name", tmp_path, "project", {"lr": 1.0})),
+    )
+    for step in range(10, 101, 10):
+        lines.record({"perf/x": float(step)}, step)
+        board.record({"perf/x": float(step)}, step)
+        if step % 20 == 10 and step > 10:
+            scores.write({"env_steps": step - 10, "mean": 1.5})
+            board.record({"eval/return_mean": 1.5}, step - 10)
+    lines.close("done")
+    scores.close()
+    board.close("done")
+    return tmp_path
+
+
+def steps(run):
+    board = EventAccumulator(str(run))
+    board.Reload()
+    scalars = {tag: [event.step for event in board.Scalars(tag)] for tag in ("perf/x", "eval/return_mean")}
+    lines = [json.loads(line)["env_steps"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [int(line.split(",")[0]) for line in (run / "eval.csv").read_text().splitlines()[1:]]
+    return lines, rows, scalars
+
+
+def test_later_records_are_removed(run):
+    truncate_records(run, 45, 45)
+    assert steps(run) == ([10, 20, 30, 40], [20, 40], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20, 40]})
+
+
+def test_an_evaluation_that_is_repeated_is_removed_everywhere(run):
+    truncate_records(run, 45, 39)
+    assert steps(run) == ([10, 20, 30, 40], [20], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20]})
+
+
+def test_records_of_a_run_without_workers_are_removed_by_its_updates(tmp_path):
+    lines = JsonLines(tmp_path / "metrics.jsonl", "opt_steps")
+    scores = Csv(tmp_path / "eval.csv", ("env_steps", "opt_steps", "mean"))
+    for updates in (10, 20, 30):
+        lines.record({"perf/x": 1.0}, updates)
+        scores.write({"env_steps": 0, "opt_steps": updates, "mean": 1.5})
+    lines.close("done")
+    scores.close()
+    truncate_records(tmp_path, 25, 15, "opt_steps")
+    kept = [json.loads(line)["opt_steps"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert kept == [10, 20]
+    assert (tmp_path / "eval.csv").read_text().split() == ["env_steps,opt_steps,mean", "0,10,1.5"]
+
+
+def test_earlier_records_stay(run):
+    files = {path: path.read_bytes() for path in run.iterdir()}
+    truncate_records(run, 100, 100)
+    assert {path: path.read_bytes() for path in run.iterdir()} == files
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_incomplete_records_are_removed(run, cut):
+    for path in run.iterdir():
+        path.write_bytes(path.read_bytes()[:-cut])
+    truncate_records(run, 100, 100)
+    lines, rows, _ = steps(run)
+    assert lines == list(range(10, 91, 10)) or cut == 20
+    assert lines == sorted(lines)
+    assert rows == sorted(rows)
+    for path in run.glob("events*"):
+        before = path.read_bytes()
+        truncate_records(run, 100, 100)
+        assert path.read_bytes() == before
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 100}\n')
+    assert steps(run)[0][-1] == 100
+
+
+def test_later_videos_are_removed(tmp_path):
+    names = ["eval_000000010.gif", "eval_000000020.gif", "eval_1000000000.gif", "best.gif"]
+    (tmp_path / "videos").mkdir()
+    for name in names:
+        (tmp_path / "videos" / name).touch()
+    truncate_records(tmp_path, 10, 10)
+    assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["best.gif", "eval_000000010.gif"]
+
+
+def test_an_empty_file_stays_empty(tmp_path):
+    (tmp_path / "eval.csv").touch()
+    truncate_records(tmp_path, 0, 0)
+    assert (tmp_path / "eval.csv").read_bytes() == b""

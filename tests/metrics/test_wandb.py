@@ -1,5 +1,3 @@
-"""The wandb recorder, with a fake wandb module."""
-
 from pathlib import Path
 
 import pytest
@@ -43,5 +41,4 @@ def test_scalars_are_over_env_steps_which_may_go_back(wandb):
 def test_a_resumed_run_has_the_same_id_and_the_end_gives_the_exit_code(wandb):
     for status in ("interrupted", "failed", "done"):
         Wandb(RUN, "offline").close(status)
-    assert len({run.id for run in wandb.runs}) == 1
-    assert [run.exit_code for run in wandb.runs] == [1, 1, 0]
+    assert (len({run.id for run in wandb.runs}), [run.exit_code for run in wandb.runs]) == (1, [1, 1, 0])

@@ -1,5 +1,3 @@
-"""Encoders: how often observations go through a torso."""
-
 from collections import Counter
 
 import pytest

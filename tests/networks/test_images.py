@@ -1,5 +1,3 @@
-"""Which observations are images, where their channels are, and how large their features are."""
-
 import pytest
 
 from drl_cli.networks.images import image, num_features
@@ -30,12 +28,8 @@ def test_images(shape, dtype, text, channels_first):
 @pytest.mark.parametrize(
     "column",
     [
-        Column((8,), "float32"),
-        Column((), "int32", (5,)),
-        Column((12, 12), "float32"),
-        Column((3, 3, 3), "int32", (2,) * 27),
-        Column((2, 9, 9, 9, 3), "uint8"),
-        Column((2, 30, 2), "uint8"),
+        *[Column((8,), "float32"), Column((), "int32", (5,)), Column((12, 12), "float32")],
+        *[Column((3, 3, 3), "int32", (2,) * 27), Column((2, 9, 9, 9, 3), "uint8"), Column((2, 30, 2), "uint8")],
         Column((2, 84), "uint8"),
     ],
 )
@@ -47,9 +41,7 @@ def test_no_images(column):
     ("kind", "shape", "times", "size"),
     [
         ("cnn", (84, 84, 4), 1, 3136),  # the published 7 x 7 x 64
-        ("cnn", (84, 84, 4), 0.5, 1568),
-        ("cnn", (36, 36, 1), 1, 64),
-        ("cnn", (36, 44, 1), 1, 128),
+        *[("cnn", (84, 84, 4), 0.5, 1568), ("cnn", (36, 36, 1), 1, 64), ("cnn", (36, 44, 1), 1, 128)],
         ("cnn", (84, 35, 1), 1, 82 * 33 * 16),
         ("cnn", (10, 10, 4), 1, 1024),  # the published 8 x 8 x 16
         ("resnet", (84, 84, 4), 1, 3872),  # 11 x 11 x 32

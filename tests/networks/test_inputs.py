@@ -1,5 +1,3 @@
-"""Observations as rows of a matrix: what becomes of each kind of part; numpy and torch agree to the last bit."""
-
 import numpy as np
 import pytest
 import torch
@@ -8,26 +6,16 @@ from drl_cli.networks.inputs import Inputs
 from drl_cli.types import Column
 
 TREE = {
-    "angles": Column((2,), "float32"),
-    "arm.mode": Column((), "int32", (3,)),
-    "buttons": Column((2,), "bool"),
-    "camera": Column((1, 2), "uint8"),
-    "keys": Column((2,), "int32", (2, 3)),
-    "action_mask": Column((4,), "bool"),
-}
+    "angles": Column((2,), "float32"), "arm.mode": Column((), "int32", (3,)), "buttons": Column((2,), "bool"),
+    "camera": Column((1, 2), "uint8"), "keys": Column((2,), "int32", (2, 3)), "action_mask": Column((4,), "bool"),
+}  # fmt: skip
 OBS = {
-    "angles": np.float32([[0.1, -7.0], [3.0, 2.0]]),
-    "arm.mode": np.int32([2, 0]),
-    "buttons": np.array([[True, False], [False, False]]),
-    "camera": np.uint8([[[51, 255]], [[0, 1]]]),
-    "keys": np.int32([[1, 0], [0, 2]]),
-    "action_mask": np.array([[True] * 4, [False] * 4]),
-}
+    "angles": np.float32([[0.1, -7.0], [3.0, 2.0]]), "arm.mode": np.int32([2, 0]),
+    "buttons": np.array([[True, False], [False, False]]), "camera": np.uint8([[[51, 255]], [[0, 1]]]),
+    "keys": np.int32([[1, 0], [0, 2]]), "action_mask": np.array([[True] * 4, [False] * 4]),
+}  # fmt: skip
 ROWS = np.float32(
-    [
-        [0.1, -7.0, 0, 0, 1, 1, 0, 0.2, 1, 0, 1, 1, 0, 0],
-        [3.0, 2.0, 1, 0, 0, 0, 0, 0, 1 / 255, 1, 0, 0, 0, 1],
-    ]
+    [[0.1, -7.0, 0, 0, 1, 1, 0, 0.2, 1, 0, 1, 1, 0, 0], [3.0, 2.0, 1, 0, 0, 0, 0, 0, 1 / 255, 1, 0, 0, 0, 1]]
 )
 
 
@@ -35,8 +23,7 @@ def both(column, obs):
     """`Inputs` in numpy, shown to be equal in torch, and to leave the observation as it was."""
     inputs, before = Inputs(column), obs.copy()
     x = inputs.array(obs)
-    assert x.dtype == np.float32
-    assert x.shape == (len(obs), inputs.size)
+    assert (x.dtype, x.shape) == (np.float32, (len(obs), inputs.size))
     assert inputs.tensor(torch.from_numpy(obs)).numpy().tobytes() == x.tobytes()
     assert np.array_equal(obs, before)
     return x
@@ -74,6 +61,5 @@ def test_floats_are_not_copied():
 def test_choices_of_several_axes_are_one_hot_in_their_order():
     column = Column((2, 2), "int32", (2, 3, 4, 5))
     rows = both(column, np.int32([[[1, 2], [3, 4]], [[0, 0], [0, 0]]]))
-    assert rows.shape == (2, 14)
-    assert np.flatnonzero(rows[0]).tolist() == [1, 4, 8, 13]
+    assert (rows.shape, np.flatnonzero(rows[0]).tolist()) == ((2, 14), [1, 4, 8, 13])
     assert np.flatnonzero(rows[1]).tolist() == [0, 2, 5, 9]

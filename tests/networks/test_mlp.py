@@ -1,5 +1,3 @@
-"""Flat MLPs: numpy equals torch, the hand-written backward equals autograd, layout and initialisation."""
-
 import numpy as np
 import pytest
 import torch
@@ -95,8 +93,7 @@ def test_split_gives_views_and_refuses_other_sizes():
 def test_numpy_equals_torch(activation, hidden, layer_norm):
     mlp = (make_normed if layer_norm else make)(inputs=6, hidden=hidden, outputs=4, activation=activation)
     x = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32) * 3
-    kept = x.copy()
-    out = mlp_numpy(split(mlp.flat.numpy(), mlp.shapes), x, activation)
+    kept, out = x.copy(), mlp_numpy(split(mlp.flat.numpy(), mlp.shapes), x, activation)
     assert out.dtype == np.float32
     np.testing.assert_allclose(out, mlp.forward(torch.from_numpy(x))[0][0].numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(x, kept)

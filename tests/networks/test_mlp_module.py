@@ -1,5 +1,3 @@
-"""MLP, the torch module: equal to autograd and to FlatMLP, frozen, stale, in a policy, compiled."""
-
 import copy
 import math
 import shutil

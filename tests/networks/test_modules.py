@@ -1,5 +1,3 @@
-"""Convolutional torsos: published sizes and layers, layouts of pixels."""
-
 import torch
 from networks import network
 
@@ -24,8 +22,7 @@ def count(module):
 def test_nature_has_the_published_number_of_parameters():
     """With its layer of 512 units and 4 actions 1,686,180, as Mnih et al.'s network for Breakout."""
     torso = make("cnn", (84, 84, 4))
-    assert torso.size == 3136
-    assert count(torso) + (3136 + 1) * 512 + (512 + 1) * 4 == 1_686_180
+    assert (torso.size, count(torso) + (3136 + 1) * 512 + (512 + 1) * 4) == (3136, 1_686_180)
     convs = [module for module in torso.modules() if isinstance(module, torch.nn.Conv2d)]
     assert [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs] == [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
 
@@ -38,8 +35,7 @@ def test_impala_has_the_published_layers():
     """15 convolutions; on the published frame of 72x96x3, with the 256 units behind them, 982,592 parameters."""
     torso = make("resnet", (72, 96, 3))
     convs = [module for module in torso.modules() if isinstance(module, torch.nn.Conv2d)]
-    assert [conv.out_channels for conv in convs] == [16] * 5 + [32] * 10
-    assert count(torso) == 97_600
+    assert ([conv.out_channels for conv in convs], count(torso)) == ([16] * 5 + [32] * 10, 97_600)
     assert count(torso) + (torso.size + 1) * 256 == 982_592
 
 

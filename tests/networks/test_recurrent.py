@@ -1,5 +1,3 @@
-"""LSTM and GRU: unrolling equals stepping, new episodes forget the state, gradients, equal seeds."""
-
 import pytest
 import torch
 from networks import network

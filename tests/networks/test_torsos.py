@@ -1,5 +1,3 @@
-"""Torsos: chosen by the observation, described, refused by name; a class of the user's."""
-
 import subprocess
 import sys
 
@@ -70,9 +68,7 @@ class NoSize(torch.nn.Module):
         ({"state": VECTOR, "mode": CHOICE, "action_mask": MASK}, "auto", None, "10 inputs, mlp [16, 12]"),
         ({"state": VECTOR, "mode": CHOICE}, "multi", None, "10 inputs, mlp [16, 12]"),
         (
-            {"obs": IMAGE, "action_mask": MASK},
-            "auto",
-            "multi",
+            {"obs": IMAGE, "action_mask": MASK}, "auto", "multi",
             "multi (obs cnn (Nature) 84x84x4 -> 3136), mlp [16, 12]",
         ),
         (
@@ -91,11 +87,10 @@ class NoSize(torch.nn.Module):
         ),
         (IMAGE, "test_torsos:Mean", "test_torsos:Mean", "test_torsos:Mean, mlp [16, 12]"),
     ],
-)
+)  # fmt: skip
 def test_the_observation_chooses_unless_the_config_does(obs, torso, name, text):
     config = network(torso=torso)
-    assert torso_name(config, spec(obs)) == name
-    assert describe(config, spec(obs)) == text
+    assert (torso_name(config, spec(obs)), describe(config, spec(obs))) == (name, text)
     module = make_torso(config, spec(obs), seed())
     assert (module is None) == (name is None)
     if module is not None:

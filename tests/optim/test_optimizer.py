@@ -1,5 +1,3 @@
-"""Optimizer and OptimizerConfig: equal to torch.optim, by part, clipped, scheduled, skipped, saved; wrong options."""
-
 import re
 
 import numpy as np
@@ -100,8 +98,7 @@ def test_a_part_that_does_not_step_stays_as_it_is_and_has_its_own_count(name):
 
 
 def test_minimize_changes_only_its_parts():
-    net = torch.nn.Linear(2, 1)
-    context = Context(CPU)
+    net, context = torch.nn.Linear(2, 1), Context(CPU)
     params = Params(context, actor=torch.nn.Linear(2, 2), critic=net)
     optimizer = Optimizer(params, {"actor": 1e-2, "critic": 1e-2}, context)
     x = torch.ones(3, 2)
@@ -316,8 +313,7 @@ def test_a_part_has_its_own_options(name):
     )
     alone_b, of_b = make({"b": 1e-2}, name=name, max_norm=8.0)
     alone_a.flat.copy_(params["a"].flat)
-    alone_b_part = alone_b["b"]
-    size = len(params["b"].flat)
+    alone_b_part, size = alone_b["b"], len(params["b"].flat)
     alone_b_part.flat[:size].copy_(params["b"].flat)
     for _ in gradients(params):
         alone_a.grad.copy_(params["a"].grad)

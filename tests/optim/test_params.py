@@ -1,5 +1,3 @@
-"""Params: flat parameters, adopted modules, targets, generators, buffers."""
-
 import numpy as np
 import pytest
 import torch
@@ -35,8 +33,7 @@ def batch(seed=1):
 def test_parts_are_views_in_the_order_given():
     params = Params(CPU, first=2, none=0, second=3)
     params["second"].flat[0], params["first"].grad[1] = 7.0, 8.0
-    assert params.flat.tolist() == [0, 0, 7, 0, 0]
-    assert params.grad.tolist() == [0, 8, 0, 0, 0]
+    assert (params.flat.tolist(), params.grad.tolist()) == ([0, 0, 7, 0, 0], [0, 8, 0, 0, 0])
     assert [params.part_of(i) for i in range(5)] == ["first", "first", "second", "second", "second"]
 
 
@@ -156,8 +153,7 @@ def test_bf16_rounds_a_modules_products_and_its_targets():
     net = Net()
     exact = net(batch())
     params = Params(Context(torch.device("cpu"), products=BFloat16(torch.device("cpu"))), net=net)
-    target = params.target("net")
-    rounded = net(batch())
+    target, rounded = params.target("net"), net(batch())
     assert rounded.dtype == torch.float32
     assert not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
@@ -203,9 +199,7 @@ def test_generators_are_on_the_device_that_draws_from_them(monkeypatch):
     monkeypatch.setattr(module.torch, "Generator", note)
     params.device = "cuda:1"
     seeds = [params.generator("noise", 7).initial_seed(), params.generator("shuffle", 8, on_cpu=True).initial_seed()]
-    assert made == ["cuda:1", "cpu"]
-    assert seeds == [7, 8]
-    assert params.generators.keys() == {"noise", "shuffle"}
+    assert (made, seeds, params.generators.keys()) == (["cuda:1", "cpu"], [7, 8], {"noise", "shuffle"})
 
 
 def test_a_module_in_two_parts_is_refused_by_name():

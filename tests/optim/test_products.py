@@ -1,5 +1,3 @@
-"""Matrix products: every library and precision against float64, and which library is chosen."""
-
 import shutil
 
 import pytest
@@ -129,10 +127,7 @@ def processor(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "capability", "has_onednn"),
     [
-        (INTEL, "AVX512", True),
-        ("", "DEFAULT", True),
-        (ZEN_4, "AVX512", True),
-        (ZEN_5, "AVX2", True),
+        *[(INTEL, "AVX512", True), ("", "DEFAULT", True), (ZEN_4, "AVX512", True), (ZEN_5, "AVX2", True)],
         (ZEN_5, "AVX512", False),
     ],
 )

@@ -1,5 +1,3 @@
-"""Wrong commands with a dataset: each is refused before the start, with the right answer."""
-
 import json
 
 import numpy as np
@@ -78,10 +76,7 @@ def problem(words):
         (f"{OFFLINE} total_updates=0", "total_updates: must be >= 1"),
         (f"{OFFLINE} data.reference=[5,1]", "data.reference=[5.0, 1.0]: say [random,expert], the returns of a random"),
         (f"{OFFLINE} data.reference=[5,5]", "the returns of a random policy and, larger, of an expert"),
-        (
-            "mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50",
-            "so no evaluations; leave it out",
-        ),
+        ("mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50", "so no evaluations; leave it out"),
         ("mode=offline data=pendulum.npz algo=discrete_cql", "unknown algorithm 'discrete_cql'. Did you mean 'cql_dis"),
         (f"{OFFLINE} data.reference=5", "data.reference: must be a list"),
         (f"{OFFLINE} data.download=true", "data.download=true has no effect: the run has no dataset minari:ID"),
@@ -127,13 +122,11 @@ def test_a_right_command_passes_all_checks(words, lines, capsys):
 @pytest.mark.parametrize(
     ("words", "is_named"),
     [
-        ("algo=iql mode=async", True),
-        ("algo=td3_bc mode=single", True),
+        ("algo=iql mode=async", True), ("algo=td3_bc mode=single", True),
         ("algo=iql mode=single data.source=pendulum.npz", False),
-        ("algo=iql mode=single load_weights=somewhere", False),
-        ("algo=sac mode=async", False),
+        ("algo=iql mode=single load_weights=somewhere", False), ("algo=sac mode=async", False),
     ],
-)
+)  # fmt: skip
 def test_a_run_of_an_offline_algorithm_without_a_dataset_gives_a_warning(words, is_named):
     lines = missing_data_text(quick_compose(["env=Pendulum-v1", *words.split()]))
     assert len(lines) == is_named

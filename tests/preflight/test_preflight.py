@@ -1,5 +1,3 @@
-"""Every check of preflight, with its exit code and the numbers in its message."""
-
 import dataclasses
 import os
 import re
@@ -156,9 +154,7 @@ def test_an_unroll_is_the_steps_of_each_environment_in_a_block(config):
         (("worker.unroll=32", "replay.capacity=12288"), 8, 8),  # room for four batches beside those being collected
         (("worker.unroll=32", "replay.max_staleness=8"), 16, None),
         (("worker.unroll=32", "replay.max_staleness=7"), 14, 8),
-        (("worker.unroll=32", "worker.num=4"), 4, None),
-        ((), 32, None),
-        (("worker.unroll=8",), 16, None),
+        *[(("worker.unroll=32", "worker.num=4"), 4, None), ((), 32, None), (("worker.unroll=8",), 16, None)],
         (("worker.unroll=10",), 19, None),
         (("worker.unroll=10", "replay.max_staleness=2"), 12, 3),
         # In mode=sync, all workers collect with one version.
@@ -294,12 +290,9 @@ def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypat
 @pytest.mark.parametrize(
     ("flags", "overrides", "says"),
     [
-        ("avx512f avx512_bf16 avx", (), True),
-        ("avx512_bf16", ("precision=bf16",), False),
-        ("avx512_bf16", ("device=cuda",), False),
-        ("avx512_bf16", ("device=cuda:1",), False),
-        ("avx512_bf16", ("network.torso=mlp",), False),
-        ("avx512f avx512_bf16x", (), False),
+        *[("avx512f avx512_bf16 avx", (), True), ("avx512_bf16", ("precision=bf16",), False)],
+        *[("avx512_bf16", ("device=cuda",), False), ("avx512_bf16", ("device=cuda:1",), False)],
+        *[("avx512_bf16", ("network.torso=mlp",), False), ("avx512f avx512_bf16x", (), False)],
     ],
 )
 def test_the_header_says_where_bfloat16_is_faster(config, monkeypatch, flags, overrides, says):

@@ -1,5 +1,3 @@
-"""Values on both sides of the limits that preflight checks."""
-
 import dataclasses
 
 import pytest
@@ -27,14 +25,12 @@ def with_trainers(config, device, num):
 @pytest.mark.parametrize(
     ("device", "trainers", "code", "line"),
     [
-        ("cuda", 2, None, ""),
-        ("cuda", 3, MISSING, "device=cuda: trainer.num=3, but there are 2 devices"),
-        ("cuda:0", 1, None, ""),
-        ("cuda:1", 1, None, ""),
+        ("cuda", 2, None, ""), ("cuda", 3, MISSING, "device=cuda: trainer.num=3, but there are 2 devices"),
+        ("cuda:0", 1, None, ""), ("cuda:1", 1, None, ""),
         ("cuda:2", 1, MISSING, "device=cuda:2: the CUDA devices here are cuda:0 to cuda:1"),
         ("cuda:1", 2, USAGE, "device=cuda:1 is one device; for trainer.num=2 say device=cuda"),
     ],
-)
+)  # fmt: skip
 def test_two_cuda_devices(base, monkeypatch, device, trainers, code, line):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -77,10 +73,7 @@ def spec(base):
 def test_a_setting_may_fill_the_free_memory_exactly(composed, monkeypatch, tmp_path, spec, overrides, free, line):
     monkeypatch.setattr(resources, "free_memory", lambda: free)
     small = (
-        "worker.num=2",
-        "replay.capacity=1000",
-        "trainer.batch_size=8",
-        "trainer.updates_per_call=1",
+        *("worker.num=2", "replay.capacity=1000", "trainer.batch_size=8", "trainer.updates_per_call=1"),
         f"output_dir={tmp_path}",
     )
     config = build(composed("tuned=none", "env=Pendulum-v1", *small, *overrides))

@@ -1,5 +1,3 @@
-"""Checks of a user's recorders and evaluator, of the packages of recorders, and of the evaluation environment."""
-
 import sys
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The search for keys without effect: each key is typed with other values, and the weights are compared."""
-
 import pytest
 from advice import loops
 from key_search import SMALL, outcome, typed_without_effect
@@ -17,17 +15,15 @@ ALLOWED = {
     "worker.unroll": "the typed length may be the length of the default",
     "worker.random_steps": "0 says what an on-policy run does",
     "trainer.updates_per_call": "sets how many updates one call makes, not what they compute",
-    "trainer.threads": "changes the speed",
-    "trainer.products": "changes the speed; two libraries may round equally",
+    "trainer.threads": "changes the speed", "trainer.products": "changes the speed; two libraries may round equally",
     "trainer.on_nonfinite": "decides only after a loss that is not finite",
-    "replay.shards": "1 is what null chooses here",
-    "replay.capacity": "a limit, which a short run does not reach",
+    "replay.shards": "1 is what null chooses here", "replay.capacity": "a limit, which a short run does not reach",
     "replay.remover": "chooses only in a full table",
     "replay.max_staleness": "a limit, which a short run does not reach",
     "replay.sampler": "the queue fifo serves each row once by default, as fifo-once does",
     "network.torso": "mlp says what auto chooses for vectors",
     **dict.fromkeys(("manage", "checkpoint", "logger", "ray", "debug"), "evaluates, saves, records or hosts the run"),
-}
+}  # fmt: skip
 """Keys and groups that may change nothing that is learned, each with the reason."""
 
 LEARNS, RUNS = (
@@ -53,10 +49,7 @@ PIECES = "algo.lr=0.05 replay.seq_len=8 replay.burn_in=4 replay.overlap=2"
 
 FAMILIES = [
     (f"env=CartPole-v1 algo=dqn mode=single {FAST}", LEARNS),
-    (
-        f"env=CartPole-v1 algo=c51 mode=single {FAST} algo.risk_level=0.1",
-        ("algo.", "replay."),
-    ),
+    (f"env=CartPole-v1 algo=c51 mode=single {FAST} algo.risk_level=0.1", ("algo.", "replay.")),
     (f"env=CartPole-v1 algo=qr_dqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     (f"env=CartPole-v1 algo=iqn mode=single {GREEDY} algo.risk_level=0.1", ("algo.",)),
     (APEX, ("algo.", "replay.")),
@@ -75,10 +68,7 @@ FAMILIES = [
     ("env=CartPole-v1 algo=mrq mode=single", ("algo.gumbel", "algo.target", "algo.noise")),
     ("env=Pendulum-v1 algo=mrq mode=single total_env_steps=64", ("algo.",)),
     ("env=Pendulum-v1 algo=mrq mode=single", ("replay.",)),
-    (
-        f"env=CartPole-v1 algo=r2d2 mode=single total_env_steps=512 {PIECES}",
-        ("replay.",),
-    ),
+    (f"env=CartPole-v1 algo=r2d2 mode=single total_env_steps=512 {PIECES}", ("replay.",)),
     ("env=BitFlip algo=dqn replay=hindsight mode=single total_env_steps=512", ("replay.",)),
     *((f"env=Pendulum-v1 algo=sac mode={mode}", RUNS) for mode in ("single", "sync", "async")),
     *((f"env=Pendulum-v1 algo=ppo mode={mode} worker.block_rows=16", RUNS) for mode in ("single", "sync")),

@@ -1,5 +1,3 @@
-"""load_weights: what it may name, and what is refused before anything starts."""
-
 import json
 import shutil
 
@@ -41,16 +39,12 @@ def refusal(check, *args):
 @pytest.mark.parametrize(
     ("path", "found"),
     [
-        ("latest", "best"),
-        ("{run}", "best"),
-        ("{run}/checkpoints/best", "best"),
-        ("{run}/checkpoints/last", "last"),
-        ("{run}/checkpoints/last/model.safetensors", "last"),
+        *[("latest", "best"), ("{run}", "best"), ("{run}/checkpoints/best", "best")],
+        *[("{run}/checkpoints/last", "last"), ("{run}/checkpoints/last/model.safetensors", "last")],
     ],
 )
 def test_a_run_or_a_checkpoint_can_be_named(copied, tmp_path, path, found):
-    outputs = tmp_path / "outputs"
-    path = path.format(run=copied)
+    outputs, path = tmp_path / "outputs", path.format(run=copied)
     assert find_weights(path, str(outputs)) == (copied / "checkpoints" / found).resolve()
 
 

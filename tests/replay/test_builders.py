@@ -1,5 +1,3 @@
-"""NStepBuilder and RolloutBuilder: worked examples, a reference implementation, and the probe Counter."""
-
 from collections import deque
 
 import numpy as np
@@ -7,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
+from drl_cli.replay.builders import EpisodeBuilder, NStepBuilder, RolloutBuilder
+from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.types import num_rows
 
 RUNNING, TERMINATED, TRUNCATED, BOTH = range(4)
@@ -18,16 +17,11 @@ def make_step(time, ends, rewards, valid=True):
     ends, envs = np.asarray(ends), np.arange(len(ends))
     who = (100_000 * envs + time).astype(np.float32)
     return {
-        "obs": who[:, None],
-        "action": -who[:, None],
-        "reward": np.asarray(rewards, np.float32),
-        "next_obs": who[:, None] + 0.5,
-        "terminated": (ends == TERMINATED) | (ends == BOTH),
-        "truncated": (ends == TRUNCATED) | (ends == BOTH),
-        "log_prob": who * 2,
-        "state": np.stack([who, who + 0.25], 1),
+        "obs": who[:, None], "action": -who[:, None], "reward": np.asarray(rewards, np.float32),
+        "next_obs": who[:, None] + 0.5, "terminated": (ends == TERMINATED) | (ends == BOTH),
+        "truncated": (ends == TRUNCATED) | (ends == BOTH), "log_prob": who * 2, "state": np.stack([who, who + 0.25], 1),
         "valid": np.ones(len(ends), np.bool_) & valid,
-    }
+    }  # fmt: skip
 
 
 def reference(steps, env, n, gamma, scale):
@@ -65,12 +59,8 @@ def as_tuples(rows):
 # Columns: obs, reward, next_obs, discount, terminated, truncated.
 EXAMPLES = {
     1: [
-        (0, 1.0, 0.5, 0.5, False, False),
-        (1, 2.0, 1.5, 0.5, False, False),
-        (2, 3.0, 2.5, 0.5, False, False),
-        (3, 4.0, 3.5, 0.0, True, False),
-        (4, 5.0, 4.5, 0.5, False, False),
-        (5, 6.0, 5.5, 0.5, False, True),
+        *[(0, 1.0, 0.5, 0.5, False, False), (1, 2.0, 1.5, 0.5, False, False), (2, 3.0, 2.5, 0.5, False, False)],
+        *[(3, 4.0, 3.5, 0.0, True, False), (4, 5.0, 4.5, 0.5, False, False), (5, 6.0, 5.5, 0.5, False, True)],
     ],
     3: [
         (0, 2.75, 2.5, 0.125, False, False),  # 1 + 2/2 + 3/4
@@ -82,11 +72,8 @@ EXAMPLES = {
     ],
     5: [
         (0, 3.25, 3.5, 0.0, True, False),  # 1 + 2/2 + 3/4 + 4/8
-        (1, 4.5, 3.5, 0.0, True, False),
-        (2, 5.0, 3.5, 0.0, True, False),
-        (3, 4.0, 3.5, 0.0, True, False),
-        (4, 8.0, 5.5, 0.25, False, True),
-        (5, 6.0, 5.5, 0.5, False, True),
+        *[(1, 4.5, 3.5, 0.0, True, False), (2, 5.0, 3.5, 0.0, True, False), (3, 4.0, 3.5, 0.0, True, False)],
+        *[(4, 8.0, 5.5, 0.25, False, True), (5, 6.0, 5.5, 0.5, False, True)],
     ],
 }
 
@@ -106,15 +93,11 @@ def test_worked_examples(n, block):
 
 @settings(deadline=None, max_examples=80)
 @given(
-    n=st.integers(1, 7),
-    num_envs=st.integers(1, 4),
-    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
-    scale=st.sampled_from([1.0, 0.05]),
-    blocks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
-    p_end=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
-    p_fail=st.sampled_from([0.0, 0.1, 0.5]),
+    n=st.integers(1, 7), num_envs=st.integers(1, 4), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    scale=st.sampled_from([1.0, 0.05]), blocks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    p_end=st.sampled_from([0.0, 0.1, 0.4, 1.0]), p_fail=st.sampled_from([0.0, 0.1, 0.5]),
     seed=st.integers(0, 2**32 - 1),
-)
+)  # fmt: skip
 def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, p_fail, seed):
     rng = np.random.default_rng(seed)
     builder, steps = NStepBuilder(n, gamma, scale), []
@@ -177,17 +160,10 @@ def test_rollout_example():
     assert rows["cut"].tolist() == [False, True, True, True, False, True]
     np.testing.assert_array_equal(rows["log_prob"], rows["obs"][:, 0] * 2)
     assert {name: (column.dtype.name, column.shape[1:]) for name, column in rows.items()} == {
-        "obs": ("float32", (1,)),
-        "action": ("float32", (1,)),
-        "reward": ("float32", ()),
-        "next_obs": ("float32", (1,)),
-        "terminated": ("bool", ()),
-        "truncated": ("bool", ()),
-        "log_prob": ("float32", ()),
-        "state": ("float32", (2,)),
-        "discount": ("float32", ()),
-        "cut": ("bool", ()),
-    }
+        "obs": ("float32", (1,)), "action": ("float32", (1,)), "reward": ("float32", ()), "next_obs": ("float32", (1,)),
+        "terminated": ("bool", ()), "truncated": ("bool", ()), "log_prob": ("float32", ()), "state": ("float32", (2,)),
+        "discount": ("float32", ()), "cut": ("bool", ()),
+    }  # fmt: skip
 
 
 def test_rollouts_are_cut_before_invalid_steps():
@@ -226,8 +202,6 @@ def test_rollout_blocks_are_in_order_and_copied():
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("per_block", [1, 4])
 def test_single_steps_with_the_priorities_of_n_step_transitions(n_step, per_block):
-    """The steps are those of a builder of single steps, and the priorities those of a builder of n-step transitions."""
-
     def rate(rows):
         return rows["reward"] + 10 * rows["discount"] + rows["next_obs"][:, 0] + rows["terminated"] + rows["log_prob"]
 
@@ -266,3 +240,111 @@ def test_a_policy_does_not_rate_a_block_without_complete_rows(returns_steps):
     for time in (1, 2):
         builder.append(make_step(time, [RUNNING] * 2, [1.0, 2.0]))
     assert builder.take()["priority"].shape == (2,)
+
+
+ENDS = ([RUNNING, TRUNCATED], [RUNNING, RUNNING], [TERMINATED, RUNNING], [RUNNING, TERMINATED], [RUNNING, RUNNING])
+"""The episodes of environment 0 have 3 and more steps, and those of environment 1 have 1, 3 and more."""
+
+
+def steps(ends=ENDS, valid=None):
+    """Rewards of environment 0 are 1, 2, ..., and of environment 1 they are 10, 20, ..."""
+    valid = valid or [True] * len(ends)
+    return [
+        make_step(i, end, [i + 1, 10 * (i + 1)], took) for i, (end, took) in enumerate(zip(ends, valid, strict=True))
+    ]
+
+
+def one_step(n_step=1, scale=1.0, prioritize=None):
+    return lambda: NStepBuilder(n_step, 0.5, scale, prioritize)
+
+
+def taken(builder, steps):
+    rows = []
+    for step in steps:
+        builder.append(step)
+        rows.append(builder.take())
+    return rows
+
+
+def test_rows_come_with_the_end_of_their_episode():
+    builder = EpisodeBuilder(one_step(scale=2.0), 100)
+    rows = taken(builder, steps())
+    assert ([num_rows(each) for each in rows], rows[0]["mc_return"].tolist()) == ([1, 0, 3, 3, 0], [20])
+    assert rows[2]["mc_return"].tolist() == [2 * (1 + 2 / 2 + 3 / 4), 2 * (2 + 3 / 2), 2 * 3]
+    assert rows[3]["mc_return"].tolist() == [2 * (20 + 30 / 2 + 40 / 4), 2 * (30 + 40 / 2), 2 * 40]
+    assert (rows[2]["reward"].tolist(), builder.open_rows) == ([2, 4, 6], 2 + 1)
+    assert {each["mc_return"].dtype.name for each in rows} == {"float32"}
+    assert rows[1].keys() == rows[2].keys()
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_rows_are_those_of_the_other_builder(n_step):
+    plain, ends = one_step(n_step)(), [*ENDS[:3], [TRUNCATED, TERMINATED]]
+    for step in steps(ends):
+        plain.append(step)
+    rows = taken(EpisodeBuilder(one_step(n_step), 100), steps(ends))
+    assert sorted(row for each in rows for row in as_tuples(each)) == sorted(as_tuples(plain.take()))
+
+
+def test_an_episode_ends_before_a_step_that_is_not_valid():
+    builder = EpisodeBuilder(one_step(3), 100)
+    ends, valid = [[RUNNING, RUNNING]] * 3, [True, np.array([True, False]), True]
+    rows = taken(builder, steps(ends, valid))
+    assert [num_rows(each) for each in rows] == [0, 1, 0]
+    assert as_tuples(rows[1]) == [(100_000, 10.0, 100_000.5, 0.5, False, True)]
+    assert (rows[1]["mc_return"].tolist(), builder.open_rows) == ([10], 3 + 1)
+
+
+def test_a_long_episode_is_cut():
+    builder = EpisodeBuilder(one_step(2), 2)
+    rows = taken(builder, steps([[RUNNING, TRUNCATED]] * 3))
+    assert [num_rows(each) for each in rows] == [1, 3, 1]
+    cut = {name: column[:2] for name, column in rows[1].items()}
+    assert as_tuples(cut) == [(0, 2.0, 1.5, 0.25, False, False), (1, 2.0, 1.5, 0.5, False, True)]
+    assert (cut["mc_return"].tolist(), builder.open_rows) == ([2, 2], 1)
+
+
+def test_priorities_are_those_of_the_function():
+    rows = taken(EpisodeBuilder(one_step(prioritize=lambda rows: rows["obs"][:, 0] + 1), 100), steps())
+    assert (rows[2]["priority"].tolist(), rows[1]["priority"].shape) == ([1, 2, 3], (0,))
+    builder = EpisodeBuilder(one_step(), 100)
+    builder.prioritize = lambda rows: rows["obs"][:, 0] + 2  # as FrameBuilder sets it
+    assert taken(builder, steps())[2]["priority"].tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("n_step", "later"), [(1, [1, 2, 2]), (2, [2, 2, 2])])
+def test_rows_have_the_action_n_steps_later_or_the_last_one(n_step, later):
+    builder = EpisodeBuilder(one_step(n_step), 100, ("next_action",), n_step)
+    rows = taken(builder, [step | {"action": np.array([[i], [-i]])} for i, step in enumerate(steps())])
+    assert rows[2]["next_action"].tolist() == [[i] for i in later]
+    assert "mc_return" not in rows[2]
+    assert rows[1]["next_action"].shape == (0, 1)
+
+
+def test_the_next_action_is_not_that_of_a_step_that_failed():
+    builder = EpisodeBuilder(one_step(), 100, ("next_action",))
+    ends, valid = [[RUNNING, RUNNING]] * 3, [True, np.array([True, False]), True]
+    rows = taken(builder, [step | {"action": np.array([[i], [-i - 1]])} for i, step in enumerate(steps(ends, valid))])
+    assert rows[1]["next_action"].tolist() == [[-1]]
+
+
+def test_sequences_get_returns():
+    builder = EpisodeBuilder(lambda: SequenceBuilder(2, 0, 0, 0.5), 100)
+    rows = taken(builder, steps())
+    assert [each["mc_return"].tolist() for each in rows[2:4]] == [[[2.75, 3.5], [3, 0]], [[45, 50], [40, 0]]]
+    assert rows[1]["mc_return"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("saved_after", range(1, 5))
+def test_a_restored_builder_goes_on_with_the_same_rows(saved_after):
+    whole, first, second = (EpisodeBuilder(one_step(2), 100) for _ in range(3))
+    expected = taken(whole, steps())
+    taken(first, steps()[:saved_after])
+    state = first.state()
+    for column in state.values():
+        column.setflags(write=False)
+    second.load_state(state)
+    assert second.open_rows == first.open_rows
+    for got, wanted in zip(taken(second, steps()[saved_after:]), expected[saved_after:], strict=True):
+        for name, column in wanted.items():
+            np.testing.assert_array_equal(got[name], column)

@@ -86,8 +86,7 @@ def test_every_row_is_served_times_times_or_dropped(capacity, max_staleness, tim
             assert (sampled.waiting, sampled.repeats) == (len(model.waiting), model.repeats)
             served.update(ids(sampled))
         held = [row for row, _ in (model.batch if model.repeats else []) + model.waiting]
-        assert len(table) == len(model.waiting)
-        assert table.contents()["id"].tolist() == held
+        assert (len(table), table.contents()["id"].tolist()) == (len(model.waiting), held)
         assert table.stats()["dropped_rows"] == model.dropped
         done = sum(num == times for num in served.values())
         assert table.inserts == total == done + len(held) + model.dropped

@@ -1,5 +1,3 @@
-"""The memory of a replay of images, measured in a separate process."""
-
 import json
 import subprocess
 import sys

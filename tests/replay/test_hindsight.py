@@ -103,8 +103,7 @@ def check_rows(table, episodes, n_step=1, ends=True, num=200):
             if terminated or (episode, after) in last or after - time == n_step or is_newest:
                 break
         assert drawn["next_obs.achieved_goal"][i].tolist() == [episode, after]
-        assert drawn["reward"][i] == pytest.approx(total, rel=1e-5)
-        assert drawn["terminated"][i] == terminated
+        assert (drawn["reward"][i], drawn["terminated"][i]) == (pytest.approx(total, rel=1e-5), terminated)
         assert drawn["truncated"][i] == ((episode, after) in last)
         assert drawn["discount"][i] == pytest.approx(0.0 if terminated else GAMMA ** (after - time))
         assert drawn["action"][i] == time

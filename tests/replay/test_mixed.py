@@ -41,8 +41,7 @@ def test_new_rows_go_to_the_runs_own_table():
 
 
 def test_priorities_go_to_the_tables_of_their_rows():
-    made = mixed(0.5, prioritized=True)
-    ids = np.array([[3, RECORDED + 7]])
+    made, ids = mixed(0.5, prioritized=True), np.array([[3, RECORDED + 7]])
     made.update_priorities(np.array([[*range(20), *(RECORDED + i for i in range(30))]]), np.full((1, 50), 1e-9))
     made.update_priorities(ids, np.array([[5.0, 5.0]]))
     drawn = made.sample(4, 10, 0)

@@ -1,5 +1,3 @@
-"""Prioritized: frequencies, importance weights, the schedule of beta, and priorities that are not usable."""
-
 import numpy as np
 import pytest
 from frequencies import check_frequencies
@@ -8,12 +6,7 @@ from drl_cli.replay.samplers import Prioritized
 
 
 def make(capacity=10, seed=0, num_batches=100, **options):
-    options = {
-        "alpha": 0.6,
-        "beta": 0.4,
-        "eps": 1e-6,
-        "uniform_mix": 0.0,
-    } | options
+    options = {"alpha": 0.6, "beta": 0.4, "eps": 1e-6, "uniform_mix": 0.0} | options
     return Prioritized(np.random.default_rng(seed), capacity, num_batches, **options)
 
 
@@ -25,7 +18,6 @@ def filled(capacity, priorities, **options):
 
 
 def probabilities(priorities, alpha=0.6, eps=1e-6, uniform_mix=0.0):
-    """Return the probabilities, computed in float64."""
     powers = (np.asarray(priorities, np.float32).astype(np.float64) + eps) ** alpha
     return (1 - uniform_mix) * powers / powers.sum() + uniform_mix / len(powers)
 

@@ -1,24 +1,33 @@
-"""SequenceBuilder with the probe Counter, and mixed priorities."""
+import sys
+from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
-from counting import check_counter_sequences
+from counting import check_counter_rows, check_counter_sequences, check_tree
+from gymnasium.spaces import Box, Dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from images import ImageSteps, image_spec
+from replays import CONFIGS
 
+from drl_cli import types
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
+from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.sequences import SequenceBuilder, mix, sequence_schema
 from drl_cli.replay.store import RingStore
-from drl_cli.types import Column, num_rows, transition_schema
+from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack, num_rows, transition_schema
 
 EXTRA = {"log_prob": Column((), "float32"), "state": Column((2,), "float32")}
 
 
 @st.composite
 def shapes(draw):
-    """Draw seq_len, burn_in and overlap."""
     seq_len = draw(st.integers(1, 7))
     return seq_len, draw(st.integers(0, 6)), draw(st.integers(0, seq_len - 1))
 
@@ -44,14 +53,10 @@ def joined(blocks):
 
 @settings(deadline=None, max_examples=70)
 @given(
-    shape=shapes(),
-    num_envs=st.integers(1, 3),
-    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
-    base_length=st.integers(1, 9),
-    spread=st.integers(1, 5),
-    gamma=st.sampled_from([0.0, 0.99, 1.0]),
+    shape=shapes(), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    base_length=st.integers(1, 9), spread=st.integers(1, 5), gamma=st.sampled_from([0.0, 0.99, 1.0]),
     scale=st.sampled_from([1.0, 0.5]),
-)
+)  # fmt: skip
 def test_sequences_of_counter(shape, num_envs, blocks, base_length, spread, gamma, scale):
     builder = SequenceBuilder(*shape, gamma, scale)
     rows = joined(collect(builder, blocks, num_envs, {"base_length": base_length, "spread": spread}))
@@ -70,8 +75,7 @@ def test_a_worked_example():
     assert rows["reward"].tolist() == [[0, 0, 1, 2, 3], [1, 2, 3, 4, 5]]
     assert rows["valid"].tolist() == [[False, False, True, True, True], [True] * 5]
     assert rows["discount"].tolist() == [[0, 0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.0]]
-    assert rows["state"].tolist() == [[0, 0], [0, 0]]
-    assert builder.open_rows == 2
+    assert (rows["state"].tolist(), builder.open_rows) == ([[0, 0], [0, 0]], 2)
 
 
 def test_rows_have_the_types_of_the_schema():
@@ -91,13 +95,9 @@ def test_rows_have_the_types_of_the_schema():
 
 @settings(deadline=None, max_examples=70)
 @given(
-    shape=shapes(),
-    num_envs=st.integers(1, 3),
-    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
-    p_end=st.sampled_from([0.0, 0.1, 0.5]),
-    p_fail=st.sampled_from([0.05, 0.2, 0.6]),
-    seed=st.integers(0, 2**32 - 1),
-)
+    shape=shapes(), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    p_end=st.sampled_from([0.0, 0.1, 0.5]), p_fail=st.sampled_from([0.05, 0.2, 0.6]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
 def test_sequences_end_before_invalid_steps(shape, num_envs, blocks, p_end, p_fail, seed):
     """The rows equal those without invalid steps, with the step before an invalid one truncated."""
     rng, builder, taken = np.random.default_rng(seed), SequenceBuilder(*shape, 0.9), []
@@ -159,3 +159,189 @@ def test_one_bad_priority_makes_a_sequence_nan(bad):
     mixed = mix(np.array([[1.0, 2.0, bad], [1.0, bad, 9.0]]), mask, 0.9)
     assert mixed[0] == pytest.approx(0.9 * 2 + 0.1 * 1.5)
     assert np.isnan(mixed[1])
+
+
+TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", False, False)
+
+
+def make_rows(spec, builder, table, num_steps, block_steps):
+    envs, action = EnvBatch(TREE, spec, [1, 2, 3]), np.zeros((3, spec.action.size), np.float32)
+    for step in range(1, num_steps + 1):
+        obs = types.map_parts(np.copy, envs.obs)
+        builder.append({**types.flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
+        if step % block_steps == 0:
+            block = builder.take()
+            table.insert(block, np.zeros(types.num_rows({"r": block["reward"]}), np.int64))
+    return table.contents()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "fifo-once"])
+@pytest.mark.parametrize("framed", [True, False])
+@pytest.mark.parametrize("n_step", [1, 4])
+def test_rows(kind, framed, n_step):
+    spec, config = read_spec(TREE), replace(CONFIGS[kind], capacity=400)
+    schema, stackings = types.transition_schema(spec), make_stackings(spec)
+    assert spec.frame_stacks == {"camera": FrameStack(-1, 2)}
+    builder = NStepBuilder(n_step, 0.9)
+    if kind == "fifo-once":
+        builder, framed, n_step = RolloutBuilder(0.9), False, 1
+        schema |= RolloutBuilder.extra_columns
+    table = config.make_table(reference_schema(schema, stackings if framed else {}), np.random.default_rng(0), 9)
+    if framed:
+        builder = FrameBuilder(builder, stackings, make_codec("none"), 0, 0, n_step - 1)
+        table = FrameTable(table, stackings, make_codec("none"))
+    rows = make_rows(spec, builder, table, 100, 10)
+    check_counter_rows(check_tree(rows), n_step, 0.9, 300)
+    assert rows.keys() >= {"obs.camera", "next_obs.inner.1"}
+    drawn = table.sample(3, 20, 0)
+    check_tree({name: column.reshape(60, *column.shape[2:]) for name, column in drawn.columns.items()})
+    if framed:  # each frame once: the plain table has four for every row
+        assert table.nbytes < config.table_bytes(reference_schema(schema, stackings)) + frame_bytes(
+            stackings, 400, "none"
+        )
+    rows["next_obs.inner.0"][7] += 1
+    with pytest.raises(AssertionError):
+        check_tree(rows)
+
+
+class Beside(gymnasium.ObservationWrapper):
+    """Adds a vector to image observations."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Dict(image=env.observation_space, vector=Box(-1.0, 1.0, (3,), np.float32))
+
+    def observation(self, image):
+        return {"image": image, "vector": np.zeros(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("probe", "wrappers", "stack", "per_episode"),
+    [
+        ("Frames", (f"{__name__}:Beside",), FrameStack(-1, 4), 1),  # each step brings one frame, each reset one more
+        ("Both", (), FrameStack(-1, 1), 0),  # what is seen after the only step is what was seen before it
+    ],
+)
+def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack, per_episode):
+    config = replace(TREE, id=f"drl_cli.envs.probes:{probe}-v0", wrappers=wrappers)
+    spec, steps, num_envs = read_spec(config), 250, 4
+    schema, stackings, replay = (
+        types.transition_schema(spec),
+        make_stackings(spec),
+        replace(CONFIGS["uniform"], capacity=800),
+    )
+    assert spec.frame_stacks == {"image": stack}
+    references = reference_schema(schema, stackings)
+    table = FrameTable(replay.make_table(references, np.random.default_rng(0), 0), stackings, make_codec("none"))
+    builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, make_codec("none"), 0, 0, 0)
+    envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
+    for step in range(1, steps + 1):
+        obs = types.map_parts(np.copy, envs.obs)
+        builder.append({**types.flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
+        if step % 10 == 0:
+            table.insert(builder.take(), np.zeros(10 * num_envs, np.int64))
+    ended = table.store.columns["terminated"] | table.store.columns["truncated"]
+    oldest = num_envs * stack.k  # of each environment's oldest row, which shares its first frames with none before it
+    frames, size = len(table) + per_episode * (ended.sum() + oldest), 84 * 84 * 4 // stack.k
+    assert len(table) == 800
+    assert table.nbytes == table.table.nbytes + frames * (size + sys.getsizeof(b""))
+    assert table.table.nbytes == replay.table_bytes(references)
+    assert table.nbytes / 800 < 1.08 * size
+    assert size < table.row_nbytes < 1.02 * size
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_sequences(framed):
+    spec, config = read_spec(TREE), replace(CONFIGS["sequences"], capacity=400, seq_len=4, burn_in=2, overlap=1)
+    schema, stackings = types.transition_schema(spec), make_stackings(spec) if framed else {}
+    table = config.make_table(reference_schema(schema, stackings), np.random.default_rng(0), 9)
+    builder = SequenceBuilder(4, 2, 1, 0.99)
+    if framed:
+        builder = FrameBuilder(builder, stackings, make_codec("lz4"), 0, 0, 6)
+        table = FrameTable(table, stackings, make_codec("lz4"))
+    rows = make_rows(spec, builder, table, 100, 9)
+    check_counter_sequences(check_tree(rows, rows["valid"]), 3, 99, 4, 2, 1)
+    for path in types.leaves(spec.obs):
+        assert not rows[f"obs.{path}"][~rows["valid"]].any()
+
+
+SPECS = image_spec(-1, 3), image_spec(0, 2, (5, 4)), image_spec(-1, 1, (2, 2))
+BOTH = EnvSpec(
+    "both",
+    {"a": SPECS[0].obs, "b.0": SPECS[1].obs, "c": SPECS[2].obs, "v": Column((2,), "float32")},
+    ActionSpec("discrete", 3, "Discrete(3)"),
+    {path: spec.frame_stacks[""] for path, spec in zip(("a", "b.0", "c"), SPECS, strict=True)},
+)
+
+
+class Steps:
+    """Steps with observations of three independent images and a vector."""
+
+    def __init__(self, num_envs, rng, greys):
+        self.parts = [ImageSteps(spec, num_envs, rng, greys=greys) for spec in SPECS]
+
+    def step(self):
+        steps = [part.step() for part in self.parts]
+        vectors = {f"{name}.v": self.parts[0].rng.random((len(steps[0]["action"]), 2), np.float32) for name in NAMES}
+        images = {f"{name}.{path}": each[name] for name in NAMES for path, each in zip("abc", steps, strict=True)}
+        return {key.replace(".b", ".b.0"): column for key, column in {**images, **vectors}.items()} | {
+            key: column for key, column in steps[0].items() if key not in NAMES
+        }
+
+
+NAMES = ("obs", "next_obs")
+
+
+def rate(rows):
+    """Return priorities that depend on all parts."""
+    columns = [rows[f"{name}.{path}"] for name in NAMES for path in BOTH.obs]
+    return sum(column.sum(tuple(range(1, column.ndim)), np.float64) for column in columns)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    n_step=st.integers(1, 4), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 7), min_size=1, max_size=20),
+    greys=st.sampled_from([2, 256]), compress=st.sampled_from(["none", "lz4"]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_tables_of_several_images_equal_a_plain_table(n_step, num_envs, blocks, greys, compress, seed):
+    """The builder is saved and loaded after each block, and the table at the end, with the other codec."""
+    config, codec, stackings = replace(CONFIGS["prioritized"], capacity=50), make_codec(compress), make_stackings(BOTH)
+    other = make_codec("lz4" if compress == "none" else "none")
+    steps, plain_builder = (
+        Steps(num_envs, np.random.default_rng(seed), greys),
+        NStepBuilder(n_step, 0.9, prioritize=rate),
+    )
+
+    def make_builder():
+        return FrameBuilder(NStepBuilder(n_step, 0.9, prioritize=rate), stackings, codec, 3, 0, n_step - 1)
+
+    def tables(codec):
+        inner = config.make_table(reference_schema(schema, stackings), np.random.default_rng(0), 9)
+        return FrameTable(inner, stackings, codec)
+
+    builder, schema = make_builder(), types.transition_schema(BOTH)
+    framed, plain = tables(codec), config.make_table(schema, np.random.default_rng(0), 9)
+    for length in blocks:
+        for _ in range(length):
+            step = steps.step()
+            plain_builder.append({name: column.copy() for name, column in step.items()})
+            builder.append(step)
+        block, rows = builder.take(), plain_builder.take()
+        again = make_builder()
+        again.load_state({name: column.copy() for name, column in builder.state().items()})
+        builder = again
+        for table, columns in ((framed, block), (plain, rows)):
+            table.insert(columns, np.zeros(len(rows["reward"]), np.int64))
+        check_equal(framed.contents(), plain.contents())
+    np.testing.assert_array_equal(framed.table.sampler.tree.values, plain.sampler.tree.values)
+    loaded, stored = tables(other), framed.store.take(np.arange(len(framed)))
+    loaded.load_state(framed.state())
+    loaded.store.fill(loaded.unpack([framed.pack(stored)]))
+    check_equal(loaded.contents(), plain.contents())
+
+
+def check_equal(columns, expected):
+    assert columns.keys() == expected.keys()
+    for name, column in columns.items():
+        assert column.dtype == expected[name].dtype
+        np.testing.assert_array_equal(column, expected[name])

@@ -1,5 +1,3 @@
-"""RingStore, RandomStore, Uniform and the transition schema."""
-
 from functools import partial
 
 import numpy as np
@@ -23,7 +21,6 @@ def block(first, count):
 
 
 def check_rows(rows):
-    """Check that all columns of a row hold the same id."""
     np.testing.assert_array_equal(rows["reward"], rows["id"] / 2)
     np.testing.assert_array_equal(rows["obs"], np.broadcast_to((rows["id"] % 256)[:, None, None], rows["obs"].shape))
 
@@ -118,8 +115,7 @@ def test_columns_keep_their_dtype_and_are_allocated_once():
 
 
 def test_refuses_other_columns_and_blocks_that_do_not_fit():
-    store = RingStore(SCHEMA, 4)
-    rows = block(0, 2)
+    store, rows = RingStore(SCHEMA, 4), block(0, 2)
     with pytest.raises(ValueError, match="replay holds"):
         store.insert({name: rows[name] for name in ("obs", "reward")})
     with pytest.raises(ValueError, match="replay holds"):
@@ -135,8 +131,7 @@ def test_take_gives_fresh_contiguous_columns():
     slots = np.array([[1, 2, 3], [4, 4, 9]])
     rows = store.take(slots)
     assert rows["id"].tolist() == slots.tolist()
-    assert store.take(slots[1])["id"].tolist() == [4, 4, 9]
-    assert rows["obs"].shape == (2, 3, 2, 3)
+    assert (store.take(slots[1])["id"].tolist(), rows["obs"].shape) == ([4, 4, 9], (2, 3, 2, 3))
     assert all(column.flags.c_contiguous for column in rows.values())
     for column in rows.values():
         column[...] = 99

@@ -117,8 +117,7 @@ def test_uniform_tables_sample_all_rows_equally(remover):
     table = dataclasses.replace(UNIFORM, remover=remover).make_table(SCHEMA, np.random.default_rng(0), 1)
     for first in range(0, 3000, 100):
         table.insert({"id": np.arange(first, first + 100)}, np.zeros(100, np.int64))
-    there = np.sort(table.contents()["id"])
-    drawn = table.sample(1_000_000, 1, 0)
+    there, drawn = np.sort(table.contents()["id"]), table.sample(1_000_000, 1, 0)
     assert drawn.row_ids is None
     assert len(np.unique(there)) == 777
     check_frequencies(np.searchsorted(there, drawn.columns["id"]), np.full(777, 1 / 777))
@@ -162,8 +161,7 @@ def test_sequences_count_transitions_and_mix_priorities():
     assert table.sampler.tree.values[np.arange(15, 30) % 20] == pytest.approx(expected, rel=1e-6)
     assert table.sampler.tree.values[10:15] == pytest.approx(1.0)
     assert table.stats()["stale_priorities"] == (ids < 15).sum() > 0
-    assert table.stats()["sequences"] == 20
-    assert table.stats()["bad_priorities"] == 0
+    assert (table.stats()["sequences"], table.stats()["bad_priorities"]) == (20, 0)
 
 
 def test_initial_priorities_of_sequences_are_mixed():
@@ -177,8 +175,7 @@ def test_initial_priorities_of_sequences_are_mixed():
 @pytest.mark.parametrize("config", [UNIFORM, PRIORITIZED, SEQUENCES], ids=lambda config: config.sampler)
 def test_bytes_are_known_before_allocation(config):
     table = config.make_table(SCHEMA, np.random.default_rng(0), 1)
-    assert config.table_bytes(SCHEMA) == table.nbytes
-    assert num_rows(table.store.columns) == config.num_rows
+    assert (config.table_bytes(SCHEMA), num_rows(table.store.columns)) == (table.nbytes, config.num_rows)
 
 
 def test_the_size_of_a_row_does_not_depend_on_the_reserved_rows():

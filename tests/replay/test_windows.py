@@ -52,7 +52,6 @@ class Steps:
         return block, np.zeros(num_steps * NUM_ENVS, np.int64)
 
     def window(self, first, stored):
-        """Return the observations of the window that begins at observation `first`."""
         window = [first]
         while len(window) < LENGTH and not self.steps[window[-1]] and window[-1] + 1 in stored:
             window.append(window[-1] + 1)
@@ -60,8 +59,7 @@ class Steps:
 
 
 def check_windows(table, steps):
-    stored = set(table.contents()["obs"].tolist())
-    drawn = table.sample(2, 40, 0).columns
+    stored, drawn = set(table.contents()["obs"].tolist()), table.sample(2, 40, 0).columns
     columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in drawn.items() if name != "weight"}
     assert columns.keys() == {*SCHEMA, "valid"}
     for i, valid in enumerate(columns["valid"]):
@@ -174,8 +172,7 @@ def test_a_write_skips_the_steps_that_were_overwritten():
     insert(8)  # overwrites 22 of 48 steps: the ring holds 50
     table.write(drawn.row_ids, {"uses": np.ones(drawn.row_ids.shape, np.float32)})
     rows = table.contents()
-    assert rows["uses"][-24:].tolist() == [0.0] * 24
-    assert rows["uses"][:26].tolist() == [1.0] * 26
+    assert (rows["uses"][-24:].tolist(), rows["uses"][:26].tolist()) == ([0.0] * 24, [1.0] * 26)
 
 
 def test_windows_of_frames_equal_windows_of_whole_images():

@@ -1,5 +1,3 @@
-"""algo=auto: the algorithm is chosen from recorded results, and everything after the choice sees its name."""
-
 import pytest
 
 from drl_cli.errors import UsageError
@@ -99,9 +97,7 @@ def test_a_list_without_a_sweep_stays_for_the_error(known):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ("+env.kwargs.continuous=true", "mrq"),
-        ("env.kwargs={g:9}", "mrq"),
-        ("env.wrappers=[my:W]", "mrq"),
+        *[("+env.kwargs.continuous=true", "mrq"), ("env.kwargs={g:9}", "mrq"), ("env.wrappers=[my:W]", "mrq")],
         ("env.max_episode_steps=9", "c51"),
     ],
 )

@@ -1,5 +1,3 @@
-"""Learning curves of single runs, and of several runs on one grid."""
-
 import numpy as np
 
 from drl_cli.runs.curve import MAX_POINTS, Curve, join, read_curve
@@ -22,8 +20,7 @@ def test_best_final_and_the_first_evaluation_above_a_threshold():
     assert (one.best, one.final, len(one)) == (7.0, 6.0, 4)
     assert (one.reaches(5.0), one.reaches(7.5)) == ((20.0, 2.0), (np.inf, np.inf))
     empty = Curve(*np.zeros((3, 0)))
-    assert (empty.best, empty.final, len(empty)) == (None, None, 0)
-    assert empty.reaches(-1e9) == (np.inf, np.inf)
+    assert ((empty.best, empty.final, len(empty)), empty.reaches(-1e9)) == ((None, None, 0), (np.inf, np.inf))
 
 
 def test_runs_with_different_grids_are_joined_where_all_have_evaluations():

@@ -1,5 +1,3 @@
-"""data=run:RUN names the dataset of a run; algo=auto takes an algorithm for data."""
-
 from types import SimpleNamespace
 
 import pytest
@@ -58,10 +56,7 @@ def test_auto_takes_an_algorithm_for_data(env, name):
 
 def test_auto_has_nothing_for_data_with_several_choices():
     words = [
-        "mode=offline",
-        "data=a.npz",
-        "env=drl_cli.envs.probes:Tree-v0",
-        "env.kwargs={discrete: true}",
+        *["mode=offline", "data=a.npz", "env=drl_cli.envs.probes:Tree-v0", "env.kwargs={discrete: true}"],
         "algo=auto",
     ]
     with pytest.raises(UsageError, match="multi-discrete actions; say algo=NAME"):

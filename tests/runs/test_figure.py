@@ -1,5 +1,3 @@
-"""The lines, bands and legend of the figure."""
-
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,7 +22,6 @@ def figure(tmp_path_factory):
 
 
 def lines(plot, width):
-    """Return the points of the lines with this width."""
     return [line.get_xydata().tolist() for line in plot.get_lines() if line.get_linewidth() == width]
 
 
@@ -39,8 +36,7 @@ def test_a_row_for_each_environment_over_steps_and_seconds(figure):
 def test_lines_are_joint_curves_thin_from_where_a_finished_run_is_held(figure):
     *_, steps, seconds = figure.axes
     assert lines(steps, 1.8) == [[[10, 1], [20, 5]], [[15, 3], [45, 7]]]
-    assert lines(steps, 0.9) == [[[20, 5], [40, 6]], [[45, 7]]]
-    assert lines(seconds, 1.8)[0] == [[2, 5]]
+    assert (lines(steps, 0.9), lines(seconds, 1.8)[0]) == ([[[20, 5], [40, 6]], [[45, 7]]], [[2, 5]])
     assert lines(seconds, 0.9)[0] == [[2, 5], [4, 6]]
     assert sorted(lines(steps, 0.7)) == [[[10, 0], [20, 8]], [[10, 2], [40, 4]], [[15, 3], [45, 7]]]
     curves = [line for line in steps.get_lines() if line.get_linewidth() != 0.8]
@@ -81,8 +77,6 @@ def test_one_legend_by_label(figure):
 
 @pytest.fixture
 def drawn(tmp_path):
-    """Make the figure of runs, and return it with its comparisons."""
-
     def draw(smooth=1):
         comparisons = [compare(group, None, smooth) for group in grouped(Run(path) for path in tmp_path.glob("*/*/*"))]
         figure = make_figure(comparisons)
@@ -170,16 +164,14 @@ def test_a_group_of_many_seeds_always_has_its_mean_line(tmp_path, drawn):
     figure, _ = drawn()
     for plot in figure.axes:
         (mean, *_) = lines(plot, 1.8)
-        assert len(mean) == 1
-        assert mean[0][1] == 2.0
+        assert (len(mean), mean[0][1]) == (1, 2.0)
 
 
 def test_repeats_of_a_seed_are_no_seeds(tmp_path, drawn):
     for i, mean in enumerate((1.0, 5.0, 9.0)):
         make_run(tmp_path, f"t{i}", [(10, 1.0, mean), (20, 2.0, mean)], seed=min(i, 1))
     figure, (one,) = drawn()
-    assert [run.id for run in one.runs] == ["t0", "t2"]
-    assert one.final.value == 5.0
+    assert ([run.id for run in one.runs], one.final.value) == (["t0", "t2"], 5.0)
     assert figure.legends[0].get_texts()[0].get_text() == "algo=dqn mode=single (2 seeds)"
     assert len(lines(figure.axes[0], 0.7)) == 3
 
@@ -187,5 +179,4 @@ def test_repeats_of_a_seed_are_no_seeds(tmp_path, drawn):
 def test_lines_are_smoothed_on_request_but_not_the_final_return(tmp_path, drawn):
     make_run(tmp_path, "a", [(10, 1.0, 0.0), (20, 2.0, 4.0), (30, 3.0, 8.0)])
     figure, (one,) = drawn(smooth=2)
-    assert lines(figure.axes[0], 1.8) == [[[10, 0], [20, 2], [30, 6]]]
-    assert one.final.value == 8.0
+    assert (lines(figure.axes[0], 1.8), one.final.value) == ([[[10, 0], [20, 2], [30, 6]]], 8.0)

@@ -1,5 +1,3 @@
-"""Finding runs by path, `latest`, a glob or the start of an id."""
-
 import json
 
 import pytest
@@ -29,11 +27,8 @@ def test_all_runs_oldest_first(outputs):
 @pytest.mark.parametrize(
     ("run", "found", "output_dir"),
     [
-        ("latest", IDS[2], ""),
-        (IDS[0], IDS[0], ""),
-        ("20260101", IDS[0], ""),
-        ("{outputs}/Zebra/*/*", IDS[0], "elsewhere"),
-        ("{outputs}/*/*/*", IDS[2], ""),
+        *[("latest", IDS[2], ""), (IDS[0], IDS[0], ""), ("20260101", IDS[0], "")],
+        *[("{outputs}/Zebra/*/*", IDS[0], "elsewhere"), ("{outputs}/*/*/*", IDS[2], "")],
         ("{outputs}/Middle/sac-async/20260102-100000-000000-s1", IDS[1], "elsewhere"),
     ],
 )
@@ -58,12 +53,8 @@ def test_a_missing_or_damaged_config(tmp_path, content):
 @pytest.mark.parametrize(
     ("patterns", "found"),
     [
-        (["latest"], [2]),
-        (["20260102"], [1, 2]),
-        (["{outputs}"], [0, 1, 2]),
-        (["{outputs}/Middle/sac-async"], [1]),
-        (["{outputs}/*/*/*-s0"], [0, 2]),
-        (["[ZA]*"], [0, 2]),
+        *[(["latest"], [2]), (["20260102"], [1, 2]), (["{outputs}"], [0, 1, 2])],
+        *[(["{outputs}/Middle/sac-async"], [1]), (["{outputs}/*/*/*-s0"], [0, 2]), (["[ZA]*"], [0, 2])],
         (["{outputs}/Zebra/sac-async/20260101-100000-000000-s0", "latest", "20260101"], [0, 2]),
     ],
 )
@@ -183,7 +174,6 @@ def test_a_folder_of_runs_is_neither_a_run_nor_a_checkpoint_nor_empty(outputs):
 
 
 def save(outputs, run):
-    """Give a run a checkpoint."""
     step = next(outputs.glob(f"*/*/{run}")) / "checkpoints" / "step_000000100"
     step.mkdir(parents=True)
     (step / "manifest.json").write_text("{}")

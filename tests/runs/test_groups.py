@@ -1,5 +1,3 @@
-"""Which runs belong to one group, and the labels of groups."""
-
 import pytest
 from run_folders import make_run
 
@@ -28,8 +26,7 @@ def seeds(groups):
 
 def test_runs_that_differ_in_seed_and_output_are_one_group(group):
     found = group({"seed": 0}, {"seed": 1, "output_dir": "x", "logger__console_s": 1.0, "checkpoint__period": 5})
-    assert seeds(found) == {"algo=dqn mode=single": [0, 1]}
-    assert found[0].env == "Pole"
+    assert (seeds(found), found[0].env) == ({"algo=dqn mode=single": [0, 1]}, "Pole")
 
 
 @pytest.mark.parametrize(
@@ -57,16 +54,14 @@ def test_runs_that_differ_in_seed_and_output_are_one_group(group):
 )
 def test_a_label_has_the_keys_that_differ(group, changes, labels):
     found = group(*changes)
-    assert [one.label for one in found] == labels
-    assert unshown_keys(found) == []
+    assert ([one.label for one in found], unshown_keys(found)) == (labels, [])
 
 
 def test_the_name_of_an_algorithm_stands_for_its_options(group):
     ppo = {"algo__name": "ppo", "algo__gae_lambda": 0.9, "replay__sampler": "fifo-once"}
     found = group({}, ppo, ppo | {"algo__lr": 1e-4})
     assert [one.label for one in found] == ["algo=dqn", "algo=ppo algo.lr=0.0001", "algo=ppo algo.lr=0.001"]
-    assert unshown_keys(found) == ["replay.sampler"]
-    assert pooled_keys(found) == []
+    assert (unshown_keys(found), pooled_keys(found)) == (["replay.sampler"], [])
 
 
 ICM = {"reward__name": "icm", "reward__coef": 1.0, "reward__hidden": [64, 64], "algo__name": "ppo"}
@@ -155,5 +150,4 @@ def test_the_last_part_of_a_key_is_a_hint_and_a_reward_module_is_the_last_choice
     assert key_hint("lr", ["reward.lr"]) == " Did you mean reward.lr?"
     assert key_hint("lr", ["reward.lr", "teacher.lr"]) == " Did you mean teacher.lr?"
     assert key_hint("sed", keys, ["sort"]) == " Did you mean seed?"
-    assert key_hint("srot", keys, ["sort"]) == " Did you mean sort?"
-    assert key_hint("n_epochs", keys) == ""
+    assert (key_hint("srot", keys, ["sort"]), key_hint("n_epochs", keys)) == (" Did you mean sort?", "")

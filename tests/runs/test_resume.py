@@ -1,5 +1,3 @@
-"""`resume=` and `from_config=`: which run is meant, which changes are allowed, and where training goes on."""
-
 import json
 import shutil
 import subprocess

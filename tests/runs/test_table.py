@@ -1,5 +1,3 @@
-"""Text tables for a terminal and for other programs."""
-
 import io
 import re
 
@@ -46,5 +44,4 @@ def test_a_table_without_rows(monkeypatch):
 
 def test_missing_numbers():
     assert [number(value) for value in (None, float("nan"), float("inf"), 0, 1234.5)] == ["-", "-", "-", "0", "1,234"]
-    assert between(2.0, 1.0, 3.0) == "2.0 [1.0, 3.0]"
-    assert between(2.0, float("nan"), float("nan")) == "2.0"
+    assert (between(2.0, 1.0, 3.0), between(2.0, float("nan"), float("nan"))) == ("2.0 [1.0, 3.0]", "2.0")

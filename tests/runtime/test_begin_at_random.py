@@ -1,12 +1,17 @@
 """mode=async: workers take their random steps before the first parameters, and no other steps."""
 
+import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config, on_collected
 
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.place.handles import get
+from drl_cli.runtime.trial import random_batch, single_trainer
 
 DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
 ASYNC = (COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", "orchestrator.min_inserts=320", "total_env_steps=1500")
@@ -77,14 +82,45 @@ def test_on_ray(run_graph, proxies):
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [
-        ((COUNTER, "mode=async"), 64),
-        ((COUNTER, "mode=async", "worker.random_steps=0"), 0),
-        ((COUNTER, "mode=sync"), 0),
-        ((COUNTER, "mode=single"), 0),
+        ((COUNTER, "mode=async"), 64), ((COUNTER, "mode=async", "worker.random_steps=0"), 0),
+        ((COUNTER, "mode=sync"), 0), ((COUNTER, "mode=single"), 0),
         ((COUNTER, "mode=async", "algo=ppo", "worker.random_steps=64"), 0),
         ((*DQN, "mode=async", "replay=prioritized"), 64),
         ((*DQN, "mode=async", "replay=prioritized", "replay.initial_priority=worker"), 0),
     ],
-)
+)  # fmt: skip
 def test_steps_without_params(overrides, steps):
     assert make_config(*TINY, *overrides).steps_without_params == steps
+
+
+CHOOSE, FRAMES = "env=drl_cli.envs.probes:Choose-v0", "env=drl_cli.envs.probes:Frames-v0"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (COUNTER, "algo.n_step=3", "env.normalize_obs=true", "env.normalize_reward=true"),
+        (COUNTER, "replay=prioritized", "trainer.batch_size=64", "trainer.num=2", "mode=sync"),
+        (CHOOSE, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker"),
+        (COUNTER, "algo=ppo"),
+        (FRAMES, "algo=dqn", "+env.kwargs.size=12"),
+        (CHOOSE, "algo=dqn", "network=lstm", "network.memory_size=6", "replay=sequences"),
+    ],
+    ids=["n-step, normalized", "prioritized", "worker priorities", "ppo", "images", "memory"],
+)
+def test_a_trainer_learns_from_a_random_batch(overrides):
+    config = single_trainer(make_config(*TINY, *overrides), threads=1)
+    spec = read_spec(config.env)
+    trainer = make_trainer(config, spec, "cpu", 0)
+    report, _ = trainer.train(*random_batch(config, spec, trainer.publish(0, 0)[1]))
+    assert report.num_updates >= 1
+    assert all(math.isfinite(value) for value in report.metrics.values())
+
+
+def test_a_random_batch_has_the_runs_columns():
+    config = make_config(*TINY, COUNTER, "replay=sequences", "replay.seq_len=6", "replay.burn_in=2", "replay.overlap=3")
+    spec = read_spec(config.env)
+    _, params = make_trainer(config, spec, "cpu", 0).publish(0, 0)
+    header, columns = random_batch(config, spec, params)
+    assert ((header.num_batches, header.batch_size), columns["obs"].shape) == ((1, 16), (1, 16, 8, 3))
+    assert len(np.unique(columns["reward"])) > 16

@@ -95,13 +95,19 @@ def fill_disk(monkeypatch):
 ARGS = ("env=Pendulum-v1", "mode=sync", "checkpoint.period=96", "total_env_steps=512")
 
 
+@pytest.fixture
+def graph(build_graph):
+    """A run that has made its steps and not yet ended."""
+    graph = build_graph(*ARGS)
+    graph.run()
+    return graph
+
+
 def folders(graph):
     return sorted(path.name for path in (graph.folder / "checkpoints").glob("step_*[0-9]"))
 
 
-def test_final_weights_that_do_not_fit_end_the_run_with_exit_code_7(build_graph, fill_disk):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_final_weights_that_do_not_fit_end_the_run_with_exit_code_7(graph, fill_disk):
     before = folders(graph)
     fill_disk(lambda path: "checkpoints" in path)
     with pytest.raises(NotSaved, match=r"the final weights could not be saved: .*No space left") as caught:
@@ -111,9 +117,7 @@ def test_final_weights_that_do_not_fit_end_the_run_with_exit_code_7(build_graph,
     assert open_checkpoint(graph.folder / "checkpoints" / "last").env_steps < 512
 
 
-def test_final_weights_are_saved_alone_if_the_states_do_not_fit(build_graph, fill_disk, caplog):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_final_weights_are_saved_alone_if_the_states_do_not_fit(graph, fill_disk, caplog):
     assert (graph.folder / ".reserve").stat().st_size > graph.learning.params.value.nbytes
     fill_disk(lambda path: "state." in path or (graph.folder / ".reserve").exists())
     graph.finish()
@@ -124,9 +128,7 @@ def test_final_weights_are_saved_alone_if_the_states_do_not_fit(build_graph, fil
     assert "step_000000512 has only the final weights: drl-eval takes checkpoint=step_000000512" in caplog.messages[-1]
 
 
-def test_older_checkpoints_and_the_replay_make_room_for_the_last_checkpoint(build_graph, fill_disk):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_older_checkpoints_and_the_replay_make_room_for_the_last_checkpoint(graph, build_graph, fill_disk):
     newest = folders(graph)[-1]
 
     def is_full(path):
@@ -142,9 +144,7 @@ def test_older_checkpoints_and_the_replay_make_room_for_the_last_checkpoint(buil
     assert rest.progress.env_steps == 768
 
 
-def test_the_replay_of_an_older_checkpoint_makes_room_for_the_final_weights(build_graph, fill_disk):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_the_replay_of_an_older_checkpoint_makes_room_for_the_final_weights(graph, fill_disk):
     last = graph.folder / "checkpoints" / "last"
     assert open_checkpoint(last).has_replay
     fill_disk(lambda path: "manifest" not in path and any(last.glob("state.replay-*")))
@@ -153,9 +153,7 @@ def test_the_replay_of_an_older_checkpoint_makes_room_for_the_final_weights(buil
     assert folders(graph)[-1] == "step_000000512"
 
 
-def test_a_broken_disk_removes_nothing(build_graph, monkeypatch):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_a_broken_disk_removes_nothing(graph, monkeypatch):
     before = folders(graph)
 
     def broken(descriptor):
@@ -167,18 +165,14 @@ def test_a_broken_disk_removes_nothing(build_graph, monkeypatch):
     assert folders(graph) == before
 
 
-def test_final_weights_that_a_dead_manage_can_not_save_end_the_run_with_exit_code_6(build_graph):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_final_weights_that_a_dead_manage_can_not_save_end_the_run_with_exit_code_6(graph):
     graph.manage.gave_up = True
     with pytest.raises(NotSaved, match="the final weights could not be saved: manage failed") as caught:
         graph.finish()
     assert caught.value.exit_code == 6
 
 
-def test_the_reserve_makes_room_for_a_whole_checkpoint(build_graph, fill_disk):
-    graph = build_graph(*ARGS)
-    graph.run()
+def test_the_reserve_makes_room_for_a_whole_checkpoint(graph, fill_disk):
     reserve = graph.folder / ".reserve"
     fill_disk(lambda path: "state.trainer" in path and reserve.exists())
     graph.finish()

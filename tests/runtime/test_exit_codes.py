@@ -1,5 +1,3 @@
-"""The exit code of each kind of error."""
-
 import io
 import time
 
@@ -11,6 +9,20 @@ from drl_cli.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLos
 from drl_cli.metrics.console import Console
 from drl_cli.runtime import run as run_module
 from drl_cli.runtime.roles.evaluator import Evaluator
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Make a run with these words and return its summary."""
+    for folder in ("checkpoints", "workers"):
+        (tmp_path / folder).mkdir()
+
+    def run(*words):
+        config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true", *words)
+        console = Console("quiet", io.StringIO(), time.time())
+        return run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -25,22 +37,19 @@ from drl_cli.runtime.roles.evaluator import Evaluator
         (CheckpointError("model.safetensors is damaged"), 8, "failed"),
     ],
 )
-def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, error, code, status):
+def test_the_exit_code_tells_the_kind_of_end(run, tmp_path, monkeypatch, capsys, error, code, status):
     def build(*args, **options):
         raise error
 
     monkeypatch.setattr(run_module, "build", build)
-    console = Console("quiet", io.StringIO(), time.time())
-    config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true")
-    (tmp_path / "checkpoints").mkdir()
-    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+    summary = run()
     assert (summary["exit_code"], summary["status"]) == (code, status)
     assert capsys.readouterr().err.startswith("error: ")
     assert type(error).__name__ in (tmp_path / "error.txt").read_text()
 
 
 @pytest.mark.parametrize(("fails", "code"), [(lambda calls: True, 4), (lambda calls: calls < 2, 0)], ids=["all", "one"])
-def test_a_run_whose_evaluations_all_failed_is_not_done(tmp_path, monkeypatch, capsys, fails, code):
+def test_a_run_whose_evaluations_all_failed_is_not_done(run, monkeypatch, capsys, fails, code):
     greedy, calls = Evaluator.evaluate, []
 
     def evaluate(self, *args):
@@ -50,11 +59,7 @@ def test_a_run_whose_evaluations_all_failed_is_not_done(tmp_path, monkeypatch, c
         return greedy(self, *args)
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    console = Console("quiet", io.StringIO(), time.time())
-    config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true", "manage.eval_period=128")
-    for folder in ("checkpoints", "workers"):
-        (tmp_path / folder).mkdir()
-    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+    summary = run("manage.eval_period=128")
     assert (summary["exit_code"], summary["env_steps"]) == (code, 512)
     assert (summary["checkpoint_last"] is not None) is True
     told = capsys.readouterr().err
@@ -62,17 +67,10 @@ def test_a_run_whose_evaluations_all_failed_is_not_done(tmp_path, monkeypatch, c
     assert (summary["best_return"] is None) == (code == 4)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "code"), [({"base_length": 40}, 2), ({"base_length": 1000}, 2), ({"base_length": 5}, 0)]
-)
-def test_a_run_without_an_update_because_no_episode_ended_is_not_done(tmp_path, capsys, kwargs, code):
+@pytest.mark.parametrize(("length", "code"), [(40, 2), (1000, 2), (5, 0)])
+def test_a_run_without_an_update_because_no_episode_ended_is_not_done(run, capsys, length, code):
     """16 environments take 32 steps each, and rows of Cal-QL wait for the end of their episode."""
-    words = ["algo=cal_ql", "algo.samples=1", "worker.envs=16", f"+env.kwargs.base_length={kwargs['base_length']}"]
-    console = Console("quiet", io.StringIO(), time.time())
-    config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true", *words)
-    for folder in ("checkpoints", "workers"):
-        (tmp_path / folder).mkdir()
-    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+    summary = run("algo=cal_ql", "algo.samples=1", "worker.envs=16", f"+env.kwargs.base_length={length}")
     assert (summary["exit_code"], summary["opt_steps"] > 0) == (code, code == 0)
     line = "no update was made: rows reach replay when their episode ends, and 512 steps of 16 environments gave 0 rows"
     assert (line in capsys.readouterr().err) == (code == 2)

@@ -1,5 +1,3 @@
-"""Incarnations: no worker repeats an incarnation of an earlier worker with the same index."""
-
 import pytest
 from graphs import COUNTER, TINY, make_config
 
@@ -22,7 +20,6 @@ class Births(LocalRuntime):
 
 
 def births(incarnation, proxies):
-    """Return roles and incarnations of a pool that starts with this incarnation."""
     runtime, config = Births(), make_config(*TINY, *ARGS, f"worker.proxies={proxies}")
     make_pool(config, None, runtime, make_seats(config, runtime), incarnation)
     return runtime.born

@@ -1,5 +1,3 @@
-"""load_weights: version 0 equals the saved policy in every mode; optimizers start fresh."""
-
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -32,7 +30,6 @@ KINDS = pytest.mark.parametrize(
 
 
 def saved(folder, kind, seed=50):
-    """Save a policy of another seed; return its folder and its vector."""
     config = make_config(*kind, f"seed={seed}")
     trainer = make_trainer(config, read_spec(config.env), "cpu", 0)
     vector = trainer.publish(0, 0)[1]
@@ -43,7 +40,6 @@ def saved(folder, kind, seed=50):
 
 
 def loads_of(graph):
-    """Return a list that receives the header of each collect call."""
     loads = []
     for member in graph.pool.members:
         worker = member.handle.role

@@ -1,5 +1,3 @@
-"""Memory of long runs: nothing is kept per call."""
-
 import gc
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Messages: frozen, picklable headers and the counts of their routes."""
-
 import dataclasses
 import pickle
 
@@ -16,12 +14,10 @@ BLOCKS = (
     make_block(28, worker=1, incarnation=2, last_env_step=32, version=7, opt_steps=112),
 )
 MESSAGES = [
-    InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
-    messages.SampleBatch(16, 256, 3, 2),
-    BatchTrainingData(0, 16, 256, 10_000),
-    UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
+    InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}), messages.SampleBatch(16, 256, 3, 2),
+    BatchTrainingData(0, 16, 256, 10_000), UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
     LoadParams(7, 112, 5000, exploration={"epsilon": 0.5}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -32,9 +28,7 @@ def test_messages_are_frozen_and_picklable(message):
 
 
 def test_rows_and_env_steps_are_sums_over_blocks():
-    assert MESSAGES[0].rows == 58
-    assert MESSAGES[0].env_steps == 64
-    assert InsertTransition((), (), 0.0).rows == 0
+    assert (MESSAGES[0].rows, MESSAGES[0].env_steps, InsertTransition((), (), 0.0).rows) == (58, 64, 0)
 
 
 def test_message_counts_cover_every_route_and_call_the_observer():

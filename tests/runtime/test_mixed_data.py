@@ -13,8 +13,7 @@ MIXED = (COUNTER, "algo=td3", "total_env_steps=256", "data.share=0.25")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The words for a dataset of Counter whose environment has the number -7."""
-    path = tmp_path_factory.mktemp("data") / "counter.npz"
-    env = Counter()
+    path, env = tmp_path_factory.mktemp("data") / "counter.npz", Counter()
     env.tags = 1  # reset sets the number of the environment to 0
     record(env, path)
     return f"data.source={path}"

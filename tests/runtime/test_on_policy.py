@@ -86,10 +86,8 @@ def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
     graph = build_graph(*PPO, "mode=sync", "worker.block_rows=12", "replay.max_staleness=0", "total_env_steps=240")
     batches = record(graph)
     graph.run()
-    assert check_account(graph) == 9 * 8
-    assert graph.progress.samples == 10
-    assert {header.stats["staleness_max"] for header, _ in batches} == {0.0}
-    assert len(waiting(graph)) == 8
+    assert (check_account(graph), graph.progress.samples) == (9 * 8, 10)
+    assert ({header.stats["staleness_max"] for header, _ in batches}, len(waiting(graph))) == ({0.0}, 8)
 
 
 @pytest.mark.parametrize("mode", some(MODES, "async"))
@@ -176,8 +174,7 @@ def test_rows_stay_within_the_bound_if_the_trainer_is_ten_times_slower(build_gra
     graph.run()
     graph.finish()
     assert graph.progress.samples == len(ages) == 1024 // 16
-    assert max(ages) == bound
-    assert check_account(graph) == 0
+    assert (max(ages), check_account(graph)) == (bound, 0)
     summary = graph.progress.summary(1.0, 0)
     assert summary["policy_lag_max"] <= (bound + 1) * 2 * 2  # versions times epochs times minibatches
 

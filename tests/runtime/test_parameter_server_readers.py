@@ -1,5 +1,3 @@
-"""Readers of the parameter server: replaced roles, and the last save after the trainer has died."""
-
 import os
 import signal
 
@@ -37,8 +35,7 @@ def test_a_killed_worker_returns_with_the_newest_version(build_graph):
         on_published(ref, params)
 
     graph.learning._on_published = note_version
-    pulled = watch(graph)
-    victim = graph.pool.members[1]
+    pulled, victim = watch(graph), graph.pool.members[1]
     at(graph, 1000, lambda: os.kill(get(victim.handle.ping()), signal.SIGKILL))
     finish = graph.pool.finish
 
@@ -50,8 +47,7 @@ def test_a_killed_worker_returns_with_the_newest_version(build_graph):
 
     graph.pool.finish = note_header
     graph.run()
-    assert graph.progress.worker_restarts == 1
-    assert len(pulled) == 1
+    assert (graph.progress.worker_restarts, len(pulled)) == (1, 1)
     header, params = headers[0]
     assert header.blocks[0].version == pulled[0] > 0
     assert params == published[pulled[0]]
@@ -94,6 +90,5 @@ def test_parameters_that_went_with_their_node_are_saved_from_the_server(build_gr
     graph.learning.params = far.call("rows", 10**6)
     get(far.ping())  # by now they are there, and only there
     ray_cluster.remove_node(second_node, allow_graceful=False)
-    assert next(rescue) == newest
-    assert graph.manage.restarts == 0
+    assert (next(rescue), graph.manage.restarts) == (newest, 0)
     assert "manage" not in caplog.text

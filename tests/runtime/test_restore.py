@@ -1,5 +1,3 @@
-"""Resumed runs: bit-equal weights where promised, exact counters, one curve."""
-
 import csv
 import importlib.util
 import json

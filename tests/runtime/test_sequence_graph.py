@@ -18,12 +18,10 @@ from drl_cli.runtime.place.handles import get
 
 SHAPE = (4, 4, 1)  # seq_len, burn_in, overlap
 OVERRIDES = (
-    COUNTER,
-    "replay=sequences",
+    COUNTER, "replay=sequences",
     *(f"replay.{name}={value}" for name, value in zip(("seq_len", "burn_in", "overlap"), SHAPE, strict=True)),
-    "worker.num=2",
-    "worker.random_steps=0",
-)
+    "worker.num=2", "worker.random_steps=0",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""scripts/bench/alternate.py: intervals and tables of alternating rounds."""
-
 import importlib.util
 from pathlib import Path
 

@@ -38,19 +38,16 @@ def is_alive(pid):
 def test_without_a_gpu_one_line_says_so_and_the_exit_status_is_3():
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([SCRIPTS / "check", "gpu"], env=env, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "scripts/check gpu: torch finds no device cuda here, so nothing was run\n"
 
 
 def test_an_error_ends_only_its_row_and_the_rows_that_need_it():
     error = "import sys; print('warning', file=sys.stderr); raise MemoryError('CUDA out of memory')"
     assert run(row("a", error), row("b", "", needs="a"), row("c", "", needs="b"), row("d", "")) == {
-        "a": ("failed", "exit status 1: MemoryError: CUDA out of memory"),
-        "b": ("not run", "needs 'a'"),
-        "c": ("not run", "needs 'b'"),
-        "d": ("ok", ""),
-    }
+        "a": ("failed", "exit status 1: MemoryError: CUDA out of memory"), "b": ("not run", "needs 'a'"),
+        "c": ("not run", "needs 'b'"), "d": ("ok", ""),
+    }  # fmt: skip
 
 
 def test_the_limit_of_a_row_ends_the_row_with_all_of_its_processes(tmp_path, monkeypatch):
@@ -61,8 +58,7 @@ def test_the_limit_of_a_row_ends_the_row_with_all_of_its_processes(tmp_path, mon
         "slow": ("failed", "ended after 1 s"),
         "next": ("ok", ""),
     }
-    pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
+    pid, deadline = int((tmp_path / "pid").read_text()), time.monotonic() + 10
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_alive(pid)
@@ -98,9 +94,7 @@ def test_a_check_that_finds_no_run_is_a_reason(tmp_path):
 @pytest.mark.parametrize(
     ("used", "asked", "reason"),
     [
-        ("cuda", "cuda:0", ""),
-        ("cuda:1", "cuda:1", ""),
-        ("cpu", "cpu", ""),
+        *[("cuda", "cuda:0", ""), ("cuda:1", "cuda:1", ""), ("cpu", "cpu", "")],
         ("cpu", "cuda", "trained on cpu, not on cuda"),
     ],
 )
@@ -145,12 +139,8 @@ def test_every_case_is_measured_in_both_precisions_and_all_ways():
 
 def test_events_of_the_profiler_are_counted_per_update():
     on_gpu = {
-        "cudaLaunchKernel": 30,
-        "cuLaunchKernel": 2,
-        "cudaGraphLaunch": 8,
-        "cudaStreamSynchronize": 4,
-        "aten::mm": 9,
-    }
+        "cudaLaunchKernel": 30, "cuLaunchKernel": 2, "cudaGraphLaunch": 8, "cudaStreamSynchronize": 4, "aten::mm": 9,
+    }  # fmt: skip
     assert check_gpu.per_update(on_gpu, 8) == {"kernels": 4.0, "graphs": 1.0, "waits": 0.5}
     on_cpu = {"aten::_local_scalar_dense": 4, "aten::mm": 9}
     assert check_gpu.per_update(on_cpu, 8) == {"kernels": 0.0, "graphs": 0.0, "waits": 0.5}
@@ -168,8 +158,7 @@ def test_the_table_and_the_json_have_every_row_and_a_failure_is_the_exit_status(
     out = capsys.readouterr().out
     assert "no figure is a measurement" in out
     cells = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines() if line.startswith("| sac")}
-    assert cells["| sac: export"][1] == "ok"
-    assert cells["| sac: bf16 compiled"][3:5] == ["6", "1.5"]
+    assert (cells["| sac: export"][1], cells["| sac: bf16 compiled"][3:5]) == ("ok", ["6", "1.5"])
     assert cells["| sac: bf16 graphs"][-1] == "exit status 1: a / b |"
     saved = json.loads((tmp_path / "new/gpu.json").read_text())
     assert [one["result"] for one in saved["rows"]] == ["ok", "ok", "ok", "failed"]

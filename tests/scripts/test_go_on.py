@@ -38,11 +38,9 @@ def test_tests_that_passed_are_skipped_until_something_changes(pytester):
 
     for name, text in files.items():
         write(name, text)
-    assert ran() == (1, ["test_bad", "test_other", "test_good"])
-    assert ran() == (1, ["test_bad"])
+    assert (ran(), ran()) == ((1, ["test_bad", "test_other", "test_good"]), (1, ["test_bad"]))
     write("tests/test_bad.py", "def test_bad():\n    pass\n")
-    assert ran() == (0, ["test_bad"])
-    assert ran() == (0, [])
+    assert (ran(), ran()) == ((0, ["test_bad"]), (0, []))
     assert pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "tests").ret == 0
     write("drl_cli/one.py", "ONE = 2\n")
     assert ran() == (0, ["test_bad", "test_good"])

@@ -1,5 +1,3 @@
-"""scripts/bench/golden.py: the first updates of every algorithm have their golden values."""
-
 import importlib
 import json
 import shutil
@@ -146,8 +144,7 @@ def test_write_replaces_what_differs_and_lists_the_results_that_become_old(tmp_p
     case, other, agreeing = COMMANDS[0], COMMANDS[1], COMMANDS[2]
     values = {"loss": [1.0, 2.0]}
     before = {one: {"identity": golden.identity(values), "values": values} for one in (case, other, agreeing)}
-    made = {"loss": [1.0, 3.0]}
-    near = {"loss": [1.0001, 2.0]}
+    made, near = {"loss": [1.0, 3.0]}, {"loss": [1.0001, 2.0]}
     monkeypatch.setattr(golden, "FILE", tmp_path / "golden.json")
     monkeypatch.setattr(
         golden, "make", lambda one: {"identity": "new", "values": {case: made, agreeing: near}.get(one, values)}

@@ -1,5 +1,3 @@
-"""scripts/check without the packages that the tests need."""
-
 import shutil
 import subprocess
 from pathlib import Path

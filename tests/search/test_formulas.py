@@ -68,10 +68,8 @@ def test_without_a_spread_of_q_only_the_prior_counts() -> None:
 
 def test_halving_visits_the_considered_actions_equally_often_in_each_round() -> None:
     assert formulas.halving(4, 16) == (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5)
-    assert formulas.halving(3, 9) == (0, 0, 0, 1, 1, 2, 2, 3, 3)
-    assert formulas.halving(16, 4) == (0, 0, 0, 0)
-    assert formulas.halving(1, 3) == (0, 1, 2)
-    assert formulas.halving(5, 0) == ()
+    assert (formulas.halving(3, 9), formulas.halving(16, 4)) == ((0, 0, 0, 1, 1, 2, 2, 3, 3), (0, 0, 0, 0))
+    assert (formulas.halving(1, 3), formulas.halving(5, 0)) == ((0, 1, 2), ())
 
 
 def test_exp_is_exact_to_11_digits_and_0_for_what_is_forbidden() -> None:

@@ -30,8 +30,7 @@ class Target:
 
     def recurrent(self, embedding: tuple[Tensor, Tensor], action: Tensor) -> tuple[object, ...]:
         num = len(action)
-        assert action.shape == (num, 2)
-        assert len(embedding) == 2
+        assert (action.shape, len(embedding)) == ((num, 2), 2)
         reward = -(action - torch.tensor([0.3, -0.6])).square().sum(-1)
         return reward, torch.zeros(num), torch.zeros(num, 4), torch.zeros(num), embedding
 

@@ -104,8 +104,7 @@ def test_hydra_knows_the_config_as_long_as_the_run_takes():
 def test_variables_for_the_job_are_there_for_values_and_for_the_run(monkeypatch):
     monkeypatch.setenv("MY_SEED", "1")
     with composed(["env=Pendulum-v1", "+hydra.job.env_set.MY_SEED='7'", "seed=${oc.env:MY_SEED}"]) as plain:
-        assert plain["seed"] == "7"
-        assert os.environ["MY_SEED"] == "7"
+        assert (plain["seed"], os.environ["MY_SEED"]) == ("7", "7")
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""explain=true: every value with the layer that set it."""
-
 import re
 
 import pytest
@@ -51,8 +49,7 @@ def own_yaml(tmp_path):
 
 
 def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
-    rows = explained()
-    keys = keys_of(SacConfig)
+    rows, keys = explained(), keys_of(SacConfig)
     wanted = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
     others = {f"replay.{name}" for name in ("alpha", "beta", "eps", "uniform_mix", "initial_priority", "max_staleness")}
     others |= {"replay.eta", "replay.times"}
@@ -65,8 +62,7 @@ def test_the_layer_of_a_value(explained):
     typed = ["env=Pendulum-v1", "mode=sync", "replay=prioritized", "algo.lr=1e-2", "worker.envs=3", "+env.kwargs.g=5"]
     rows = explained(*typed, "logger.tensorboard=false", "+optimizer.kwargs.betas=[0.5,0.9]")
     wanted = {
-        "seed": ("0", "default", "conf/train.yaml"),
-        "stop.return": ("null", "default", "conf/train.yaml"),
+        "seed": ("0", "default", "conf/train.yaml"), "stop.return": ("null", "default", "conf/train.yaml"),
         "mode": ("sync", "mode", "conf/mode/sync.yaml"),
         "replay.alpha": ("0.6", "default", "conf/replay/prioritized.yaml"),
         "replay.capacity": ("100000", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
@@ -80,11 +76,9 @@ def test_the_layer_of_a_value(explained):
         "env.kwargs": ("{g:5}", "command line", ""),
         "optimizer.kwargs": ("{betas:[0.5,0.9]}", "command line", "was {} (default, conf/optimizer/adam.yaml)"),
         "logger.tensorboard": ("false", "command line", "was true (default, conf/logger/default.yaml)"),
-        "replay=": ("prioritized", "command line", ""),
-        "env=": ("Pendulum-v1", "command line", ""),
-        "algo=": ("sac", "default", "conf/train.yaml"),
-        "tuned=": ("sac-Pendulum-v1", "default", "conf/train.yaml"),
-    }
+        "replay=": ("prioritized", "command line", ""), "env=": ("Pendulum-v1", "command line", ""),
+        "algo=": ("sac", "default", "conf/train.yaml"), "tuned=": ("sac-Pendulum-v1", "default", "conf/train.yaml"),
+    }  # fmt: skip
     assert {key: rows[key] for key in wanted} == wanted
 
 

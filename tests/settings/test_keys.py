@@ -1,5 +1,3 @@
-"""drl-list keys, drl-train --help GROUP and docs/reference.md: every key with type, range, default and meaning."""
-
 import subprocess
 import sys
 from pathlib import Path

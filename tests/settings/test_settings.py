@@ -1,5 +1,3 @@
-"""From yaml to frozen dataclasses."""
-
 import copy
 import dataclasses
 import math
@@ -51,8 +49,7 @@ def test_the_defaults_become_one_frozen_config(plain):
 def test_there_and_back_is_the_same_config(composed):
     plain = composed("env=Pendulum-v1", "stop.return=-200", "worker.num=3", "+env.kwargs.g=9.5")
     config = build(plain)
-    assert build(to_yaml_keys(config)) == config
-    assert to_yaml_keys(config)["stop"]["return"] == -200
+    assert (build(to_yaml_keys(config)), to_yaml_keys(config)["stop"]["return"]) == (config, -200)
 
 
 def test_the_config_does_not_share_its_values_with_the_mapping(plain):
@@ -153,15 +150,12 @@ def test_a_key_of_several_types_names_them_once(plain):
 
 def test_per_worker_exploration(plain):
     for value, wanted in (
-        (None, None),
-        ("ladder", "ladder"),
-        ("env_ladder", "env_ladder"),
+        *((None, None), ("ladder", "ladder"), ("env_ladder", "env_ladder")),
         ([{"epsilon": "4e-1"}, {}], ({"epsilon": 0.4}, {})),
     ):
         plain["worker"]["exploration"] = value
         config = build(plain)
-        assert config.worker.exploration == wanted
-        assert build(to_yaml_keys(config)) == config
+        assert (config.worker.exploration, build(to_yaml_keys(config))) == (wanted, config)
 
 
 def test_a_wrong_entry_is_named_by_its_place(plain):
@@ -180,8 +174,7 @@ def test_nothing_changes_in_the_mapping(plain):
     [(1e-3, "0.001"), (0.12345678901, "0.12345678901"), (None, "null"), (True, "true"), ([64, 0.5], "[64,0.5]")],
 )
 def test_a_value_is_formatted_as_the_user_types_it_without_losing_digits(value, typed):
-    assert as_typed(value) == typed
-    assert yaml.safe_load(typed) == value
+    assert (as_typed(value), yaml.safe_load(typed)) == (typed, value)
 
 
 @pytest.mark.parametrize(

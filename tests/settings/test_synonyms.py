@@ -88,14 +88,11 @@ def test_every_answer_is_a_key_of_ours_and_no_word_is_one():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("trpo", "The nearest here is algo=ppo."),
-        ("A3C", "The nearest here is algo=a2c."),
-        ("recurrent_ppo", "The nearest here is algo=ppo network=lstm."),
-        ("QRDQN", "The nearest here is algo=qr_dqn."),
-        ("ddqnn", "Did you mean 'dqn'?"),
-        ("qmix", "unknown algorithm 'qmix'.   available"),
+        ("trpo", "The nearest here is algo=ppo."), ("A3C", "The nearest here is algo=a2c."),
+        ("recurrent_ppo", "The nearest here is algo=ppo network=lstm."), ("QRDQN", "The nearest here is algo=qr_dqn."),
+        ("ddqnn", "Did you mean 'dqn'?"), ("qmix", "unknown algorithm 'qmix'.   available"),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_algorithm_for_one_of_another_tool(name, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         config_class(name)
@@ -121,8 +118,7 @@ def test_algorithms_with_an_option_are_found_without_their_import():
 
 
 def test_a_flag_of_another_tool_means_our_key():
-    assert meant("n-steps") == "algo.n_step"
-    assert meant("num-steps") == "total_env_steps"
+    assert (meant("n-steps"), meant("num-steps")) == ("algo.n_step", "total_env_steps")
     assert meant("n-steps", ["algo=a2c"]) == "worker.unroll"
     assert meant("n-steps", ["algo=dqn", "seed=1"]) == "algo.n_step"
     assert meant("n-steps", ["algo=no_such"]) == "algo.n_step"

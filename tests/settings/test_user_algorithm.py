@@ -1,5 +1,3 @@
-"""An algorithm and a network of the user's: what the commands make of them, and say when they can't be used."""
-
 import hashlib
 import json
 import shutil
@@ -267,8 +265,7 @@ def test_help_has_the_options_of_an_algorithm():
 
 
 def test_a_run_says_of_which_code_it_is(own_run, outside_folder, small_run):
-    assert own_run.summary["status"] == "done"
-    assert own_run.summary["algo"] == "my_pkg.my_algo"
+    assert (own_run.summary["status"], own_run.summary["algo"]) == ("done", "my_pkg.my_algo")
     code = hashlib.sha256((outside_folder / "my_pkg" / "my_algo.py").read_bytes()).hexdigest()
     assert read_json(own_run.folder / "run.json")["code"] == {"my_pkg.my_algo": code}
     assert read_json(small_run.folder / "run.json")["code"] == {}

@@ -14,19 +14,9 @@ from words import newest
 from drl_cli.settings.conf import conf_dir
 
 TINY_RUN = (
-    "debug.in_process=true",
-    "network.hidden=[16,16]",
-    "worker.num=1",
-    "worker.envs=2",
-    "worker.block_rows=16",
-    "orchestrator.min_inserts=32",
-    "trainer.batch_size=8",
-    "replay.capacity=2000",
-    "manage.eval_period=60",
-    "manage.eval_episodes=2",
-    "checkpoint.period=60",
-    "env.max_episode_steps=20",
-    "total_env_steps=160",
+    *("debug.in_process=true", "network.hidden=[16,16]", "worker.num=1", "worker.envs=2", "worker.block_rows=16"),
+    *("orchestrator.min_inserts=32", "trainer.batch_size=8", "replay.capacity=2000", "manage.eval_period=60"),
+    *("manage.eval_episodes=2", "checkpoint.period=60", "env.max_episode_steps=20", "total_env_steps=160"),
 )
 
 NOTES = "it's small, for tests (160 steps): fast"
@@ -113,13 +103,9 @@ def drl():
 
     def run(command, *args, cwd, **env):
         return subprocess.run(
-            [sys.executable, "-m", f"drl_cli.cli.{command}", *newest(args)],
-            cwd=cwd,
-            env=os.environ | env,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+            [sys.executable, "-m", f"drl_cli.cli.{command}", *newest(args)], cwd=cwd, env=os.environ | env,
+            capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
 
     return run
 

@@ -29,7 +29,6 @@ def make(module, seed=0, spec=SPEC, network=NETWORK, context=None, **options):
 
 
 def policy_of(module, algorithm=None, seed=0, spec=SPEC, network=NETWORK, **options):
-    """Return a policy with the parameters of the algorithm."""
     policy = module.Policy(config_of(module, **options), network, spec, seed)
     policy.load((algorithm or make(module, spec=spec, network=network)).policy_params())
     return policy
@@ -39,24 +38,19 @@ def make_batch(seed=0, rows=32, is_weighted=True):
     rng = torch.Generator().manual_seed(seed)
     terminated = torch.rand(rows, generator=rng) < 0.2
     batch = {
-        "obs": torch.randn(rows, 5, generator=rng),
-        "action": torch.rand(rows, 3, generator=rng) * 2 - 1,
-        "reward": torch.randn(rows, generator=rng),
-        "next_obs": torch.randn(rows, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.99),
-        "terminated": terminated,
+        "obs": torch.randn(rows, 5, generator=rng), "action": torch.rand(rows, 3, generator=rng) * 2 - 1,
+        "reward": torch.randn(rows, generator=rng), "next_obs": torch.randn(rows, 5, generator=rng),
+        "discount": torch.where(terminated, 0.0, 0.99), "terminated": terminated,
         "truncated": torch.zeros(rows, dtype=torch.bool),
-    }
+    }  # fmt: skip
     return batch | ({"weight": torch.rand(rows, generator=rng) + 0.5} if is_weighted else {})
 
 
 def in_double(batch):
-    """Return a batch with its columns of floats in float64."""
     return {name: column.double() if column.is_floating_point() else column for name, column in batch.items()}
 
 
 def doubled(batch):
-    """Return obs, action, reward, next_obs, discount and weight of a batch in float64."""
     return (batch[name].double() for name in ("obs", "action", "reward", "next_obs", "discount", "weight"))
 
 

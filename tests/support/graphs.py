@@ -4,17 +4,9 @@ import hashlib
 
 COUNTER = "env=drl_cli.envs.probes:Counter-v0"
 TINY = (
-    "network.hidden=[16,16]",
-    "orchestrator.min_inserts=64",
-    "worker.envs=4",
-    "worker.block_rows=32",
-    "trainer.batch_size=16",
-    "replay.capacity=4000",
-    "manage.eval_episodes=2",
-    "manage.confirm_episodes=3",
-    "manage.eval_period=1000",
-    "total_env_steps=512",
-    "logger.tensorboard=false",
+    *("network.hidden=[16,16]", "orchestrator.min_inserts=64", "worker.envs=4", "worker.block_rows=32"),
+    *("trainer.batch_size=16", "replay.capacity=4000", "manage.eval_episodes=2", "manage.confirm_episodes=3"),
+    *("manage.eval_period=1000", "total_env_steps=512", "logger.tensorboard=false"),
 )
 
 
@@ -36,7 +28,6 @@ def quick_compose(words):
 
 
 def weights(graph):
-    """Return the sha256 of the final model file."""
     return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
@@ -60,7 +51,6 @@ def on_collected(graph, react):
 
 
 def at(graph, env_steps, act):
-    """Call `act` once after `env_steps` environment steps."""
     done = []
     on_collected(graph, lambda _: done or graph.progress.env_steps < env_steps or done.append(act()))
 
@@ -74,3 +64,11 @@ def check_resumed_run(run_graph, *args):
     resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
     assert weights(resumed) == weights(whole) != before
     np.testing.assert_equal(*(graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)))
+
+
+def inserted(graph):
+    """Return a list that gets the columns of each later insert into the first shard."""
+    table, seen = graph.replay.shards[0].role.table, []
+    insert = table.insert
+    table.insert = lambda columns, versions: (seen.append(columns), insert(columns, versions))
+    return seen

@@ -16,6 +16,5 @@ def make_insert(rows, **fields):
 
 
 def make_train_report(opt_steps, num_updates, **fields):
-    """Return a report of `num_updates` updates, one for each batch."""
     defaults = {"skipped": 0, "metrics": {}, "seconds": 1.0, "num_batches": num_updates, "replay": {}}
     return TrainReport(opt_steps=opt_steps, num_updates=num_updates, **(defaults | {"sample_s": 0.0} | fields))

@@ -115,14 +115,8 @@ def outcome(words, typed=(), start=None, end=None):
 
 SMALL = (
     *TINY,
-    "debug.in_process=true",
-    "tuned=none",
-    "network.hidden=[8,8]",
-    "orchestrator.min_inserts=32",
-    "total_env_steps=128",
-    "manage.eval_episodes=1",
-    "manage.confirm_episodes=0",
-    "manage.eval_period=100000",
+    *("debug.in_process=true", "tuned=none", "network.hidden=[8,8]", "orchestrator.min_inserts=32"),
+    *("total_env_steps=128", "manage.eval_episodes=1", "manage.confirm_episodes=0", "manage.eval_period=100000"),
     "checkpoint.period=100000",
 )
 """A run of about 0.2 s with about 20 updates."""

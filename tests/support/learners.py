@@ -22,12 +22,7 @@ ACTIONS = {
 }
 IMAGE, VECTOR = Column((12, 12, 3), "uint8"), Column((3, 2), "float32")
 TREE = {"camera": IMAGE, "arm.angles": Column((3,), "float32"), "gear": Column((), "int32", (5,))}
-LOOKS = {
-    "image": (IMAGE, "none"),
-    "tree": (TREE, "none"),
-    "memory": (VECTOR, "lstm"),
-    "tree-memory": (TREE, "gru"),
-}
+LOOKS = {"image": (IMAGE, "none"), "tree": (TREE, "none"), "memory": (VECTOR, "lstm"), "tree-memory": (TREE, "gru")}
 CASES = [
     (name, kind)
     for name in algorithms()
@@ -203,7 +198,6 @@ def networks(mlp):
 
 
 def target_encoder(algorithm):
-    """Return the encoder with the modules of the target networks."""
     return algorithm.encoder.on(SimpleNamespace(**{n: t.module for n, t in algorithm.params.targets.items()}))
 
 

@@ -7,7 +7,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page):
-    """Return the blocks of Python code of a page."""
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 

@@ -35,7 +35,6 @@ def together(function, *args):
 
 
 def on_group(function, *args):
-    """Call the function with the group of this process."""
     return function(_mine["group"], *args)
 
 

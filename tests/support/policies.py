@@ -35,7 +35,6 @@ def make_policy(folder, *overrides):
 
 
 def observations(policy, num, seed=0):
-    """Return a batch of observations, and of masks if they are in `info`."""
     space, rng = policy.units.observations, np.random.default_rng(seed)
     space.seed(seed)
     masks = [part for part in policy.units.inputs if part.name == "action_mask" and not part.path]
@@ -44,7 +43,6 @@ def observations(policy, num, seed=0):
 
 
 def row(tree, i):
-    """Return one element of a batch."""
     if isinstance(tree, dict):
         return {key: row(part, i) for key, part in tree.items()}
     return tuple(row(part, i) for part in tree) if isinstance(tree, tuple) else tree[i]

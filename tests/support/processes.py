@@ -15,19 +15,9 @@ import pytest
 from words import newest
 
 SMALL = (
-    "env=Pendulum-v1",
-    "network.hidden=[16,16]",
-    "trainer.batch_size=16",
-    "worker.num=1",
-    "worker.envs=4",
-    "worker.block_rows=32",
-    "orchestrator.min_inserts=64",
-    "manage.eval_episodes=2",
-    "manage.confirm_episodes=0",
-    "manage.eval_period=400",
-    "checkpoint.period=400",
-    "replay.capacity=20000",
-    "ray.object_store_mb=80",
+    *("env=Pendulum-v1", "network.hidden=[16,16]", "trainer.batch_size=16", "worker.num=1", "worker.envs=4"),
+    *("worker.block_rows=32", "orchestrator.min_inserts=64", "manage.eval_episodes=2", "manage.confirm_episodes=0"),
+    *("manage.eval_period=400", "checkpoint.period=400", "replay.capacity=20000", "ray.object_store_mb=80"),
     "total_env_steps=1000000",
     "trainer.compile=false",  # so many updates would be compiled in single and sync
 )
@@ -88,12 +78,10 @@ class Run:
         return int(last.readlink().name[5:14]) if last else -1
 
     def pid(self, role):
-        """The current process id of a role."""
         (log,) = self.cwd.glob(f"outputs/*/*/*/workers/{role}.log")
         return int(re.findall(r"is process (\d+)", log.read_text())[-1])
 
     def send(self, number, group=False):
-        """Send a signal to the main process, or to its process group."""
         (os.killpg if group else os.kill)(self.process.pid, number)
 
     def kill(self, role):
@@ -102,7 +90,6 @@ class Run:
         os.kill(named[0].pid if named else self.pid(role), signal.SIGKILL)
 
     def processes(self):
-        """All living processes of this run."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -118,7 +105,6 @@ class Run:
         return [" ".join(process.cmdline())[:80] for process in found if process.is_running()]
 
     def wait(self, timeout_s=120.0):
-        """Wait for the end. Return the exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

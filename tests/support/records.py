@@ -9,14 +9,12 @@ from drl_cli.runtime.restore import open_checkpoint
 
 
 def eval_steps(folder):
-    """Return the environment steps of every row of eval.csv."""
     path = folder / "eval.csv"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [int(row["env_steps"]) for row in csv.DictReader(line for line in lines if line.endswith("\n"))]
 
 
 def metrics_steps(folder):
-    """Return the environment steps of every complete line of metrics.jsonl."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line)["env_steps"] for line in lines if line.endswith("\n")]
@@ -51,7 +49,6 @@ def check_checkpoints(folder):
 
 
 def check_curves(folder):
-    """Check that no curve has a step twice or goes backwards."""
     rows = eval_steps(folder)
     assert rows == sorted(set(rows))
     assert metrics_steps(folder) == sorted(metrics_steps(folder))

@@ -33,7 +33,6 @@ CONFIGS = {
 
 
 def make(kind, seed=0, capacity=40):
-    """Return a table of a kind."""
     config, rng = replace(CONFIGS[kind], capacity=capacity), np.random.default_rng(seed)
     if not kind.startswith("frames"):
         return config.make_table(SCHEMA, rng, 50)
@@ -94,7 +93,6 @@ def call(table, block, rng):
 
 
 def check_equal_answers(tables, source, seed=0, calls=8):
-    """Make the same calls to all tables, and check that the answers are equal bit by bit."""
     rngs = [np.random.default_rng(seed) for _ in tables]
     check_same(tables)
     for _ in range(calls):

@@ -17,7 +17,6 @@ gymnasium.register("Near-v0", make, max_episode_steps=50)
 
 
 def rows(cwd):
-    """Return the rows of the only sweep.csv."""
     (file,) = cwd.glob("outputs/multirun/*/sweep.csv")
     with file.open() as text:
         return list(csv.DictReader(text))
@@ -34,6 +33,5 @@ def runs(cwd):
 
 
 def weights(cwd):
-    """Return the bytes of each run's last model by seed."""
     seeds = {json.loads((run / "run.json").read_text())["seed"]: run for run in runs(cwd)}
     return {seed: (run / "checkpoints/last/model.safetensors").read_bytes() for seed, run in seeds.items()}

@@ -56,7 +56,6 @@ def episodes(obs, next_obs):
 
 
 def steps(rows):
-    """Return obs and next_obs `[N, ...]` of the valid steps."""
     if "valid" not in rows:
         return rows["obs"], rows["next_obs"]
     return rows["obs"][rows["valid"]], rows["next_obs"][rows["valid"]]

@@ -1,5 +1,3 @@
-"""Fixtures of the tests of sweeps."""
-
 import pytest
 
 from drl_cli.settings.check import check_command

@@ -1,5 +1,3 @@
-"""Launcher: the states of jobs from start to end, and signals that arrive meanwhile."""
-
 import itertools
 import json
 import os
@@ -58,11 +56,9 @@ def launch(sweep, processes, tick=list, changed=lambda job: None):
 def test_a_job_waits_until_its_process_has_room(sweep):
     seen, states = [], []
     started = launch(
-        sweep,
-        [Process(0, 3), Process(3, 5), Process(9, 2, -9)],
-        lambda: states.append([job.status for job in sweep.jobs]),
-        lambda job: seen.append((job.number, job.status)),
-    )
+        sweep, [Process(0, 3), Process(3, 5), Process(9, 2, -9)],
+        lambda: states.append([job.status for job in sweep.jobs]), lambda job: seen.append((job.number, job.status)),
+    )  # fmt: skip
     assert states[0] == ["running", "waiting", "waiting"]
     assert seen == [(1, "running"), (2, "running"), (3, "killed"), (1, "done"), (2, "done")]
     assert [job.exit_code for job in Sweep.open(sweep.folder).jobs] == [0, 0, -9]
@@ -79,23 +75,19 @@ def test_the_run_of_a_job_is_known_while_it_runs(sweep):
             sweep.file(sweep.jobs[0]).write_text('{"run": "/runs/a"}')
 
     launch(sweep, [Process(0, 9)], tick)
-    assert seen[:2] == [None, None]
-    assert set(seen[2:-1]) == {"/runs/a"}
+    assert (seen[:2], set(seen[2:-1])) == ([None, None], {"/runs/a"})
     assert len(seen) > 5
 
 
 def test_a_signal_reaches_all_jobs_and_no_other_job_starts(sweep):
     processes, looks = [Process(0, 99), Process(99, 99)], itertools.count()
     running = Launcher(
-        sweep,
-        [set()] * 2,
-        lambda *args: processes[int(args[1][-1][-1])],
+        sweep, [set()] * 2, lambda *args: processes[int(args[1][-1][-1])],
         tick=lambda: os.kill(os.getpid(), signal.SIGINT) or () if next(looks) == 2 else (),
-    )
+    )  # fmt: skip
     with pytest.raises(SystemExit) as ended:
         running.run(sweep.jobs)
-    assert ended.value.code == 130
-    assert [process.signals for process in processes] == [[signal.SIGINT]] * 2
+    assert (ended.value.code, [process.signals for process in processes]) == (130, [[signal.SIGINT]] * 2)
     assert [job.status for job in sweep.jobs] == ["interrupted", "interrupted", "waiting"]
 
 
@@ -139,8 +131,7 @@ def test_a_process_on_this_machine(tmp_path, monkeypatch):
     code = "import os, time; time.sleep(0.2); print(os.sched_getaffinity(0), os.environ['A'])"
     process = start_here(processors, ["-c", code], {"A": "b"}, tmp_path / "log")
     assert process.has_begun()
-    assert process.wait(30) == 0
-    assert (tmp_path / "log").read_text() == f"{processors} b\n"
+    assert (process.wait(30), (tmp_path / "log").read_text()) == (0, f"{processors} b\n")
     asked = []
     library = SimpleNamespace(prctl=lambda *values: asked.append(values))
     monkeypatch.setattr(launcher.ctypes, "CDLL", lambda name: library)

@@ -1,5 +1,3 @@
-"""drl-train -m: mistakes are answered before the first job, and a failed, killed or interrupted sweep is resumed."""
-
 import json
 import os
 import re
@@ -36,10 +34,8 @@ WRONG = [
     (("replay.capacity=10,1000000",), "replay.capacity"),
     (("env=Pendulum-v1,CartPole-v1", "algo=sac"), "CartPole-v1 has Discrete(2)"),
     (("env=Pendulum-v1,nowhere:My-v0",), "there is no module 'nowhere' to import"),
-    (("algo=sac,dqn",), "(job 2 of 2)"),
-    (("seed=0,1", "sweep.jobs=0"), "sweep.jobs: "),
-    (("resume=nope",), "resume: no sweep 'nope'"),
-    (TPE, "hpo: nothing to search"),
+    *[(("algo=sac,dqn",), "(job 2 of 2)"), (("seed=0,1", "sweep.jobs=0"), "sweep.jobs: ")],
+    *[(("resume=nope",), "resume: no sweep 'nope'"), (TPE, "hpo: nothing to search")],
     ((*TPE, "algo.lr=interval(-1,1)"), "algo.lr: must be > 0, got -1"),
     ((*TPE, "algo.lr=interval(1,0)"), "an interval goes from a number to a higher one"),
     ((*TPE, "algo.lr=tag(log,interval(0,1))"), "begins above 0"),
@@ -47,20 +43,15 @@ WRONG = [
     ((*TPE, "algo.lr=tag(log,choice(1,2))"), "tag(log, ...) is for an interval"),
     ((*TPE, "algo.lr=interval(1,"), "can't be read; a search takes"),
     ((*TPE, "trainer.batch_size=interval(8,64)"), "trainer.batch_size: must be a whole number"),
-    ((*TPE, "seed=range(0,3)", LR), "hpo.seeds=3"),
-    ((*TPE, LR, "hpo.trials=0"), "hpo.trials: must be >= 1"),
+    ((*TPE, "seed=range(0,3)", LR), "hpo.seeds=3"), ((*TPE, LR, "hpo.trials=0"), "hpo.trials: must be >= 1"),
     ((*TPE, LR, "hpo.pruner=mean"), "hpo.pruner: 'mean' is not one of none, median, halving"),
     ((*TPE, LR, "hpo.members=4"), "hpo.members: is of hpo=pbt, not of a search"),
     ((*TPE, LR, "hpo.sampler=gp"), "hpo.sampler: say hpo=gp"),
     (("hpo=cma", "network.hidden=choice([64],[32])"), "hpo=cma searches numbers"),
-    (("hpo=tpee", LR), "no hpo option 'tpee'. Did you mean tpe?"),
-    (PBT, "hpo: nothing to change"),
+    (("hpo=tpee", LR), "no hpo option 'tpee'. Did you mean tpe?"), (PBT, "hpo: nothing to change"),
     ((*PBT, "seed=range(0,3)", LR), "seed: the population sets it"),
     ((*PBT, "total_env_steps=choice(1000,2000)", LR), "total_env_steps: the population sets it"),
-    (
-        (*PBT, "network.hidden=choice([64],[32])"),
-        "one value only; give one value, or search it by hpo=tpe",
-    ),
+    ((*PBT, "network.hidden=choice([64],[32])"), "one value only; give one value, or search it by hpo=tpe"),
     ((*PBT, "algo=choice(sac,ppo)"), "algo: can't change while a member trains"),
     ((*PBT, "env.kwargs.g=interval(1,10)"), "env.kwargs.g: can't change while a member trains"),
     ((*PBT, "worker.num=range(1,4)"), "worker.num: changes nothing that is learned"),
@@ -71,7 +62,7 @@ WRONG = [
     ((*PBT, LR, "hpo.resample=2"), "hpo.resample: must be >= 0 and <= 1"),
     ((*PBT, LR, "hpo.trials=3"), "hpo.trials: is of a search, not of hpo=pbt"),
     ((*PBT, LR, "hpo.sampler=tpe"), "hpo.sampler: say hpo=tpe"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("args", "text"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
@@ -99,8 +90,7 @@ def test_a_mistake_is_answered_before_the_first_job(args, text, multirun, tmp_pa
 def test_a_dry_run_only_checks(args, text, multirun, tmp_path, capsys):
     if TPE[0] in args:
         pytest.importorskip("optuna")
-    assert multirun("env=Pendulum-v1", *args, "dry_run=true") == 0
-    assert capsys.readouterr().out == f"{text}\n"
+    assert (multirun("env=Pendulum-v1", *args, "dry_run=true"), capsys.readouterr().out) == (0, f"{text}\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,10 +122,8 @@ def test_a_sweep_that_is_being_run_is_not_run_twice(begun, multirun):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("study.json", '{"trials": []}'),
-        ("sweep.json", '{"jobs": [{"overrides'),
-        ("population.json", '{"rounds": [1]}'),
-        ("population.json", ""),
+        *[("study.json", '{"trials": []}'), ("sweep.json", '{"jobs": [{"overrides')],
+        *[("population.json", '{"rounds": [1]}'), ("population.json", "")],
     ],
 )
 def test_a_damaged_record_is_exit_8(begun, multirun, name, text):
@@ -155,8 +143,7 @@ def test_jobs_that_ended_after_the_sweep_was_killed_are_done(begun, multirun, tm
         (run / "summary.json").write_text('{"exit_code": 0, "env_steps": 1000}')
         begun.file(job).write_text(json.dumps({"run": str(run)}))
     begun.save()
-    assert [row["status"] for row in rows(tmp_path)] == ["running"] * 2
-    assert multirun("resume=latest") == 0
+    assert ([row["status"] for row in rows(tmp_path)], multirun("resume=latest")) == (["running"] * 2, 0)
     assert [row["status"] for row in rows(tmp_path)] == ["done"] * 2
 
 
@@ -180,7 +167,6 @@ def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
     sweep = start("-m", *JOB, "seed=0,1", "env.kwargs.map=null,late.txt", cwd=here)
 
     def third():
-        """Return the run of job 3 once it has a checkpoint."""
         found = [Path(json.loads(file.read_text())["run"]) for file in here.glob("outputs/multirun/*/3.json")]
         return next((run for run in found if (run / "checkpoints" / "last").exists()), None)
 
@@ -194,8 +180,7 @@ def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
     (here / "late.txt").write_text("")
     again = drl("train", "-m", "resume=latest", cwd=here)
     assert again.returncode == 0, again.stderr
-    assert {row["status"] for row in rows(here)} == {"done"}
-    assert len(runs(here)) == 4
+    assert ({row["status"] for row in rows(here)}, len(runs(here))) == ({"done"}, 4)
     assert {run: (run / "summary.json").stat().st_mtime_ns for run in before} == before
     (resumed,) = [run for run in runs(here) if "resumed" in Run(run).record]
     assert str(resumed) == rows(here)[2]["run"]

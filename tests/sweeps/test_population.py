@@ -1,5 +1,3 @@
-"""A population: its draws and copies, the rounds of its members' runs, and what a killed one resumes with."""
-
 import csv
 import json
 import signal
@@ -134,8 +132,7 @@ def reopen(rounds):
 
 def play(rounds, number, returns, exit_code=0, env_steps=None):
     """Write a member's run up to the end of the round, or to `env_steps`: evaluations, a checkpoint, a summary."""
-    job = rounds.sweep.jobs[number]
-    run = rounds.sweep.folder.parent / f"run{number}"
+    job, run = rounds.sweep.jobs[number], rounds.sweep.folder.parent / f"run{number}"
     steps = rounds.population.goal + 4 if env_steps is None else env_steps
     folder = run / "checkpoints" / f"step_{steps}"
     folder.mkdir(parents=True)
@@ -225,8 +222,7 @@ def test_a_population_that_was_killed_while_it_copied_copies_again(rounds, is_co
         rounds.population.is_ready = False
         rounds.population.save()
     again = reopen(rounds)
-    assert [job.number for job in again.begin()] == [1, 2, 3, 4]
-    assert [last(again, i) for i in range(4)] == COPIED
+    assert ([job.number for job in again.begin()], [last(again, i) for i in range(4)]) == ([1, 2, 3, 4], COPIED)
     assert Population.open(again.population.folder).is_ready
 
 
@@ -249,8 +245,7 @@ def test_a_failed_member_copies_one_of_the_best(rounds):
     rounds.begin()
     assert last(rounds, 1) == "of 0 at 104"
     again = reopen(rounds)
-    assert [job.number for job in again.begin()] == [1, 2, 3, 4]
-    assert again.sweep.jobs[1].status == "waiting"
+    assert ([job.number for job in again.begin()], again.sweep.jobs[1].status) == ([1, 2, 3, 4], "waiting")
 
 
 def test_a_killed_member_is_restarted_a_few_times_in_each_round(rounds):
@@ -277,8 +272,7 @@ def test_a_population_begins_as_typed(multirun, monkeypatch):
     assert multirun("hpo=pbt", "env=Pendulum-v1", *args) == 0
     (population,) = begun
     assert (population.seed, population.round_steps, len(population.turns)) == (5, 2500, 3)
-    assert population.fixed == ["env=Pendulum-v1", "mode=single"]
-    assert list(population.space) == ["algo.lr"]
+    assert (population.fixed, list(population.space)) == (["env=Pendulum-v1", "mode=single"], ["algo.lr"])
     assert Population.open(population.folder) == population
 
 
@@ -305,8 +299,7 @@ def begun(multirun, tmp_path):
 )
 def test_a_resumed_population_is_checked_first(begun, multirun, capsys, args, text):
     if "dry_run=true" in args:
-        assert multirun("resume=latest", *args) == 0
-        assert capsys.readouterr().out == text
+        assert (multirun("resume=latest", *args), capsys.readouterr().out) == (0, text)
         return
     with pytest.raises(UsageError) as raised:
         multirun("resume=latest", *args)

@@ -1,5 +1,3 @@
-"""The tables at the end of a sweep."""
-
 import pytest
 from run_folders import make_run
 

@@ -1,5 +1,3 @@
-"""A search: its trials, their jobs and objectives, pruning, results, and what a killed search resumes with."""
-
 import csv
 import json
 import signal
@@ -108,8 +106,7 @@ def test_a_killed_search_resumes_its_trials_and_makes_no_more_than_asked_for(mak
     assert [job.number for job in unfinished] == [2, 3]
     for job in unfinished:
         play(again, job, [7, 7])
-    assert len(again.next_jobs()) == 1
-    assert again.next_jobs() == []
+    assert (len(again.next_jobs()), again.next_jobs()) == (1, [])
     assert [trial.objective for trial in again.study.trials] == [1.5, 7, 7, 5, None]
 
 
@@ -199,17 +196,18 @@ def test_the_end_ranks_the_trials_and_names_the_next_commands(make, capsys):
 
 
 def test_the_next_commands_work(make, capsys):
-    trials = make(fresh_seeds=0, trials=1)
+    trials = make(fresh_seeds=0, trials=3)
     trials.sweep.flags = ["--config-dir", "my conf"]
-    (job,) = trials.next_jobs()
-    play(trials, job, [7])
+    for value in (1, 9, 5):
+        play(trials, trials.next_jobs()[0], [value])
     assert finish_search(trials) == 0
     *_, train, copy = capsys.readouterr().out.splitlines()  # without a checkpoint, drl-eval would fail
     assert train.startswith("next: drl-train --config-dir 'my conf' env=A algo.lr=")
     assert copy.startswith("      or copy ")
-    (job.run / "checkpoints" / "best").mkdir(parents=True)
+    for job in trials.sweep.jobs:
+        (job.run / "checkpoints" / "best").mkdir(parents=True)
     finish_search(trials)
-    assert capsys.readouterr().out.splitlines()[-2] == f"      drl-eval run={job.run} episodes=100"
+    assert capsys.readouterr().out.splitlines()[-2] == f"      drl-eval run={trials.sweep.jobs[1].run} episodes=100"
 
 
 def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
@@ -224,12 +222,10 @@ def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
 @pytest.mark.parametrize(
     ("sampler", "pruner", "classes"),
     [
-        ("random", "none", ("RandomSampler", "NopPruner")),
-        ("tpe", "median", ("TPESampler", "MedianPruner")),
-        ("gp", "halving", ("GPSampler", "SuccessiveHalvingPruner")),
-        ("cma", "none", ("CmaEsSampler", "NopPruner")),
+        ("random", "none", ("RandomSampler", "NopPruner")), ("tpe", "median", ("TPESampler", "MedianPruner")),
+        ("gp", "halving", ("GPSampler", "SuccessiveHalvingPruner")), ("cma", "none", ("CmaEsSampler", "NopPruner")),
     ],
-)
+)  # fmt: skip
 def test_every_sampler_proposes_values_of_the_space_also_after_a_restart(make, monkeypatch, sampler, pruner, classes):
     import optuna
 
@@ -289,8 +285,7 @@ def test_the_best_values_are_a_tuned_set(tmp_path):
 def test_the_seed_may_be_typed_as_any_number(multirun, monkeypatch):
     seeds = []
     monkeypatch.setattr("drl_cli.sweeps.search.search", lambda sweep, study, configs: seeds.append(study.seed) or 0)
-    assert multirun("hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR) == 0
-    assert seeds == [1000]
+    assert (multirun("hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR), seeds) == (0, [1000])
 
 
 def test_a_search_whose_environment_lacks_a_file_can_not_begin(multirun, tmp_path, monkeypatch, capsys):

@@ -1,5 +1,3 @@
-"""Slots: how many jobs this machine or a cluster holds, and what is checked on the nodes before the first job."""
-
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,14 +30,9 @@ def typed(*args):
 @pytest.mark.parametrize(
     ("processors", "need", "most", "asked", "expected"),
     [
-        ([0, 1], 1, 10, 0, [{0}, {1}]),
-        ([0, 1], 2, 10, 0, [set()]),
-        ([2, 3, 5, 7], 2, 10, 0, [{2, 3}, {5, 7}]),
-        ([0, 1, 2, 3, 4], 2, 10, 0, [{0, 1}, {2, 3}]),
-        ([0, 1, 2, 3], 1, 0, 0, [set()]),
-        ([0, 1, 2, 3], 1, 10, 2, [{0, 1}, {2, 3}]),
-        ([0, 1], 1, 10, 1, [set()]),
-        ([0, 1], 1, 10, 8, [{0}, {1}]),
+        *[([0, 1], 1, 10, 0, [{0}, {1}]), ([0, 1], 2, 10, 0, [set()]), ([2, 3, 5, 7], 2, 10, 0, [{2, 3}, {5, 7}])],
+        *[([0, 1, 2, 3, 4], 2, 10, 0, [{0, 1}, {2, 3}]), ([0, 1, 2, 3], 1, 0, 0, [set()])],
+        *[([0, 1, 2, 3], 1, 10, 2, [{0, 1}, {2, 3}]), ([0, 1], 1, 10, 1, [set()]), ([0, 1], 1, 10, 8, [{0}, {1}])],
     ],
 )
 def test_jobs_share_the_processors(processors, need, most, asked, expected):
@@ -49,13 +42,11 @@ def test_jobs_share_the_processors(processors, need, most, asked, expected):
 @pytest.mark.parametrize(
     ("args", "expected", "asked"),
     [
-        (["mode=single"], [{0}, {1}, {2}, {3}], 0),
-        (["mode=single", "sweep.jobs=2"], [{0, 1}, {2, 3}], 2),
+        (["mode=single"], [{0}, {1}, {2}, {3}], 0), (["mode=single", "sweep.jobs=2"], [{0, 1}, {2, 3}], 2),
         (["mode=async", "worker.num=1"], [{0, 1}, {2, 3}], 0),
-        (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0),
-        (["mode=sync", "worker.num=3"], [set()], 0),
+        (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0), (["mode=sync", "worker.num=3"], [set()], 0),
     ],
-)
+)  # fmt: skip
 def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
     config = build(mapping([*LOCAL, *args]))
     monkeypatch.setattr(slots, "cores", lambda: [0, 1, 2, 3])
@@ -67,7 +58,6 @@ def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
 
 @pytest.fixture
 def started(monkeypatch):
-    """The arguments of each NodeProcess."""
     made = []
     monkeypatch.setattr(nodes, "NodeProcess", lambda *args: made.append(args))
     return made
@@ -147,14 +137,12 @@ def test_the_nodes_are_asked_before_the_first_job(cluster, tmp_path, monkeypatch
         ({"lacking": [SMALL]}, (), "node 10.0.0.2 (b1) has no drl-cli: install it there", 3),
         ({"problem": "no Ray cluster answers"}, (), "no Ray cluster answers", 2),
         (
-            {"nodes": [LARGE, SMALL]},
-            ("mode=sync", "worker.num=1"),
-            "worker.num=1 can't be shared equally by worker.proxies=2",
-            2,
+            {"nodes": [LARGE, SMALL]}, ("mode=sync", "worker.num=1"),
+            "worker.num=1 can't be shared equally by worker.proxies=2", 2,
         ),
         ({}, ("ray.address=b:1",), "ray.address: all jobs of a sweep run on one cluster: give one value", 2),
     ],
-)
+)  # fmt: skip
 def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, tmp_path, change, args, problem, code):
     vars(cluster).update(change)
     first = () if "ray.address=b:1" in args else args

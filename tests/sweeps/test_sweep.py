@@ -1,5 +1,3 @@
-"""Sweep: what it records of its jobs, what it reads from their runs' folders, and how it shows them."""
-
 import csv
 import fcntl
 import io
@@ -48,8 +46,7 @@ def test_jobs_with_the_same_overrides_in_another_order_are_one_job(sweep):
     [(0, "done"), (1, "failed"), (4, "failed"), (5, "diverged"), (75, "interrupted"), (130, "interrupted")],
 )
 def test_the_end_of_a_run_is_read_from_its_folder(sweep, code, status):
-    run = make_run(sweep, 2, code)
-    job = Sweep.open(sweep.folder).jobs[1]
+    run, job = make_run(sweep, 2, code), Sweep.open(sweep.folder).jobs[1]
     assert (job.status, job.run, job.is_done) == (status, run, code == 0)
 
 
@@ -73,8 +70,7 @@ def test_a_run_that_is_being_trained_has_not_ended(sweep):
 
 def test_results_before_the_end_of_a_run(sweep, tmp_path):
     scores = "env_steps,wall_s,mean\n100,1.5,-7\n200,2.5,-3\n300,4,-5\n3"
-    reports = '{"env_steps": 310}\n{"env_steps": 350, "x'
-    job = sweep.jobs[0]
+    reports, job = '{"env_steps": 310}\n{"env_steps": 350, "x', sweep.jobs[0]
     job.run = make_run(sweep, 1, **{"eval.csv": scores, "metrics.jsonl": reports})
     assert job.curve.returns.tolist() == [-7, -3, -5]
     assert job.results() == {"env_steps": 310, "wall_s": 4.0, "best_return": -3.0, "final_return": -5.0}
@@ -139,14 +135,11 @@ def test_the_table_has_a_row_for_each_job(shown):
     assert drawn.title.endswith("  1 of 3 done")
     columns = {column.header: [column.justify, *column.cells] for column in drawn.columns}
     assert columns == {
-        "job": ["right", "1", "2", "3"],
-        "seed": ["left", "0", "1", "2"],
+        "job": ["right", "1", "2", "3"], "seed": ["left", "0", "1", "2"],
         "status": ["left", "[green]done[/]", "[cyan]running[/]", "[default]waiting[/]"],
-        "best": ["right", "-140.2", "-", "-"],
-        "steps": ["right", "12,000", "-", "-"],
-        "seconds": ["right", "34", "-", "-"],
-        "run": ["left", "run1", "", ""],
-    }
+        "best": ["right", "-140.2", "-", "-"], "steps": ["right", "12,000", "-", "-"],
+        "seconds": ["right", "34", "-", "-"], "run": ["left", "run1", "", ""],
+    }  # fmt: skip
 
 
 def ended(sweep):
@@ -195,8 +188,6 @@ def test_a_long_ranking_names_the_file_with_all_rows(capsys, monkeypatch):
         "score", [(score, {"algo.lr": 0.5}, {"member": i}) for i, score in enumerate(scores)], "all.csv"
     )
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["rank", "score", "algo.lr", "member"],
-        ["1", "3.0", "0.5", "2"],
-        ["2", "1.0", "0.5", "0"],
+        *[["rank", "score", "algo.lr", "member"], ["1", "3.0", "0.5", "2"], ["2", "1.0", "0.5", "0"]],
         ["2", "more:", "all.csv"],
     ]

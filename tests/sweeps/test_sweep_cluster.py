@@ -24,8 +24,6 @@ def sweep(start, ray_cluster, tmp_path):
 
 @pytest.fixture
 def jobs(tmp_path):
-    """Return the values of these columns of sweep.csv for each job."""
-
     return lambda *columns: [tuple(row[column] for column in columns) for row in rows(tmp_path)]
 
 
@@ -53,8 +51,7 @@ def test_jobs_run_on_all_nodes_and_failed_jobs_are_run_again(sweep, jobs, drl, r
     again = drl("train", "-m", "resume=latest", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "2 of 4 jobs to run, 2 at once" in again.stdout
-    assert jobs("status") == [("done",)] * 4
-    assert len(set(jobs("run"))) == 4
+    assert (jobs("status"), len(set(jobs("run")))) == ([("done",)] * 4, 4)
     assert done < {run for (run,) in jobs("run")}
     assert len(ray_cluster.global_state._live_node_ids()) == 2
 
@@ -76,8 +73,7 @@ def test_a_signal_ends_running_and_waiting_jobs_on_the_nodes_softly(sweep, jobs,
     assert "Traceback" not in running.out + running.err
     assert jobs("status", "exit_code") == [("interrupted", "130")] * 4
     runs = [run for (run,) in jobs("run") if run]
-    assert [Run(tmp_path / run).status for run in runs] == ["interrupted"] * 2
-    assert running.left() == []
+    assert ([Run(tmp_path / run).status for run in runs], running.left()) == (["interrupted"] * 2, [])
 
 
 @pytest.mark.ray
@@ -97,8 +93,7 @@ def test_a_killed_node_or_sweep_loses_no_job_and_runs_none_twice(
     ended = [tmp_path / run for run, status in jobs("run", "status") if status == "killed"]
     assert [Run(run).status for run in ended] == ["interrupted"]
 
-    resumed = start("-m", "resume=latest")
-    before = Run(ended[0]).env_steps
+    resumed, before = start("-m", "resume=latest"), Run(ended[0]).env_steps
     resumed.until(lambda: Run(ended[0]).env_steps > before)
     resumed.process.send_signal(signal.SIGKILL)
     assert resumed.left(30) == []

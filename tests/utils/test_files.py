@@ -1,5 +1,3 @@
-"""Writes to a full disk make room step by step; a reserve keeps room for later."""
-
 import errno
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tests of what is known about GPUs without torch."""
-
 import pytest
 
 from drl_cli.utils.machine import expects_gpu

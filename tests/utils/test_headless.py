@@ -1,5 +1,3 @@
-"""Environment variables for drawing without a screen."""
-
 import sys
 
 import pytest

@@ -1,5 +1,3 @@
-"""RunningMoments against NumPy on all rows at once."""
-
 import functools
 
 import numpy as np
@@ -45,5 +43,4 @@ def test_merging_no_rows_changes_nothing():
     empty, some = RunningMoments.empty(2), RunningMoments.of(np.array([[1.0, 5.0], [3.0, 5.0]]))
     for merged in (empty.merge(some), some.merge(empty)):
         assert (merged.count, merged.mean.tolist(), merged.variance.tolist()) == (2, [2.0, 5.0], [1.0, 0.0])
-    assert empty.merge(empty).count == 0
-    assert (empty.count, empty.variance.tolist()) == (0, [0.0, 0.0])
+    assert (empty.merge(empty).count, (empty.count, empty.variance.tolist())) == (0, (0, [0.0, 0.0]))

@@ -1,5 +1,3 @@
-"""The log of a run."""
-
 import logging
 import re
 
@@ -16,8 +14,7 @@ def test_the_file_has_all_messages_with_times_also_those_before_it_was_opened(tm
         log.info("the third")
         tell("error: the fourth")
     log.warning("too late")
-    lines = path.read_text().splitlines()
-    times = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
+    lines, times = path.read_text().splitlines(), r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
     assert [re.sub(f"^{times}", "", line) for line in lines] == [
         "INFO warning: the first", "WARNING the second", "INFO the third", "INFO error: the fourth"
     ]  # fmt: skip

@@ -1,5 +1,3 @@
-"""Ranges, seeding, clock, lazy imports, free and freed memory."""
-
 import ctypes
 import itertools
 import math
@@ -23,14 +21,12 @@ from drl_cli.utils.seeding import ROLES, generator, integers
 @pytest.mark.parametrize(
     ("bounds", "text", "inside", "outside"),
     [
-        (Range(least=1), ">= 1", (1, 2), (0, 0.999, math.nan)),
-        (Range(above=0), "> 0", (1e-9, 5), (0, -1)),
+        (Range(least=1), ">= 1", (1, 2), (0, 0.999, math.nan)), (Range(above=0), "> 0", (1e-9, 5), (0, -1)),
         (Range(least=0, most=1), ">= 0 and <= 1", (0, 0.5, 1), (-0.1, 1.1)),
-        (Range(above=0, below=1), "> 0 and < 1", (0.5,), (0, 1, math.nan)),
-        (Range(most=3), "<= 3", (-10, 3), (3.1,)),
+        (Range(above=0, below=1), "> 0 and < 1", (0.5,), (0, 1, math.nan)), (Range(most=3), "<= 3", (-10, 3), (3.1,)),
         (Range(), "", (-1e9, 1e9), ()),
     ],
-)
+)  # fmt: skip
 def test_ranges(bounds, text, inside, outside):
     assert str(bounds) == text
     assert all(value in bounds for value in inside)
@@ -39,8 +35,7 @@ def test_ranges(bounds, text, inside, outside):
 
 def test_linear_schedule():
     values = [linear(count, 1.0, 0.05, 1000) for count in (0, 250, 500, 999, 1000, 10**9)]
-    assert values == [1.0, 0.7625, 0.525, pytest.approx(0.05095), 0.05, 0.05]
-    assert linear(3, 0.0, 1.0, 4) == 0.75
+    assert (values, linear(3, 0.0, 1.0, 4)) == ([1.0, 0.7625, 0.525, pytest.approx(0.05095), 0.05, 0.05], 0.75)
 
 
 def test_streams_are_distinct_over_seed_role_index_and_incarnation():

@@ -1,5 +1,3 @@
-"""Atari games: Gymnasium's preprocessing frame by frame, lives, protocols, and resumed episodes."""
-
 import hashlib
 import re
 from itertools import pairwise

@@ -36,8 +36,7 @@ def corner(image):
     assert image.dtype == np.uint8
     assert (image == image[..., :1]).all()
     ys, xs = np.nonzero(image[..., 0])
-    assert len(ys) == PATCH**2
-    assert set(np.unique(image).tolist()) == {0, 255}
+    assert (len(ys), set(np.unique(image).tolist())) == (PATCH**2, {0, 255})
     return np.array([ys.min(), xs.min()])
 
 

@@ -36,7 +36,6 @@ class Forced:
 
 
 def both(made, size=2):
-    """Return AleBatch and EnvBatch with equally seeded consoles."""
     spec = read_spec(made)
     consoles = {seed: int(np.int32(np.random.SeedSequence(seed).generate_state(2)[1])) for seed in range(40)}
     seeds = [seed for seed, console in consoles.items() if console >= 0][:size]  # ale-py takes no negative seeds
@@ -119,8 +118,7 @@ def noops_of(made, episodes, seeds):
 def test_episodes_begin_with_1_to_noop_max_noop_frames():
     """The vector environment also begins episodes without no-op frames. AleBatch repeats the reset of such episodes."""
     made = config(noop_max=2)
-    batch = AleBatch(made, read_spec(made), [1, 2, 3, 4])
-    kept = []
+    batch, kept = AleBatch(made, read_spec(made), [1, 2, 3, 4]), []
     for _ in range(40):
         batch._reset(np.ones(4, np.bool_))
         _, info = batch.pool.reset(options={"reset_mask": np.zeros(4, np.bool_)})
@@ -239,8 +237,7 @@ def test_threads_do_not_change_the_results():
 
 @pytest.mark.parametrize(("mode", "num_envs", "threads"), [("single", 2, 2), ("single", 8, 3), ("sync", 8, 1)])
 def test_threads_of_a_worker(monkeypatch, mode, num_envs, threads):
-    given = {}
-    vector_env = ale_vector._vector_env()
+    given, vector_env = {}, ale_vector._vector_env()
 
     def made(game, size, **kwargs):
         given.update(kwargs, size=size)

@@ -1,5 +1,3 @@
-"""EnvPoolBatch on a counting pool: no rows of resets, no lost rows, a new episode after a value that is not finite."""
-
 import fake_envpool
 import numpy as np
 import pytest
@@ -24,7 +22,6 @@ def batch(monkeypatch):
 
 
 def play(envs, num_steps):
-    """Return (observations before the step, step) for each step."""
     return [(envs.obs.copy(), envs.step(ZEROS)) for _ in range(num_steps)]
 
 
@@ -89,8 +86,7 @@ def test_values_that_are_not_finite_begin_a_new_episode(batch, fault, cause):
         assert (failed.reward[1], failed.terminated[1], failed.truncated[1]) == (0, False, False)
         np.testing.assert_array_equal(failed.next_obs[1], rows[3][0][1])
     assert envs.take_faults() == (f"env 1: {cause}; new episode 1/10 (worker.max_restarts)",)
-    assert envs.take_faults() == ()
-    assert envs.pool.reset_rows == 0
+    assert (envs.take_faults(), envs.pool.reset_rows) == ((), 0)
 
 
 def test_max_rebuilds_limits_new_episodes(batch):

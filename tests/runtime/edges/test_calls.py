@@ -1,5 +1,3 @@
-"""Calls: reacting to answers, the time that a role has for an answer, and which role is to blame for an error."""
-
 import pytest
 
 from drl_cli.errors import RoleLost

@@ -1,5 +1,3 @@
-"""worker.fetch: when a worker gets newer parameters, and that each block names the version that acted."""
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""ManageLink: what manage is sent and when, and that a slow, dead or failing manage does not stop the run."""
-
 import math
 
 import numpy as np
@@ -142,15 +140,6 @@ def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
     assert (done, link.evaluated) == (["the folder"], 1)
 
 
-def test_the_link_keeps_why_the_last_evaluation_failed(clock, linked):
-    handle = Manage(clock, 0.0, evaluate=KeyError("mine"))
-    link = linked(handle)
-    assert link.failure is None
-    link.evaluate(load(1), None)
-    link.poll()
-    assert (link.failure, link.evaluated) == ("KeyError: 'mine'", -1)
-
-
 def test_failures_with_the_same_cause_give_one_warning(clock, caplog, linked):
     handle, done = Manage(clock, 0.0, report=OSError("disk full"), commit=KeyError("b")), []
     link = linked(handle)
@@ -164,11 +153,15 @@ def test_failures_with_the_same_cause_give_one_warning(clock, caplog, linked):
     handle.answers["evaluate"] = report(4, "OSError: disk full")
     link.evaluate(load(4), None)
     link.poll()
-    assert (caplog.messages[2:], link.evaluated) == ([], 4)
+    assert (caplog.messages[2:], link.evaluated, link.failure) == ([], 4, None)
     for file in ("a", "b"):
         link._warn(f"OSError: [Errno 28] No space left on device: '{file}'")
     assert caplog.messages[2:] == ["manage failed: OSError: [Errno 28] No space left on device: 'a'"]
     assert (link.restarts, link.gave_up) == (0, False)
+    handle.answers["evaluate"] = KeyError("mine")
+    link.evaluate(load(5), None)
+    link.poll()
+    assert (link.failure, link.evaluated) == ("KeyError: 'mine'", 4)
 
 
 @pytest.mark.parametrize("waiting", [(), (2,)])
@@ -215,25 +208,17 @@ def test_parameters_that_the_server_has_lost_too_are_reported_once(clock, caplog
     link = linked(Manage(clock))
     link.server.call = lambda method, results: [GONE, GONE]
     link.finish(load(6), GONE, math.inf, is_over=never)
-    assert link.seen == []
-    assert caplog.messages == ["manage failed: node 10.0.0.7 is gone"]
+    assert (link.seen, caplog.messages) == ([], ["manage failed: node 10.0.0.7 is gone"])
 
 
 @pytest.mark.parametrize(("params", "saved"), [(LocalRef(np.full(2, 6.0)), 6), (GONE, 5)])
 def test_a_model_is_saved_from_the_server_only_if_its_parameters_are_lost(clock, linked, params, saved):
-    link = linked(manage := Manage(clock))
-    link.save(load(6), params)
+    link, told = linked(manage := Manage(clock)), []
+    link.save(load(6), params, told.append)
     link.close("failed", 10.0)
+    assert len(told) == 1
     ((header, vector),) = [args for method, *args in manage.calls if method == "save"]
     assert (header, vector.tolist(), link.restarts) == (load(saved), [float(saved)] * 2, 0)
-
-
-@pytest.mark.parametrize("params", [LocalRef(np.full(2, 6.0)), GONE])
-def test_the_end_of_a_save_is_told_even_if_the_parameters_are_lost(clock, linked, params):
-    link, told = linked(Manage(clock)), []
-    link.save(load(6), params, told.append)
-    link.close("done", 10.0)
-    assert len(told) == 1
 
 
 def test_a_manage_that_dies_too_often_is_given_up(clock, caplog, linked):

@@ -1,5 +1,3 @@
-"""ReplayShards: several tables behave as one, and need no more memory than they have allocated."""
-
 import dataclasses
 import tracemalloc
 

@@ -1,5 +1,3 @@
-"""TrainerGroup: which trainer gets which call, and whose error counts; on Ray, two trainers learn what one learns."""
-
 import os
 import signal
 import time
@@ -62,14 +60,12 @@ def test_several_trainers_join_the_first_and_a_single_one_joins_nobody():
     trainers = [Trainer() for _ in range(3)]
     group = TrainerGroup(trainers)
     assert (group.roles, roles(1)) == (["trainer 0", "trainer 1", "trainer 2"], ["trainer"])
-    joined = group.connect()
-    address = trainers[0].answers[0][0]
+    joined, address = group.connect(), trainers[0].answers[0][0]
     assert trainers[0].calls == [("listen",), ("join", address)]
     assert [trainer.calls for trainer in trainers[1:]] == [[("join", address)]] * 2
     assert joined == [trainer.answers[-1][0] for trainer in trainers]
     alone = TrainerGroup([Trainer()])
-    assert alone.connect() == []
-    assert alone.trainers[0].calls == []
+    assert (alone.connect(), alone.trainers[0].calls) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -136,8 +132,7 @@ def test_two_trainers_in_async(run_graph):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "trainer.num=2", "replay=prioritized", on_ray=True)
     progress = graph.progress
     assert policy(graph).any()
-    assert progress.opt_steps == (progress.inserts - 64) // 4
-    assert progress.samples == progress.opt_steps
+    assert (progress.opt_steps, progress.samples) == ((progress.inserts - 64) // 4, progress.opt_steps)
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
 
 
@@ -152,8 +147,7 @@ def test_two_trainers_on_policy(run_graph):
 
 def end(graph, rank, number):
     """Send a signal to a trainer of a running graph; return the error that ends the run, and the seconds until then."""
-    process = get(graph.trainers.trainers[rank].ping())
-    sent = []
+    process, sent = get(graph.trainers.trainers[rank].ping()), []
 
     def send(header):
         if graph.progress.opt_steps > 100 and not sent:

@@ -1,5 +1,3 @@
-"""Checkpoint folders: contents, damage, links, pruning, syncing, and what a crash leaves."""
-
 import json
 import os
 import shutil
@@ -95,8 +93,7 @@ def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("older", "newer"),
-    [("step_999999999", "step_1000000000"), ("step_000000010-v9", "step_000000010-v10")],
+    ("older", "newer"), [("step_999999999", "step_1000000000"), ("step_000000010-v9", "step_000000010-v10")]
 )
 def test_prune_orders_by_number_not_by_text(tmp_path, older, newer):
     for name in (older, newer):
@@ -110,8 +107,7 @@ def test_write_json_replaces_the_file_unless_it_fails(tmp_path):
         checkpoints.write_json(tmp_path / "run.json", value)
     with pytest.raises(TypeError):
         checkpoints.write_json(tmp_path / "run.json", {"a": object()})
-    assert json.loads((tmp_path / "run.json").read_text()) == {"a": 2}
-    assert names(tmp_path) == ["run.json"]
+    assert (json.loads((tmp_path / "run.json").read_text()), names(tmp_path)) == ({"a": 2}, ["run.json"])
 
 
 def test_links_are_relative_and_replaced_atomically(tmp_path):
@@ -160,8 +156,7 @@ def test_leftovers_of_a_crash_are_replaced(tmp_path):
     assert np.array_equal(params, PARAMS + 1)
     assert (manifest["exploration"], manifest["mean"], manifest["format"]) == ({"epsilon": 0.25}, 2.0, 2)
     draft = checkpoints.make_draft(tmp_path / "new" / "step_1")
-    assert draft.parent == tmp_path / "new"
-    assert names(draft) == []
+    assert (draft.parent, names(draft)) == (tmp_path / "new", [])
 
 
 def test_a_full_disk_keeps_no_draft(tmp_path, monkeypatch):
@@ -273,8 +268,7 @@ def test_a_checkpoint_of_another_run_is_adopted_as_the_last(tmp_path, synced, mo
     synced.clear()
     for _ in range(2):  # the second time as after a kill
         checkpoints.adopt(mine, source)
-        assert names(mine) == ["last", "step_000000300"]
-        assert os.readlink(mine / "last") == "step_000000300"
+        assert (names(mine), os.readlink(mine / "last")) == (["last", "step_000000300"], "step_000000300")
         np.testing.assert_array_equal(checkpoints.load_model(mine / "last")[0], PARAMS)
     assert "mine" in [name for name, _, _ in synced]
     assert (source / "model.safetensors").samefile(mine / "last" / "model.safetensors") == can_link

@@ -1,5 +1,3 @@
-"""Checkpoints of the replay: exact, incremental by links, refused if damaged, and refilled into other tables."""
-
 import os
 import shutil
 from types import SimpleNamespace
@@ -47,7 +45,6 @@ class Run:
 
 
 def complete(folder, *managers, previous=None, between=lambda: None):
-    """Make a complete checkpoint of managers; return its folder."""
     draft = make_draft(folder)
     for manager in managers:
         manager.begin_save(str(draft), None if previous is None else str(previous))
@@ -77,7 +74,6 @@ def changed(folder, previous):
 
 
 def chunks(folder):
-    """Return the inodes of the chunk files by name."""
     return {path.name: path.stat().st_ino for path in sorted(folder.glob("state.replay-0.?????.safetensors"))}
 
 
@@ -101,8 +97,7 @@ def test_a_chain_of_checkpoints_is_exact(kind, tmp_path):
             shutil.rmtree(previous)
         resumed = Run(kind, seed=7)
         rows = load(resumed.manager, folder)
-        assert rows == len(moment)
-        assert resumed.manager.last_block == blocks
+        assert (rows, resumed.manager.last_block) == (len(moment), blocks)
         run.insert(5)
         check_equal_answers([moment, resumed.table], Source(kind, 5))
         previous = folder
@@ -247,7 +242,6 @@ def fill_shards(kind, num_shards, capacity, blocks, layout=None):
 
 
 def rows_of(run):
-    """Return the ids and observations of all rows of a table."""
     columns = run.table.contents()
     return [(row, obs.tobytes()) for row, obs in zip(columns["id"].tolist(), columns["obs"], strict=True)]
 
@@ -319,8 +313,7 @@ def test_restored_shards_make_the_same_choices(tmp_path):
     fresh = [Run("uniform", 40, shard, 3, seed=4) for shard in range(3)]
     resumed = ReplayShards([LocalHandle(run.manager) for run in fresh], np.random.default_rng(1))
     resumed.load_state(state)
-    assert resumed.filled == {0, 1}
-    assert [load(run.manager, folder) for run in fresh] == [4, 4, 0]
+    assert (resumed.filled, [load(run.manager, folder) for run in fresh]) == ({0, 1}, [4, 4, 0])
     for _ in range(20):
         (a, first), (b, second) = shards.sample(SampleBatch(1, 4)), resumed.sample(SampleBatch(1, 4))
         assert a == b

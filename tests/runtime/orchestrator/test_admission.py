@@ -1,5 +1,3 @@
-"""Admission: which call may be made next, and that a run ends with all of its updates."""
-
 import random
 from types import SimpleNamespace
 
@@ -42,21 +40,14 @@ def test_random_steps_are_the_first_steps_issued(issued, env_steps, is_random):
     [
         ((), {}, 4),
         ((), {"training": 1}, 4),  # replay draws the next batch during an update
-        ((), {"training": 2}, 0),
-        (PPO, {}, 4),
-        (PPO, {"training": 1}, 0),
-        ((), {"landed": 63}, 0),
+        *[((), {"training": 2}, 0), (PPO, {}, 4), (PPO, {"training": 1}, 0), ((), {"landed": 63}, 0)],
         ((), {"band": 0.0, "samples": 231}, 0),
         # 234 updates are due: once all steps are issued, no more are made
-        ((), {"samples": 231, "issued": 511}, 4),
-        ((), {"samples": 231, "issued": 512}, 3),
-        ((), {"samples": 234, "issued": 512}, 0),
-        ((), {"samples": 300, "issued": 512}, 0),
+        *[((), {"samples": 231, "issued": 511}, 4), ((), {"samples": 231, "issued": 512}, 3)],
+        *[((), {"samples": 234, "issued": 512}, 0), ((), {"samples": 300, "issued": 512}, 0)],
         ((), {"samples": 234, "issued": 512, "free": True}, 4),
         # before that, at most the updates due at the end of the run, whose steps come in whole calls
-        ((), {"samples": 297}, 1),
-        ((), {"samples": 298}, 0),
-        ((), {"samples": 298, "free": True}, 4),
+        *[((), {"samples": 297}, 1), ((), {"samples": 298}, 0), ((), {"samples": 298, "free": True}, 4)],
         ((), {"samples": 239, "issued": 511}, 3),
         # a proxy's call in flight may return the steps of one worker
         ((), {"samples": 230, "issued": 512, "uncertain": 32}, 4),
@@ -71,12 +62,8 @@ def test_updates_of_the_next_train_call(overrides, state, updates):
 @pytest.mark.parametrize(
     ("overrides", "state", "may"),
     [
-        ((), {}, True),
-        ((), {"issued": 511}, True),
-        ((), {"issued": 512}, False),
-        ((), {"publishing": True}, True),
-        (PPO, {}, True),
-        (PPO, {"publishing": True}, False),
+        *[((), {}, True), ((), {"issued": 511}, True), ((), {"issued": 512}, False)],
+        *[((), {"publishing": True}, True), (PPO, {}, True), (PPO, {"publishing": True}, False)],
         (("worker.random_steps=64",), {"params": None, "issued": 63}, True),
         (("worker.random_steps=64",), {"params": None, "issued": 64}, False),
         ((), {"band": 20.0, "samples": 232}, True),  # 32 rows make 8 more updates due
@@ -94,15 +81,9 @@ def test_whether_one_more_collect_may_start(overrides, state, may):
 @pytest.mark.parametrize(
     ("state", "over"),
     [
-        ({}, True),
-        ({"env_steps": 511}, False),
-        ({"env_steps": 600}, True),
-        ({"training": 1}, False),
-        ({"pool": SimpleNamespace(busy={"a": 1})}, False),
-        ({"arrived": ["a block"]}, False),
-        ({"samples": 233}, False),
-        ({"samples": 233, "free": True}, True),
-        ({"samples": 240}, True),
+        *[({}, True), ({"env_steps": 511}, False), ({"env_steps": 600}, True), ({"training": 1}, False)],
+        *[({"pool": SimpleNamespace(busy={"a": 1})}, False), ({"arrived": ["a block"]}, False)],
+        *[({"samples": 233}, False), ({"samples": 233, "free": True}, True), ({"samples": 240}, True)],
     ],
 )
 def test_a_run_is_over_after_its_steps_and_their_updates(state, over):
@@ -150,17 +131,11 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
 @example(ratio=0.1, min_inserts=0, total=200, rows=16, batches=3, excess=0.0, workers=1, death=0.0, seed=0, share=1)
 @settings(deadline=None, max_examples=120)
 @given(
-    ratio=st.one_of(st.sampled_from([0.02, 0.1, 0.25, 1.0]), st.floats(0.01, 4)),
-    min_inserts=st.integers(0, 200),
-    total=st.integers(200, 700),
-    rows=st.integers(1, 40),
-    batches=st.integers(1, 16),
-    excess=st.one_of(st.just(0.0), st.floats(0, 50)),
-    workers=st.integers(1, 5),
-    death=st.sampled_from([0.0, 0.2]),
-    seed=st.integers(0, 2**32 - 1),
-    share=st.integers(1, 4),
-)
+    ratio=st.one_of(st.sampled_from([0.02, 0.1, 0.25, 1.0]), st.floats(0.01, 4)), min_inserts=st.integers(0, 200),
+    total=st.integers(200, 700), rows=st.integers(1, 40), batches=st.integers(1, 16),
+    excess=st.one_of(st.just(0.0), st.floats(0, 50)), workers=st.integers(1, 5), death=st.sampled_from([0.0, 0.2]),
+    seed=st.integers(0, 2**32 - 1), share=st.integers(1, 4),
+)  # fmt: skip
 def test_a_run_ends_with_all_updates_due(ratio, min_inserts, total, rows, batches, excess, workers, death, seed, share):
     limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows * share, batches) + excess)
     env_steps = play(limiter, total, rows, batches, workers, death, seed, share)

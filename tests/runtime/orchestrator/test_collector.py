@@ -1,6 +1,5 @@
-"""Collector: counts of steps issued, taken and landed when calls return less than they asked for."""
-
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,13 +7,15 @@ from graphs import TINY, make_config
 from headers import make_block
 
 from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.edges.reanalyzer_pool import ReanalyzerPool
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams, ReanalysisReport, UpdatePriority
 from drl_cli.runtime.orchestrator import collector as collector_module
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
+from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
 
 ROWS = 8
@@ -77,8 +78,7 @@ def test_blocks_are_inserted_and_counted_when_a_worker_dies():
     assert made.is_due()
     made.flush()
     assert (made.issued, made.inserting, made.arrived, made.is_due()) == (16, 2, [], False)
-    assert (made.limiter.inserts, made.limiter.landed) == (15, 15)
-    assert made.progress.worker_restarts == 1
+    assert ((made.limiter.inserts, made.limiter.landed), made.progress.worker_restarts) == ((15, 15), 1)
     counts = made.progress.trace.counts
     assert (counts[1], counts[2], counts[3], counts[8]) == (2, 2, 2, 2)
     react(made)
@@ -156,3 +156,159 @@ def test_a_proxy_counts_as_all_its_workers():
     assert made.uncertain == 16
     made.flush()
     assert (made.issued, made.limiter.inserts, made.uncertain) == (8, 8, 0)
+
+
+SEARCHES = ("env=CartPole-v1", "algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "reanalyzer.windows=2")
+UNTRAINED, TRAINED, NEWER = LoadParams(0, 0, 0), LoadParams(1, 16, 64), LoadParams(2, 32, 128)
+MOST = 2 * 16
+
+
+class Reanalyzer:
+    """Answers with `steps` searched steps, or dies if the next of `deaths` is True. Notes the number of arguments."""
+
+    def __init__(self, steps, deaths=()):
+        self.steps, self.deaths, self.calls = steps, list(deaths), []
+
+    def call(self, method, *args, results):
+        self.calls.append((method, len(args)))
+        if self.deaths and self.deaths.pop(0):
+            return [LocalRef(error=ActorDied("signal 9"))] * 2
+        report = ReanalysisReport(version=1, opt_steps=16, steps=self.steps, seconds=0.1)
+        return [LocalRef(report), LocalRef(UpdatePriority(0, np.zeros((1, 2, 16)), None, {}))]
+
+
+class Made:
+    def __init__(self, *overrides, steps=MOST, free=False, deaths=()):
+        config = make_config(*TINY, *SEARCHES, "replay.capacity=4000", *overrides)
+        self.members = [Reanalyzer(steps, deaths), *(Reanalyzer(steps) for _ in deaths)]
+        self.pool = ReanalyzerPool("reanalyzer", range(1), lambda _, life: self.members[life], 3, timeout_s=9.0)
+        self.written, self.drawn = [], []
+        replay = SimpleNamespace(
+            draw=lambda message: (self.drawn.append(message), (5, (LocalRef("header"), LocalRef("columns"))))[1],
+            update_priorities=lambda shard, values: (self.written.append(shard), LocalRef(None))[1],
+        )
+        server = SimpleNamespace(call=lambda method, results: [LocalRef(method), LocalRef("params")])
+        edges = Edges(None, replay, None, server, None, self.pool, share=None)
+        self.limiter = RateLimiter(0.25, config.min_inserts, 1e9, free)
+        self.progress = SimpleNamespace(
+            reanalyzed_steps=0, reanalyzer_restarts=0, reanalyzed=self.count,
+            trace=SimpleNamespace(add=lambda route: None),
+        )  # fmt: skip
+        self.calls = Calls(60.0)
+        self.reanalysis = Reanalysis(config, edges, self.limiter, self.progress, self.calls)
+
+    def count(self, report):
+        self.progress.reanalyzed_steps += report.steps
+
+    def land(self, rows):
+        self.limiter.issue_collect(rows)
+        self.limiter.land(rows, rows)
+
+    def search(self, pushed=TRAINED):
+        """Let the re-analyser work as long as the ratio allows."""
+        before = -1
+        while before != (before := self.reanalysis.done):
+            self.reanalysis.go_on(pushed, 0)
+            self.calls.react((), 0.0, ())
+
+
+def test_it_begins_with_the_first_version_that_has_updates():
+    """Untrained networks have found nothing that is worth storing. Until then, workers never wait."""
+    made = Made()
+    made.land(640)
+    made.search(UNTRAINED)
+    assert made.drawn == []
+    assert made.reanalysis.may_collect(100_000)
+    made.search(TRAINED)
+    assert made.reanalysis.start == 640
+    assert made.drawn
+
+
+def test_it_waits_for_the_end_of_the_warm_up():
+    made = Made()
+    made.land(63)
+    made.search()
+    assert made.drawn == []
+    made.land(1)
+    made.search()
+    assert made.drawn
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("steps", [MOST, 7])
+def test_the_ratio_is_held(ratio, steps):
+    """Steps of windows are counted without padding, so that short windows do not lower the ratio."""
+    made = Made(f"reanalyzer.ratio={ratio}", steps=steps)
+    made.land(64)
+    made.search()
+    half = made.reanalysis.band / 2
+    assert made.reanalysis.band == 2 * (ratio * 32 + MOST)
+    for _ in range(200):
+        if made.reanalysis.may_collect(32):
+            made.land(32)
+        made.search()
+        due = ratio * (made.limiter.landed - 64)
+        assert due <= made.reanalysis.done <= due + half
+    assert made.limiter.landed == 64 + 200 * 32
+    assert made.progress.reanalyzed_steps == made.reanalysis.done == steps * len(made.written)
+    assert made.reanalysis.scalars()["perf/reanalyzed_per_transition"] == made.reanalysis.done / (200 * 32)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_workers_wait_for_late_re_analysers_unless_the_limiter_is_free(free):
+    made = Made(free=free)
+    made.land(64)
+    made.reanalysis.start = 64
+    collects = 0
+    while made.reanalysis.may_collect(32) and collects < 1000:
+        made.land(32)
+        collects += 1
+    assert collects == (1000 if free else made.reanalysis.band / 2 // 32)
+    made.search() if not free else made.reanalysis.go_on(TRAINED, 0)
+    assert made.reanalysis.may_collect(32)
+
+
+def test_a_call_in_flight_counts_with_all_steps_of_its_windows():
+    made = Made(steps=7)
+    made.land(64)
+    made.reanalysis.go_on(TRAINED, 0)
+    assert (made.reanalysis.behind, made.reanalysis.done) == (-MOST, 0)
+    made.calls.react((), 0.0, ())
+    assert (made.reanalysis.behind, made.reanalysis.done) == (-7, 7)
+
+
+def test_only_newer_parameters_are_fetched_from_the_server():
+    made = Made()
+    for pushed in (TRAINED, TRAINED, NEWER):
+        made.land(640)
+        made.reanalysis.go_on(pushed, 0)
+        made.calls.react((), 0.0, ())
+    assert made.members[0].calls == [("reanalyze", 4), ("reanalyze", 2), ("reanalyze", 4)]
+
+
+def test_a_dead_re_analyser_is_replaced_and_its_call_is_not_counted():
+    made = Made(deaths=[False, True])
+    made.land(64)
+    made.search()
+    made.search()
+    assert made.progress.reanalyzer_restarts == 1
+    assert made.members[1].calls[0] == ("reanalyze", 4)  # a new process has no parameters
+    answered = len(made.members[0].calls) - 1 + len(made.members[1].calls)
+    assert (made.reanalysis.done, made.written) == (answered * MOST, [5] * answered)
+
+
+def test_a_resumed_run_continues_the_counts():
+    made, other = Made(), Made()
+    made.land(640)
+    made.search()
+    other.reanalysis.load_state(made.reanalysis.state()["reanalysis"])
+    assert (other.reanalysis.start, other.reanalysis.done) == (640, made.reanalysis.done)
+    assert made.reanalysis.done > 0
+
+
+def test_a_run_without_re_analysers_searches_nothing():
+    made = Made("reanalyzer.num=0")
+    made.pool.members.clear()
+    made.land(640)
+    made.search()
+    assert (made.drawn, made.reanalysis.state(), made.reanalysis.scalars()) == ([], {}, {})

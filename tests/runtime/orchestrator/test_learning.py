@@ -1,5 +1,3 @@
-"""Learning: the calls and counts of a train call and of a version, and how many updates a call has."""
-
 import time
 from itertools import pairwise
 from types import SimpleNamespace
@@ -76,8 +74,7 @@ def test_a_train_call_asks_one_shard_for_all_trainers():
     assert made.learning.is_idle
     made.learning.train(5)
     assert made.replay.calls == [("sample", SampleBatch(5, 16, 2, 2, 77))]
-    assert made.trainers.calls == [("train", "parts")]
-    assert made.limiter.calls == [("issue_sample", 5)]
+    assert (made.trainers.calls, made.limiter.calls) == ([("train", "parts")], [("issue_sample", 5)])
     assert made.trace == {3: 1, 4: 2}
     assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (1, False, False)
     assert [role for role, *_ in made.calls.pending.values()] == ["trainer 0", "trainer 1"]
@@ -163,8 +160,7 @@ def test_a_version_goes_to_the_server_and_the_callback():
     header, params = made.published[0].value, made.published[1]
     assert (made.learning.params_header, made.learning.params) == (header, ("shared", params))
     assert made.server.calls == [("call", "push", header, params)]
-    assert made.told == [(header, ("shared", params))]
-    assert (made.progress.loads, made.trace) == (1, {6: 1})
+    assert (made.told, (made.progress.loads, made.trace)) == ([(header, ("shared", params))], (1, {6: 1}))
     assert not made.learning.publishing
 
 
@@ -232,8 +228,7 @@ def test_pull_and_connect_expect_the_answers_of_their_roles():
     made, header, params = Made(), LocalRef(LoadParams(2, 0, 0)), LocalRef("theirs")
     made.server.answers["call"] = header, params
     assert made.learning.pull() is params
-    assert made.server.calls == [("call", "pull", 2)]
-    assert made.calls.pending[header][0] == "parameter server"
+    assert (made.server.calls, made.calls.pending[header][0]) == ([("call", "pull", 2)], "parameter server")
     made, refs = Made(num=2), [LocalRef(), LocalRef()]
     made.trainers.answers["connect"] = refs
     made.learning.connect()
@@ -258,9 +253,7 @@ def test_blame_asks_every_shard_and_trainer(monkeypatch):
     [
         ((), CALL_S * 2, 8),  # sixteen took twice as long as they may
         ((), CALL_S / 10, 32),  # never more than the default
-        ((), CALL_S * 100, 1),
-        ((), 0.0, 32),
-        (("trainer.updates_per_call=5",), CALL_S * 100, 5),
+        *[((), CALL_S * 100, 1), ((), 0.0, 32), (("trainer.updates_per_call=5",), CALL_S * 100, 5)],
         (("debug.in_process=true",), CALL_S * 100, 32),
     ],
 )

@@ -1,5 +1,3 @@
-"""NodeWatch: which nodes get a proxy, how many workers, and with which indices."""
-
 import dataclasses
 
 import pytest
@@ -67,9 +65,7 @@ def test_a_node_that_joins_gets_free_indices_and_higher_incarnations(monkeypatch
     watched.look(HERE, Node("third", "10.0.0.3", 1.0))
     watched.look(HERE, Node("third", "10.0.0.3", 1.0), Node("big again", "10.0.0.2", 5.0))
     assert watched.births == [
-        (0, (0, 1), "here", 5),
-        (1, (2, 3, 4, 5), "big", 5),
-        (2, (6,), "third", 5),
+        *[(0, (0, 1), "here", 5), (1, (2, 3, 4, 5), "big", 5), (2, (6,), "third", 5)],
         (1, (2, 3, 4, 5, 7), "big again", 6),
     ]
     assert watched.adapted == [[2], [2, 4], [2, 4, 1], [2, 1], [2, 1, 5]]
@@ -116,8 +112,7 @@ def test_a_run_that_keeps_its_number_of_workers_ignores_nodes(monkeypatch):
     )
     watched.leave(1)  # so an index is free
     watched.look(HERE, BIG)
-    assert len(watched.births) == 2
-    assert watched.adapted == [[2, 1]]
+    assert (len(watched.births), watched.adapted) == (2, [[2, 1]])
 
 
 def test_the_band_follows_the_workers():

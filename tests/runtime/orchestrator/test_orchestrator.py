@@ -1,5 +1,3 @@
-"""Orchestrator: how long it waits, what ends a run, and what is saved after a role is lost."""
-
 import json
 from types import SimpleNamespace
 
@@ -103,8 +101,7 @@ def test_pause_and_interrupt(still):
     for change in (still.toggle_pause, still.toggle_pause):
         change()
         seen.append(still.paused)
-    assert seen == [False, True, False]
-    assert (still.stop_reason, still.interrupted) == (None, False)
+    assert (seen, (still.stop_reason, still.interrupted)) == ([False, True, False], (None, False))
     still.interrupt()
     still.stop("return")
     assert (still.stop_reason, still.interrupted) == ("signal", True)  # the first reason counts

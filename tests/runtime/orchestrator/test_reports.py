@@ -1,5 +1,3 @@
-"""Reports: what is sent to manage and the console, and which versions are evaluated."""
-
 import io
 import time
 from collections import Counter
@@ -66,8 +64,7 @@ def test_a_report_goes_to_manage_and_the_console(make, sink):
     made.send(LoadParams(1, 2, 3))
     assert made.next == 115.0
     ((scalars, env_steps),) = sink.reports
-    assert made.console.status.env_steps == 77
-    assert made.progress.usage.by_role()["manage"]["cpu_s"] == 2.5
+    assert (made.console.status.env_steps, made.progress.usage.by_role()["manage"]["cpu_s"]) == (77, 2.5)
     assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
     in_flight = {name: value for name, value in scalars.items() if name.startswith("perf/calls_in_flight/")}
     assert in_flight == {"perf/calls_in_flight/worker": 2.0, "perf/calls_in_flight/parameter_server": 1.0}
@@ -91,8 +88,7 @@ def test_the_state_of_the_status_follows_the_run(make):
     assert status() == ("paused", "the first update")
     made.progress.train_started = 3.0
     made.send(LoadParams(1, 2, 3))
-    assert status() == ("running", "")
-    assert (made.console.status.goal, made.console.status.workers) == (5.0, 2)
+    assert (status(), (made.console.status.goal, made.console.status.workers)) == (("running", ""), (5.0, 2))
     made.ending("the last checkpoint")
     made.send(LoadParams(1, 2, 3))
     assert status() == ("ending", "the last checkpoint")

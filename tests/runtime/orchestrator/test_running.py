@@ -1,5 +1,3 @@
-"""The steps of running collect calls, as the display shows them."""
-
 from types import SimpleNamespace
 
 import pytest
@@ -44,8 +42,7 @@ def test_the_first_rollout_has_its_speed(shown):
 
 def test_later_rollouts_are_shown_only_if_they_take_long(shown):
     at = shown("env=CartPole-v1", "algo=ppo", collected=5.0)
-    assert at(1.0, 1) == {"env_steps": 1001}
-    assert at(1.0 + SLOW_S, 2) == {"env_steps": 1002}
+    assert (at(1.0, 1), at(1.0 + SLOW_S, 2)) == ({"env_steps": 1001}, {"env_steps": 1002})
     assert at(1.1 + SLOW_S, 3)["awaits"] == "rollout"
 
 

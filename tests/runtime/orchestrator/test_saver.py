@@ -1,5 +1,3 @@
-"""Saver: which states a checkpoint has, and what is left out after a failure."""
-
 import errno
 from types import SimpleNamespace
 
@@ -48,21 +46,18 @@ class Made:
         self.manage, self.calls, self.root = Manage(), Calls(60.0), root
         answer = LocalRef(error=trainer) if isinstance(trainer, Exception) else LocalRef(trainer)
         edges = Edges(
-            SimpleNamespace(members=self.members),
-            SimpleNamespace(shards=self.shards),
-            SimpleNamespace(state=lambda: answer),
-            *(None, self.manage, None, None),
-        )
+            SimpleNamespace(members=self.members), SimpleNamespace(shards=self.shards),
+            SimpleNamespace(state=lambda: answer), *(None, self.manage, None, None),
+        )  # fmt: skip
         self.saver = Saver(config, edges, self.calls, root)
 
-    def begin(self, env_steps, version=3, **options):
+    def begin(self, env_steps, version=3, opt_steps=1, **options):
         self.counters = {"counts": {"env_steps": env_steps}, "more": 1}
-        self.saver.begin(LoadParams(version, 1, env_steps), "params", self.counters, **options)
+        self.saver.begin(LoadParams(version, opt_steps, env_steps), "params", self.counters, **options)
         while self.calls.pending:
             self.calls.react((), 0.0, ())
 
     def committed(self):
-        """Return the states by role and the sums of the last commit."""
         _, _, _, _, sums, names, *states = self.manage.commits[-1]
         assert len(names) == len(states)
         return dict(zip(names, (ref.value for ref in states), strict=True)), sums
@@ -112,19 +107,25 @@ def test_states_that_a_run_does_not_restore_are_not_saved(tmp_path, overrides):
     assert sums == ({} if overrides[0].startswith("checkpoint") else {"a": "1"})
 
 
-def test_a_first_checkpoint_with_updates_is_due_within_a_minute(tmp_path, monkeypatch):
+@pytest.fixture
+def made(tmp_path):
+    return Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+
+
+@pytest.fixture
+def clock(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
-    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+    return clock
 
+
+def test_a_first_checkpoint_with_updates_is_due_within_a_minute(clock, made):
     def due_after(seconds):
         clock.now += seconds
         return made.saver.is_due(20)
 
     def save(env_steps, opt_steps):
-        made.saver.begin(LoadParams(3, opt_steps, env_steps), "params", {"counts": {"env_steps": env_steps}})
-        while made.calls.pending:
-            made.calls.react((), 0.0, ())
+        made.begin(env_steps, opt_steps=opt_steps)
         made.manage.answer("folder")
 
     save(0, 0)
@@ -136,10 +137,7 @@ def test_a_first_checkpoint_with_updates_is_due_within_a_minute(tmp_path, monkey
     assert not due_after(1e6)
 
 
-def test_the_first_checkpoint_of_a_resumed_run_is_due_within_a_minute(tmp_path, monkeypatch):
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
-    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+def test_the_first_checkpoint_of_a_resumed_run_is_due_within_a_minute(clock, made):
     made.begin(200)
     made.manage.answer("folder")
     clock.now += 58.0
@@ -150,8 +148,7 @@ def test_the_first_checkpoint_of_a_resumed_run_is_due_within_a_minute(tmp_path, 
     assert not made.saver.is_due(240)
 
 
-def test_a_checkpoint_is_due_every_period_but_not_at_the_end(tmp_path):
-    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+def test_a_checkpoint_is_due_every_period_but_not_at_the_end(made):
     due = lambda: [steps for steps in range(0, 640, 20) if made.saver.is_due(steps)]  # noqa: E731
     assert due() == list(range(0, 512, 20))
     made.begin(0)
@@ -212,9 +209,8 @@ def test_a_full_disk_leaves_out_the_replay_with_one_warning(tmp_path, caplog, mo
     assert caplog.records[-1].levelname == "INFO"  # also after a success
 
 
-def test_a_failed_checkpoint_names_the_last_good_one(tmp_path, caplog, monkeypatch):
+def test_a_failed_checkpoint_names_the_last_good_one(made, tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO")
-    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
 
     def no_room(folder):
         raise FULL

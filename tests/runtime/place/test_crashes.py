@@ -1,5 +1,3 @@
-"""The messages about processes that crashed."""
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-"""Handles: roles in this process, and the options, answers and errors of roles on a fake Ray."""
-
 import logging
 import os
 import pickle
@@ -46,8 +44,7 @@ class Role:
 
 def test_a_local_role_answers_with_references_and_errors_are_raised_by_get():
     handle = LocalRuntime().spawn("role", Role, 3, gpus=1, node="elsewhere")
-    assert handle.role.args == (3,)
-    assert handles.get(handle.call("add", 1, LocalRef(2))) == 3
+    assert (handle.role.args, handles.get(handle.call("add", 1, LocalRef(2)))) == ((3,), 3)
     assert [handles.get(ref) for ref in handle.call("both", 4, results=2)] == [4, -4]
     with pytest.raises(KeyError, match="lost"):
         handles.get(handle.call("fail"))
@@ -89,8 +86,7 @@ def test_calls_of_a_role_on_ray(ray):
     handle.call("train", LocalRef(5), there, "value", results=2)
     handle.call("evaluate", 1)
     assert made == [{"num_returns": 2}, {"num_returns": 1, "concurrency_group": "evaluate"}]
-    assert calls == [("train", 5, there, "value"), ("evaluate", 1)]
-    assert handle.ping() == "its process"
+    assert (calls, handle.ping()) == ([("train", 5, there, "value"), ("evaluate", 1)], "its process")
     handle.kill()
     assert ray.calls == [("kill", actor)]
     assert handles.is_ref(there)
@@ -146,8 +142,7 @@ def test_large_values_go_to_rays_store_and_small_ones_travel_with_calls(ray):
     assert readied == []
     assert runtime.put(LocalRef(large)).value is large
     assert runtime.put("of unknown size").value == "of unknown size"
-    assert [call[0] for call in ray.calls] == ["put", "put"]
-    assert len(readied) == 2
+    assert ([call[0] for call in ray.calls], len(readied)) == (["put", "put"], 2)
     there = ObjectRef(1)
     assert runtime.put(there) is there
     assert runtime.put(LocalRef(there)) is there
@@ -158,8 +153,7 @@ def test_gpus_are_counted_in_the_cluster(ray):
     runtime = RayRuntime("/logs", lambda: readied.append(1))
     assert runtime.gpus() == 0
     ray.resources = {"GPU": 2.0, "CPU": 8.0}
-    assert (runtime.gpus(), readied) == (2, [1, 1])
-    assert handles.node_address() == "10.0.0.1"
+    assert ((runtime.gpus(), readied), handles.node_address()) == ((2, [1, 1]), "10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -182,8 +176,7 @@ def test_errors_of_ray_are_translated(ray, error, kind, says):
     with pytest.raises(kind) as caught:
         handles.get(ObjectRef(error=error))
     assert type(caught.value) is kind
-    assert str(caught.value) == says
-    assert handles.get(ObjectRef(7)) == 7
+    assert (str(caught.value), handles.get(ObjectRef(7))) == (says, 7)
 
 
 def test_an_actor_that_crashed_has_the_message_of_its_crash(ray, tmp_path):
@@ -204,20 +197,15 @@ def test_wait_returns_ready_references_in_the_order_given(ray):
     first, second, third = (ObjectRef(value) for value in "abc")
     here = LocalRef()
     ray.silent = ("b",)
-    assert handles.wait([third, second, first], 5.0) == [third, first]
-    assert handles.wait([second], 5.0) == []
+    assert (handles.wait([third, second, first], 5.0), handles.wait([second], 5.0)) == ([third, first], [])
     assert handles.wait([first, here, second, third], 5.0) == [first, here, third]
     assert ray.calls == [
-        ("wait", [third, second, first], 1, 5.0),
-        ("wait", [third, second, first], 3, 0),
-        ("wait", [second], 1, 5.0),
-        ("wait", [first, second, third], 1, 0),
-        ("wait", [first, second, third], 3, 0),
-    ]
+        ("wait", [third, second, first], 1, 5.0), ("wait", [third, second, first], 3, 0), ("wait", [second], 1, 5.0),
+        ("wait", [first, second, third], 1, 0), ("wait", [first, second, third], 3, 0),
+    ]  # fmt: skip
     ray.calls.clear()
     ray.silent = "abc"
-    assert handles.wait([first, second], 1.0) == []
-    assert ray.calls == [("wait", [first, second], 1, 1.0)]
+    assert (handles.wait([first, second], 1.0), ray.calls) == ([], [("wait", [first, second], 1, 1.0)])
 
 
 def test_wait_without_references_sleeps(monkeypatch):
@@ -225,8 +213,7 @@ def test_wait_without_references_sleeps(monkeypatch):
     monkeypatch.setattr(time, "sleep", slept.append)
     assert (handles.wait([], 0.5), handles.wait([], 0.0), handles.wait([], -1.0)) == ([], [], [])
     here = LocalRef()
-    assert handles.wait([here], 0.5) == [here]
-    assert slept == [0.5]
+    assert (handles.wait([here], 0.5), slept) == ([here], [0.5])
 
 
 # The process of a role

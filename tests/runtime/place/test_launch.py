@@ -1,5 +1,3 @@
-"""Launch: how a session or a cluster starts, fails and ends, with a fake Ray."""
-
 import logging
 import os
 import pickle
@@ -30,8 +28,6 @@ def ray(monkeypatch):
 
 
 class Process:
-    """A child of this process."""
-
     def __init__(self, name, is_gone=False):
         self.name, self.is_gone, self.killed = name, is_gone, False
 
@@ -43,7 +39,6 @@ class Process:
 
 @pytest.fixture
 def children(monkeypatch):
-    """The children of this process according to psutil."""
     found = []
     monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: found if recursive else [])
     return found
@@ -71,14 +66,10 @@ def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
     assert ray.Node.started == ["raylet"]  # and no other service
     assert session._processes == set(children)
     expected = {
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "1",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_worker_niceness": "5",
-        "RAY_max_direct_call_object_size": "2000000",
-        "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+        "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_worker_niceness": "5", "RAY_max_direct_call_object_size": "2000000", "RAY_IGNORE_UNHANDLED_ERRORS": "1",
         "RAY_task_events_report_interval_ms": "0",
-    }
+    }  # fmt: skip
     assert {name: os.environ.get(name) for name in expected} == expected
     assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
     assert session._thread.daemon
@@ -242,8 +233,7 @@ def test_nodes_that_join_a_cluster_are_asked_until_ray_answers_and_offered_if_th
 ):
     monkeypatch.setattr(launch, "LOOK_S", 0.001)
     answers.rounds, answer = [[OURS, OURS]], launch._ask
-    cluster = Cluster("auto", ENV, [])
-    troubles = iter([ConnectionError("Ray is busy")])
+    cluster, troubles = Cluster("auto", ENV, []), iter([ConnectionError("Ray is busy")])
 
     def ask(nodes, *args):
         for trouble in troubles:
@@ -282,9 +272,7 @@ def test_each_unfit_node_has_a_line(ray, answers, rounds, says):
     answers.rounds = list(rounds)
     with pytest.raises(ClusterUnfit) as caught:
         Cluster("auto", ENV, [])
-    assert caught.value.problems == says
-    assert answers.rounds == []
-    assert ray.calls[-1] == ("shutdown",)
+    assert (caught.value.problems, answers.rounds, ray.calls[-1]) == (says, [], ("shutdown",))
 
 
 def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):

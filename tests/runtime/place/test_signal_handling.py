@@ -1,5 +1,3 @@
-"""Signals: what the first and the second signal do, also during a long update, and which handlers are restored."""
-
 import os
 import signal
 import subprocess
@@ -101,8 +99,7 @@ def test_pause_and_the_handlers_afterwards(handlers):
             signal.signal(number, signal.SIG_DFL)  # as if Ray had installed its own
         signals.install()
         signal.raise_signal(signal.SIGUSR1)
-    assert asked == ["toggle", "toggle"]
-    assert {number: signal.getsignal(number) for number in NUMBERS} == handlers
+    assert (asked, {number: signal.getsignal(number) for number in NUMBERS}) == (["toggle", "toggle"], handlers)
     assert Signals().exit_code == 0
 
 

@@ -1,5 +1,3 @@
-"""The steps that a worker in another process tells."""
-
 import threading
 import time
 
@@ -33,8 +31,7 @@ def often(monkeypatch):
 
 def test_the_newest_steps_are_read_from_the_file(tmp_path):
     path = told.told_file(f"{tmp_path}/worker-0.log")
-    assert path == tmp_path / "worker-0.steps"
-    assert told.read(path) == []
+    assert (path, told.read(path)) == (tmp_path / "worker-0.steps", [])
     role = Role()
     told.tell(role, path)
     assert wait_for(lambda: told.read(path) == [[0, 20, 3]])

@@ -1,5 +1,3 @@
-"""Usage: CPU time and memory by role, also of processes that ended; the roles of a real run."""
-
 import contextlib
 import subprocess
 import sys
@@ -33,8 +31,7 @@ def end(process):
 def test_time_counts_by_role_also_after_a_process_ended():
     usage = Usage()
     first, other = child("ray::worker 97.collect"), child("/bin/gcs_server")
-    total = usage.sample()
-    once = usage.by_role()
+    total, once = usage.sample(), usage.by_role()
     used = psutil.Process(first.pid).cpu_times()
     end(first)
     second = child("ray::worker 97")
@@ -53,13 +50,9 @@ def test_time_counts_by_role_also_after_a_process_ended():
 @pytest.mark.parametrize(
     ("title", "role"),
     [
-        ("ray::parameter server.call", "parameter server"),
-        ("ray::trainer", "trainer"),
-        ("ray::trainer 1.call", "trainer 1"),
-        ("ray::replay 0", "replay 0"),
-        ("ray::IDLE", "ray"),
-        ("ray::reanalyzer 1.call", "reanalyzer 1"),
-        ("ray::RuntimeEnvAgent", "ray"),
+        *[("ray::parameter server.call", "parameter server"), ("ray::trainer", "trainer")],
+        *[("ray::trainer 1.call", "trainer 1"), ("ray::replay 0", "replay 0"), ("ray::IDLE", "ray")],
+        *[("ray::reanalyzer 1.call", "reanalyzer 1"), ("ray::RuntimeEnvAgent", "ray")],
         ("ray::workers_of_others", "ray"),
     ],
 )
@@ -76,8 +69,7 @@ def test_roles_on_other_hosts_report_their_use():
     usage.tell([told("worker 3", 7, 2.0, 90), told("proxy 0", 8, 0.5, 40)])
     first = usage.sample()
     usage.tell([told("worker 3", 7, 5.0, 70)])
-    second = usage.sample()
-    table = usage.by_role()
+    second, table = usage.sample(), usage.by_role()
     assert table["worker 3"] == {"cpu_s": 5.0, "peak_rss_mb": 90.0}
     assert table["proxy 0"] == {"cpu_s": 0.5, "peak_rss_mb": 40.0}
     main = psutil.Process().memory_info().rss / 2**20

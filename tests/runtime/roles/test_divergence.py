@@ -1,5 +1,3 @@
-"""Divergence: the named cause, the kept batch, transport between processes, skipped updates."""
-
 import pickle
 import re
 

@@ -1,5 +1,3 @@
-"""Exploration: schedules travel with the parameters, and each worker may explore differently."""
-
 import logging
 
 import numpy as np
@@ -24,8 +22,7 @@ def ladder(value, num):
 def test_the_ladders_are_those_of_ape_x():
     """0.4 ** (1 + 7 i / (N - 1)) for N = 8, computed by hand."""
     wanted = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
-    assert ladder(0.4, 8) == pytest.approx(wanted)
-    assert ladder(0.4, 2) == pytest.approx([0.4, 0.4**8])
+    assert (ladder(0.4, 8), ladder(0.4, 2)) == (pytest.approx(wanted), pytest.approx([0.4, 0.4**8]))
     assert ladder(0.4, 1) == [0.4]
     for num in (1, 2, 4, 8):  # "env_ladder" gives the same values, however the environments are shared
         parts = [worker_values("env_ladder", {"epsilon": 0.4}, index, num, 8 // num)["epsilon"] for index in range(num)]
@@ -148,8 +145,7 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
         assert values == sorted(values, reverse=True)
         assert len(set(values)) > 3
         assert any(params_header.random_actions for worker, params_header, _ in seen if worker == index)
-    assert min(epsilon for *_, epsilon in seen) == 0.2
-    assert reports[-1]["rollout/epsilon"] == 0.2
+    assert (min(epsilon for *_, epsilon in seen), reports[-1]["rollout/epsilon"]) == (0.2, 0.2)
 
 
 def test_an_algorithm_without_schedules_sends_no_values(build_graph):
@@ -162,12 +158,8 @@ def test_an_algorithm_without_schedules_sends_no_values(build_graph):
 @pytest.mark.parametrize(("mode", "num"), some([("single", 1), ("sync", 2), ("async", 4)], ("async", 4)))
 def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     graph = run_graph(
-        "env=CartPole-v1",
-        "algo=apex",
-        "total_env_steps=1200",
-        "orchestrator.sample_insert_ratio=0.5",
-        f"mode={mode}",
-        f"worker.num={num}",
+        *("env=CartPole-v1", "algo=apex", "total_env_steps=1200", "orchestrator.sample_insert_ratio=0.5"),
+        *(f"mode={mode}", f"worker.num={num}"),
     )
     progress, (table,) = graph.progress, [shard.role.table for shard in graph.replay.shards]
     assert progress.updates_per_env_step() == pytest.approx(0.5, rel=0.02)

@@ -1,5 +1,3 @@
-"""Normalisation: raw rows in replay, statistics over all workers and shards, one set per parameter version."""
-
 import functools
 
 import numpy as np
@@ -104,8 +102,7 @@ def test_actor_and_learner_normalise_by_identical_values():
 
 def test_before_the_first_row_nothing_changes():
     columns = rows(50) | {"obs": np.full((50, 3, 2), 1e4, np.float32)}
-    learner = BatchNormalizer(LAYOUT)
-    policy = NormalizedPolicy(Identity(), LAYOUT)
+    learner, policy = BatchNormalizer(LAYOUT), NormalizedPolicy(Identity(), LAYOUT)
     policy.load(learner.statistics.join(np.zeros(4, np.float32)))
     batch = learner({name: torch.from_numpy(column) for name, column in columns.items()})
     assert all(np.array_equal(batch[name], columns[name]) for name in columns)

@@ -6,11 +6,8 @@ from elsewhere import watched
 REACH, CHOOSE, PATCH = (f"env=drl_cli.envs.probes:{name}-v0" for name in ("Reach", "Choose", "Patch"))
 EVERY = pytest.mark.exhaustive
 OFF_POLICY = [
-    (REACH, "algo=sac"),
-    (REACH, "algo=td3", "algo.actor_period=1"),
-    (CHOOSE, "algo=dqn"),
-    (CHOOSE, "algo=c51", "algo.noisy=true"),
-    (PATCH, "algo=dqn"),
+    *[(REACH, "algo=sac"), (REACH, "algo=td3", "algo.actor_period=1"), (CHOOSE, "algo=dqn")],
+    *[(CHOOSE, "algo=c51", "algo.noisy=true"), (PATCH, "algo=dqn")],
     *(pytest.param((REACH, f"algo={name}"), marks=EVERY) for name in ("ddpg", "tqc", "redq", "droq", "crossq", "xqc")),
     *(pytest.param((REACH, f"algo={name}"), marks=EVERY) for name in ("d4pg", "mpo", "mrq")),
     *(pytest.param((CHOOSE, f"algo={name}"), marks=EVERY) for name in ("qr_dqn", "iqn", "sac_discrete", "rainbow")),

@@ -1,5 +1,3 @@
-"""Reader: lanes, blocks, passes over a dataset, and its state."""
-
 import threading
 
 import numpy as np
@@ -56,8 +54,7 @@ def test_lanes_are_consecutive_episodes_of_about_equal_total_length(lengths):
 @pytest.mark.parametrize("n_step", [1, 4])
 def test_a_pass_over_the_dataset_gives_every_step_once_and_the_next_pass_repeats_them(make, n_step):
     reader = make("replay.capacity=200", f"algo.n_step={n_step}")  # not the whole dataset: small blocks
-    steps = reader.dataset.facts.steps
-    per_pass = -(-reader.length // reader.num_steps)
+    steps, per_pass = reader.dataset.facts.steps, -(-reader.length // reader.num_steps)
     assert per_pass > 3
     headers, first = collect(reader, per_pass)
     assert sum(header.rows for header in headers) == sum(map(len, first)) == len(as_set(first)) == steps
@@ -137,17 +134,13 @@ def test_a_state_between_two_blocks_does_not_contain_what_was_read_ahead(make):
     np.testing.assert_array_equal(expected, rows)
 
 
-def test_rewards_are_clipped_and_scaled_as_by_a_worker(make):
-    _, columns = make("env.reward_clip=3", "env.reward_scale=0.5").collect(HEADER)
-    assert columns["reward"].max() == 1.5
-    assert columns["reward"].min() == 0.5
-
-
-def test_negative_rewards_are_clipped(make, file, tmp_path):
-    arrays = dict(np.load(file))
-    np.savez(tmp_path / "negative.npz", **arrays | {"rewards": -arrays["rewards"]})
-    _, columns = make("env.reward_clip=3", f"data.source={tmp_path / 'negative.npz'}").collect(HEADER)
-    assert (columns["reward"].min(), columns["reward"].max()) == (-3.0, -1.0)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rewards_are_clipped_and_scaled_as_by_a_worker(make, file, tmp_path, sign):
+    arrays, path = dict(np.load(file)), tmp_path / "signed.npz"
+    np.savez(path, **arrays | {"rewards": sign * arrays["rewards"]})
+    _, columns = make("env.reward_clip=3", "env.reward_scale=0.5", f"data.source={path}").collect(HEADER)
+    assert sorted({abs(columns["reward"]).min(), abs(columns["reward"]).max()}) == [0.5, 1.5]
+    assert (np.sign(columns["reward"]) == sign).all()
 
 
 def test_clamped_actions_are_counted_once(make, file, tmp_path):

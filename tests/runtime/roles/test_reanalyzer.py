@@ -1,5 +1,3 @@
-"""Reanalyzer: what it finds is stored, in the rows that replay still has; kills of its process."""
-
 import os
 import signal
 
@@ -54,8 +52,7 @@ def test_stored_values_become_those_of_a_search_with_the_new_parameters(override
     ids = np.unique(drawn.row_ids[drawn.row_ids >= 0])
     assert report.steps == (drawn.row_ids >= 0).sum() > 0
     made.manager.update_priorities(values)
-    after = made.manager.contents()
-    policy = make_policy(made.config, made.spec, 9)
+    after, policy = made.manager.contents(), make_policy(made.config, made.spec, 9)
     policy.load(made.new)
     found = policy.reanalyze(before["obs"])
     assert {"policy", "root_value", "is_random"} <= found.keys()
@@ -178,8 +175,7 @@ def test_a_killed_re_analyser_is_replaced_and_the_count_goes_on(build_graph, cap
     graph.progress.reanalyzed = kill
     with pytest.raises(RoleLost, match=r"reanalyzer 0 died .*; 1 restarts are used up \(reanalyzer.max_restarts\)"):
         graph.run()
-    assert len(set(killed)) == 2
-    assert graph.progress.reanalyzer_restarts == 1
+    assert (len(set(killed)), graph.progress.reanalyzer_restarts) == (2, 1)
     assert counts == sorted(counts)
     assert any(
         "reanalyzer 0 died (its process ended unexpectedly), restarted 1/1 in" in line for line in caplog.messages

@@ -1,5 +1,3 @@
-"""Recording: evaluations and videos in all recorders; a failing recorder does not affect the run."""
-
 import csv
 import json
 import os
@@ -101,8 +99,7 @@ def test_the_environments_info_reaches_every_record(make):
         ("4.0", "4.0", "4.0", "2.5"),
     ]
     recorded = scalars(manage)
-    assert recorded["eval/success"] == [(100, even), (200, even)]
-    assert recorded["eval/lap_time"] == [(200, 2.5)]
+    assert (recorded["eval/success"], recorded["eval/lap_time"]) == ([(100, even), (200, even)], [(200, 2.5)])
     assert recorded["eval/return_mean"] == [(100, 4.0), (200, 4.0)]  # ours, not the environment's
     for name in ("opt_steps", "version", "wall_s", "length_mean"):
         wanted = [(int(row["env_steps"]), float(row[name])) for row in rows]
@@ -136,8 +133,7 @@ def test_a_users_recorder_gets_reports_evaluations_and_videos(make):
     evaluate(manage, 40)
     assert manage.close("done") == []
     first, second, third, *rest = (manage.folder / "own.txt").read_text().splitlines()
-    assert first == "telling:Telling-v0 sac-async s5 mine 5"
-    assert second == "50 perf/x"
+    assert (first, second) == ("telling:Telling-v0 sac-async s5 mine 5", "50 perf/x")
     assert third.startswith("40 eval/success eval/cost")
     assert rest == ["eval/video eval_000000040.gif", "done"]
 
@@ -256,16 +252,12 @@ def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
     [
         ("+env.kwargs.draws=nothing", "ValueError: render() gives NoneType"),
         ("+env.kwargs.draws=fails", "RuntimeError: no display"),
-        (
-            "env=drl_cli.envs.probes:Counter-v0",
-            "TypeError: Counter.__init__() got",
-        ),
+        ("env=drl_cli.envs.probes:Counter-v0", "TypeError: Counter.__init__() got"),
     ],
 )
 def test_a_failed_film_is_reported_once_and_evaluations_continue(make, env, cause):
     manage = make("manage.video_period=1", env)
-    reports = evaluate(manage, 10, 20)
-    problems = manage.report({}, 30)
+    reports, problems = evaluate(manage, 10, 20), manage.report({}, 30)
     assert len(problems) == 1
     assert problems[0].startswith(f"manage.video_period: no video is made: {cause}")
     assert manage.report({}, 40) == []

@@ -1,5 +1,3 @@
-"""Trainer: reports, priorities and errors of train calls, devices, and the calls between several trainers."""
-
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,10 +14,8 @@ from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
 from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams
-from drl_cli.runtime.place.handles import LocalHandle, get
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
@@ -109,12 +105,8 @@ def test_a_train_call_publishes_the_version_that_is_due(repeats, opt_steps, publ
 @pytest.mark.parametrize(
     ("device", "num", "num_gpus", "expected"),
     [
-        ("auto", 1, 0, ("auto", 0)),
-        ("auto", 1, 4, ("auto", 1)),
-        ("auto", 2, 1, ("cpu", 0)),
-        ("auto", 2, 2, ("auto", 1)),
-        ("cuda", 2, 2, ("cuda", 1)),
-        ("cpu", 2, 2, ("cpu", 0)),
+        *[("auto", 1, 0, ("auto", 0)), ("auto", 1, 4, ("auto", 1)), ("auto", 2, 1, ("cpu", 0))],
+        *[("auto", 2, 2, ("auto", 1)), ("cuda", 2, 2, ("cuda", 1)), ("cpu", 2, 2, ("cpu", 0))],
     ],
 )
 def test_either_every_trainer_has_its_own_gpu_or_none_has(device, num, num_gpus, expected):
@@ -139,11 +131,7 @@ def test_choose_device(monkeypatch, has_cuda):
 
 @pytest.mark.parametrize(
     ("env", "algo", "compiles"),
-    [
-        ("Pendulum-v1", "sac", False),
-        ("CartPole-v1", "ppo", True),
-        ("CartPole-v1", "ppo", False),
-    ],
+    [("Pendulum-v1", "sac", False), ("CartPole-v1", "ppo", True), ("CartPole-v1", "ppo", False)],
 )
 def test_several_trainers_compile_only_the_gradients_of_on_policy_algorithms(monkeypatch, env, algo, compiles):
     compiled = []
@@ -192,8 +180,7 @@ def test_tiny_numbers_count_as_0_only_while_the_trainer_trains(monkeypatch):
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot treat them as 0")
     torch.set_flush_denormal(False)
-    learn = fake.learn
-    tiny = torch.tensor([1e-39])
+    learn, tiny = fake.learn, torch.tensor([1e-39])
 
     def watched(batch, counts):
         seen.append(float(tiny * 1.0))
@@ -244,17 +231,6 @@ def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
     fake.params.flat[1] = torch.nan
     with pytest.raises(Diverged, match=r"^training diverged at update 2: algorithm\.params is NaN$"):
         trainer.state()
-
-
-def test_all_trainers_load_the_state_of_the_first():
-    fakes, trainers = zip(*(make() for _ in range(3)), strict=True)
-    fakes[0].params.flat[1] = 1.0
-    group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
-    trainers[0].opt_steps = 7
-    for ref in group.load_state(group.state()):
-        get(ref)
-    assert [fake.params.flat.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
-    assert [trainer.opt_steps for trainer in trainers] == [7] * 3
 
 
 def test_priorities_come_with_their_row_ids():

@@ -1,5 +1,3 @@
-"""The trainer with replayed updates: the same bits as Python's updates, also after a resume, and errors of the user."""
-
 import numpy as np
 import pytest
 import torch
@@ -9,12 +7,9 @@ from test_trainer_chain import batches, make, train
 from drl_cli.errors import AlgorithmFailed
 
 OPTIMIZERS = [
-    ("optimizer.name=adam", "optimizer.max_norm=0.5"),
-    ("optimizer.name=adamw", "optimizer.weight_decay=0.01"),
-    ("optimizer.name=sgd", "+optimizer.kwargs.momentum=0.9"),
-    ("optimizer.name=rmsprop",),
-    ("optimizer.name=radam",),
-]
+    ("optimizer.name=adam", "optimizer.max_norm=0.5"), ("optimizer.name=adamw", "optimizer.weight_decay=0.01"),
+    ("optimizer.name=sgd", "+optimizer.kwargs.momentum=0.9"), ("optimizer.name=rmsprop",), ("optimizer.name=radam",),
+]  # fmt: skip
 
 
 def assert_equal(one, two):

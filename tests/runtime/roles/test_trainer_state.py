@@ -1,5 +1,3 @@
-"""Trainer: continuing from a state, skipped updates, and trainers whose parameters drift apart."""
-
 import dataclasses
 
 import numpy as np
@@ -20,8 +18,6 @@ from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.trial import random_batch
 from drl_cli.types import num_rows
 
-NORMALIZED = ("env.normalize_obs=true", "env.normalize_reward=true")
-
 
 def batches(*overrides):
     """Headers and columns of four train calls with two random batches each."""
@@ -38,25 +34,6 @@ def batches(*overrides):
 def trainer(*overrides):
     config = make_config(*TINY, COUNTER, *overrides)
     return make_trainer(config, read_spec(config.env), "cpu", 0)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [(), NORMALIZED, ("optimizer=sgd", "optimizer.max_norm=0.5"), ("optimizer=rmsprop",)],
-    ids=["raw", "normalized", "sgd", "rmsprop"],
-)
-def test_another_trainer_continues_from_a_state_bit_for_bit(overrides):
-    first, second, *rest = batches(*overrides)
-    one, other = trainer("seed=1", *overrides), trainer("seed=2", *overrides)
-    one.train(*first)
-    one.train(*second)
-    before = one.publish(1, 32)[1].tobytes()
-    other.load_state(one.state())
-    assert other.publish(1, 32)[1].tobytes() == before
-    for batch in rest:
-        ours, theirs = one.train(*batch)[0], other.train(*batch)[0]
-        assert (ours.opt_steps, ours.metrics) == (theirs.opt_steps, theirs.metrics)
-    assert one.publish(2, 64)[1].tobytes() == other.publish(2, 64)[1].tobytes() != before
 
 
 def test_torchs_global_generator_is_part_of_the_state():
@@ -93,8 +70,7 @@ def test_metrics_are_means_over_the_updates_that_were_made(skipped):
     plain, diluted = (trainer("trainer.on_nonfinite=skip") for _ in range(2))
     report, _ = plain.train(BatchTrainingData(0, 1, num_rows(good), 99), good)
     other, _ = diluted.train(BatchTrainingData(0, 1 + skipped, num_rows(good), 99), both)
-    assert (other.num_updates, other.skipped) == (1, skipped)
-    assert other.metrics == pytest.approx(report.metrics)
+    assert ((other.num_updates, other.skipped), other.metrics) == ((1, skipped), pytest.approx(report.metrics))
     assert any(abs(value) > 1e-3 for value in report.metrics.values())
 
 

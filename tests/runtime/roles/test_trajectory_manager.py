@@ -1,5 +1,3 @@
-"""TrajectoryManager: takes blocks, returns batches, updates priorities."""
-
 import numpy as np
 import pytest
 from headers import make_block
@@ -24,7 +22,6 @@ def make_prioritized(capacity=10):
 
 
 def message(*sources, rows=4):
-    """A message with blocks of these (worker, incarnation, number)."""
     names = ("worker", "incarnation", "number")
     blocks = tuple(make_block(rows, **dict(zip(names, source, strict=True))) for source in sources)
     return InsertTransition(blocks, (), 0.0)

@@ -1,11 +1,9 @@
-"""Worker: its builder, seeds, times, and the origin of its rows."""
-
 from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
-from graphs import COUNTER, TINY, make_config, workers
+from graphs import COUNTER, TINY, inserted, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
@@ -60,13 +58,8 @@ def test_builders_have_the_configs_numbers():
     sequences = (*SEQUENCES, "algo.gamma=0.5", "env.reward_scale=0.25")
     builder, _ = built("env=CartPole-v1", "algo=dqn", *sequences)
     assert type(builder) is SequenceBuilder
-    assert (builder.seq_len, builder.length, builder.stride, builder.gamma, builder.reward_scale) == (
-        5,
-        8,
-        4,
-        0.5,
-        0.25,
-    )
+    numbers = (builder.seq_len, builder.length, builder.stride, builder.gamma, builder.reward_scale)
+    assert numbers == (5, 8, 4, 0.5, 0.25)
 
 
 @pytest.mark.parametrize("env", [FRAMES[0], "env=CartPole-v1"])
@@ -175,11 +168,7 @@ TABLES = {
 @pytest.mark.parametrize(("table", "proxies"), [("n_step", 0), ("prioritized", 1), ("ppo", 0), ("ppo", 1)])
 def test_rows_name_their_worker_and_environment(build_graph, table, proxies):
     graph = build_graph(COUNTER, *TABLES[table], "mode=sync", "worker.num=2", f"worker.proxies={proxies}")
-    seen, insert = [], graph.replay.shards[0].role.table.insert
-    graph.replay.shards[0].role.table.insert = lambda columns, versions: (
-        seen.append(columns),
-        insert(columns, versions),
-    )
+    seen = inserted(graph)
     graph.run()
     obs, source = (np.concatenate([columns[name] for columns in seen]) for name in ("obs", "source"))
     assert source.dtype == np.int32

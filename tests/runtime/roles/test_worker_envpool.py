@@ -80,8 +80,7 @@ def test_a_resumed_worker_warns_and_starts_new_episodes(make_worker, caplog):
     lines = ["worker 0 envs 0 to 2: EnvPool can't continue episodes; they begin others"]
     assert [record.getMessage() for record in caplog.records] == lines
     headers, after = collect(second, 2)
-    assert [header.env_steps for header in headers] == [27, 30]
-    assert headers[0].blocks[0].first_env_step == 60
+    assert ([header.env_steps for header in headers], headers[0].blocks[0].first_env_step) == ([27, 30], 60)
     assert len(before["reward"]) + len(after["reward"]) == 117 - second.builder.open_rows
     assert (after["obs"][:, 0] == after["next_obs"][:, 0]).all()
     assert (after["obs"][:, 1] == after["next_obs"][:, 1]).all()

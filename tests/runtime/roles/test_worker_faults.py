@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from choices import some
 from counting import check_counter_rows
-from graphs import COUNTER, TINY, make_config, workers
+from graphs import COUNTER, TINY, inserted, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
@@ -18,11 +18,9 @@ from drl_cli.types import num_rows
 FAULTY = "env=drl_cli.envs.probes:Faulty-v0"
 FAULTS = ("raise", "nan_obs", "inf_reward", "shape", "hang", "reset")
 TABLES = {
-    "one step": (),
-    "three steps": ("algo.n_step=3",),
-    "rollouts": ("algo=ppo", "algo.minibatch_size=8"),
+    "one step": (), "three steps": ("algo.n_step=3",), "rollouts": ("algo=ppo", "algo.minibatch_size=8"),
     "sequences": ("replay=sequences", "replay.seq_len=4", "replay.burn_in=2", "replay.overlap=1"),
-}
+}  # fmt: skip
 AT = 24
 
 
@@ -45,8 +43,7 @@ def faulty(fault, path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "table"),
-    [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))],
+    ("fault", "table"), [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))]
 )
 def test_a_fault_does_not_change_the_rows_of_other_environments(tmp_path, alarms, fault, table):
     """Environment 0 fails once, in the third of six blocks."""
@@ -94,8 +91,7 @@ def check_sequences(rows, tag, lived, num_steps):
         learned |= {tuple(step) for step in obs[2:][mask[2:]].tolist()}
         if (real[-1] == (tag, 4, lived - 19)).all() and lived != 25:  # the last step before it failed
             assert truncated[mask].tolist() == [False] * (len(real) - 1) + [True]
-    assert len(learned) == num_steps
-    assert sum(step[0] == tag for step in learned) == lived
+    assert (len(learned), sum(step[0] == tag for step in learned)) == (num_steps, lived)
 
 
 def test_recurrent_policies_reset_at_faults(tmp_path):
@@ -158,11 +154,7 @@ def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, 
 def test_rollouts_of_a_run_are_exact(build_graph):
     args = (FAULTY, "+env.kwargs.at=20", "worker.max_restarts=100", "algo=ppo", "algo.minibatch_size=8")
     graph = build_graph(*args, "mode=sync", "worker.num=2", "replay.capacity=4000")
-    seen, insert = [], graph.replay.shards[0].role.table.insert
-    graph.replay.shards[0].role.table.insert = lambda columns, versions: (
-        seen.append(columns),
-        insert(columns, versions),
-    )
+    seen = inserted(graph)
     graph.run()
     rows = joined(seen)
     alive = {tag for member in graph.pool.members for tag in member.handle.role.envs.obs[:, 0]}

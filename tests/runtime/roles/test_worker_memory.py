@@ -93,8 +93,7 @@ def test_an_evaluator_resets_the_recurrent_state():
     case = Case("algo=ppo", "network=lstm", *ROLLOUTS)
     case.learner.params.flat.normal_(0, 1, generator=torch.Generator().manual_seed(0))
     case.params = case.learner.policy_params()
-    seeds = [11, 12, 13, 14]
-    expected = []
+    seeds, expected = [11, 12, 13, 14], []
     for seed in seeds:
         env, done = Walk(), False
         episode = [env.reset(seed=seed)[0]]

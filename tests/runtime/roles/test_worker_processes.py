@@ -1,5 +1,3 @@
-"""Worker processes that are killed or stopped; a stopped trainer."""
-
 import os
 import re
 import signal
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.ray
 
 
 def process(graph, role):
-    """Return the present process id of a role, from its log."""
     return int(re.findall(r"is process (\d+)", (graph.folder / "workers" / f"{role}.log").read_text())[-1])
 
 
@@ -44,8 +41,7 @@ def test_four_kills_of_two_workers_and_every_row_is_there_once(build_graph, capl
     graph.finish()
     assert killed == [(worker, incarnation) for incarnation in range(2) for worker in range(2)]
     assert graph.progress.worker_restarts == 4
-    assert [member.incarnation for member in graph.pool.members] == [2, 2]
-    assert set(blocks.values()) == {1}
+    assert ([member.incarnation for member in graph.pool.members], set(blocks.values())) == ([2, 2], {1})
     pattern = re.compile(r"worker [01] died \(its process ended unexpectedly\), restarted [12]/10 in \d+\.\d s")
     assert sum(bool(pattern.fullmatch(line)) for line in caplog.messages) == 4
     check_rows(graph)

@@ -1,5 +1,3 @@
-"""WorkerProxy: calls to its workers and the merged block."""
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,12 +25,9 @@ class Worker:
         block = make_block(rows, worker=self.index, number=number)
         episode = Episode(self.index, float(number), 5)
         spent = {
-            "work_s": 4.0,
-            "env_s": 2.0 + self.index,
-            "policy_s": 1.0,
-            "uses": (f"use of {self.index}",),
+            "work_s": 4.0, "env_s": 2.0 + self.index, "policy_s": 1.0, "uses": (f"use of {self.index}",),
             "notes": (f"note of {self.index}",),
-        }
+        }  # fmt: skip
         header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",), **spent)
         return [LocalRef(header), LocalRef({"reward": np.full(rows, 10.0 * self.index + number)})]
 
@@ -62,8 +57,7 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     proxy.use = SimpleNamespace(take=lambda: ("the proxy's own",))
     merged, columns = proxy.collect(first, params)
     assert (merged.work_s, merged.env_s, merged.policy_s) == (8.0, 5.0, 2.0)
-    assert merged.uses == ("the proxy's own", "use of 0", "use of 1")
-    assert proxy.runtime.puts == [params]
+    assert (merged.uses, proxy.runtime.puts) == (("the proxy's own", "use of 0", "use of 1"), [params])
     assert [worker.calls for worker in workers] == [[("collect", first, params)]] * 2
     assert columns["reward"].tolist() == [1.0, 11.0, 11.0]
     assert [block.worker for block in merged.blocks] == [0, 1]
@@ -74,8 +68,7 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     merged, columns = proxy.collect(first)
     assert proxy.runtime.puts == [params]
     assert workers[0].calls[1:] == [("collect", first)]  # they have this version
-    assert columns["reward"].tolist() == [2.0, 12.0, 12.0]
-    assert merged.collect_s == 0.5
+    assert (columns["reward"].tolist(), merged.collect_s) == ([2.0, 12.0, 12.0], 0.5)
     assert {route: count for route, count in merged.routes.items() if count} == {1: 2}
     moments = iter([0.0] * 9)
     proxy.collect(second, params * 2)

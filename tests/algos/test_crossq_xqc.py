@@ -1,10 +1,9 @@
-"""CrossQ: an update against an independent implementation, batch renormalisation."""
-
 import pytest
 import torch
 from continuous import SPEC, config_of, doubled, make, make_batch
 from references import sequential
-from test_tqc import sample
+from test_td3_ddpg_d4pg import ATOMS, V_MAX, V_MIN, projected
+from test_tqc_redq import sample
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import crossq, xqc
@@ -111,3 +110,85 @@ def test_options_that_do_not_fit_batch_norm_are_refused(module, option):
 def test_several_trainers_are_refused(module):
     with pytest.raises(Refused, match=r"trainer.num=2: .* say trainer.num=1"):
         make(module, context=Context(torch.device("cpu"), ProcessGroup(0, 2)))
+
+
+XQC = {"atoms": ATOMS, "v_min": V_MIN, "v_max": V_MAX, "tau": 0.1, "momentum": 0.2, "lr": 1e-2} | {
+    "initial_alpha": 0.3,
+    "actor_period": 2,
+}
+
+
+def xqc_forward(leaves, stats, x, trains):
+    """Return the log-probabilities `[2, B, K]` of both critics by plain loops, and the statistics of every norm."""
+    outputs, seen = [], []
+    for n in range(2):
+        h, found = x, []
+        for layer in range(3):  # the norms of the inputs and of 2 hidden layers
+            h = h if layer == 0 else h @ leaves[f"weights.{layer - 1}"][n]
+            found.append((h.mean(0).detach(), (h.var(0, correction=0) + 1e-3).sqrt().detach()))
+            if trains:
+                h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-3).sqrt()
+            else:
+                h = (h - stats[layer][0][n, 0]) / stats[layer][1][n, 0]
+            h = h * leaves[f"norms.{layer}.gain"][n, 0] + leaves[f"norms.{layer}.bias"][n, 0]
+            h = h if layer == 0 else torch.tanh(h)
+        outputs.append((h @ leaves["weights.2"][n] + leaves["bias"][n]).log_softmax(1))
+        seen.append(found)
+    return torch.stack(outputs), seen
+
+
+def xqc_doubles(critic):
+    leaves = {name: p.detach().double().clone().requires_grad_() for name, p in critic.named_parameters()}
+    return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
+
+
+def test_an_update_of_xqc_equals_an_independent_implementation():
+    algorithm, batch = make(xqc, **XQC), make_batch()
+    params, generator, values = algorithm.params, torch.Generator(), torch.linspace(V_MIN, V_MAX, ATOMS).double()
+    critic, slow = params.modules["critic"], params.targets["critic"]
+    for norm in critic.norms:
+        norm.mean.normal_(0, 0.3)
+        norm.std.uniform_(0.5, 2)
+    generator.set_state(algorithm.state()["generator.noise"])
+    noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
+    actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
+    (leaves, stats), (slow_leaves, slow_stats), slow_before = (
+        xqc_doubles(critic),
+        xqc_doubles(slow.module),
+        slow.flat.clone(),
+    )
+    obs, action, reward, next_obs, discount, weight = doubled(batch)
+    with torch.no_grad():
+        next_action, next_log_prob = sample(actor, next_obs, noise[0])
+    x = torch.cat([torch.cat([obs, next_obs]), torch.cat([action, next_action])], 1)
+    next_probs = xqc_forward(slow_leaves, slow_stats, x, trains=True)[0][:, 32:].exp().detach()
+    is_second = next_probs[1] @ values < next_probs[0] @ values
+    assert 0 < is_second.sum() < 32
+    lower = torch.where(is_second[:, None], next_probs[1], next_probs[0])
+    columns = (lower, reward, discount, 0.3 * next_log_prob)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    target = torch.tensor([projected(*row) for row in rows], dtype=torch.float64)
+    log_probs, seen = xqc_forward(leaves, stats, x, trains=True)
+    log_probs = log_probs[:, :32]
+    critic_loss = sum(-(weight * (target * one).sum(1)).mean() for one in log_probs)
+    critic_loss.backward()
+    update = algorithm.learn(batch, Counts(0))
+    assert float(update.metrics["critic_loss"]) == pytest.approx(float(critic_loss.detach()), rel=1e-4)
+    divergence = (torch.xlogy(target, target) - target * log_probs.detach()).sum(2).mean(0)
+    torch.testing.assert_close(update.priorities.double(), divergence, rtol=1e-3, atol=1e-5)
+    assert [name for name, parameter in critic.named_parameters() if parameter.grad is None] == ["norms.0.bias"]
+    for name, parameter in [(name, p) for name, p in critic.named_parameters() if p.requires_grad]:
+        torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
+    for weight in critic.weights:
+        torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]))
+    torch.testing.assert_close(slow.flat, slow_before + 0.1 * (params["critic"].flat - slow_before))
+    after, moved = xqc_doubles(critic)
+    for layer, (mean, std) in enumerate(moved):
+        for n in range(2):
+            for own, old, new in zip((mean, std), stats[layer], seen[n][layer], strict=True):
+                torch.testing.assert_close(own[n, 0], 0.8 * old[n, 0] + 0.2 * new, rtol=1e-4, atol=1e-5)
+    new, log_prob = sample(actor, obs, noise[1])
+    value = (xqc_forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].exp() @ values).amin(0)
+    actor_loss = (0.3 * log_prob - value).mean()
+    assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
+    assert algorithm.target_entropy == -1.5
