@@ -60,8 +60,7 @@ def data_lines(args: Sequence[str]) -> list[str]:
 
 
 def _row(source: str, options: Options) -> list[str]:
-    from drl_cli.data.coverage import coverage
-    from drl_cli.data.dataset import normalised
+    from drl_cli.data.dataset import coverage, normalised
     from drl_cli.data.open import open_dataset
 
     path = dataset_path(source, options.output_dir)

@@ -1,7 +1,6 @@
 """drl-play: record a video of a run's policy, or show the policy in a window."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +9,7 @@ from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, opti
 from drl_cli.deploy.trained import acting, open_policy, stages
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
-from drl_cli.utils.headless import headless
+from drl_cli.utils.headless import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 
@@ -52,7 +51,7 @@ def answer(options: Options) -> int:
 
 def show(options: Options) -> int:
     """Show the episodes in a window, and print the returns. Raise UsageError (exit 3) without a display."""
-    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+    if not has_display():
         raise UsageError("live=true needs a display, and there is none here; leave it out to record a video", MISSING)
     policy, policies, titles, seeds = _episodes(options)
     from drl_cli.deploy.play import watch

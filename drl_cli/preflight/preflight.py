@@ -7,6 +7,7 @@ from drl_cli.errors import Problems, UsageError
 from drl_cli.preflight.algorithm import (
     check_network,
     check_priorities,
+    check_writes,
     no_memory,
     try_algorithm,
     warn_of_slow_updates,
@@ -24,7 +25,6 @@ from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
 from drl_cli.preflight.unread import unread_keys
 from drl_cli.preflight.weights import check_weights
-from drl_cli.preflight.writes import check_writes
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import refusal
 from drl_cli.types import EnvSpec

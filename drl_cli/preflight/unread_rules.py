@@ -38,7 +38,7 @@ class Rule:
     keys: tuple[str, ...]
     is_read: Callable[[Config], bool]
     reason: str
-    say: str
+    say: str = "leave it out"
     algos: tuple[str, ...] = ()
     harmless: tuple[Any, ...] = ()
     verdict: str = "has no effect"
@@ -99,7 +99,6 @@ RULES: tuple[Rule, ...] = (
         ("data.share",),
         lambda config: config.mixes_data or not config.data.sources,
         "mode=offline learns from the dataset alone",
-        "leave it out",
     ),
     Rule(
         ("data.share",),
@@ -111,13 +110,11 @@ RULES: tuple[Rule, ...] = (
         EVALUATION_KEYS,
         lambda config: config.has_env,
         "the run has no environment, and so no evaluations",
-        "leave it out",
     ),
     Rule(
         ("data.download",),
         _reads_minari,
         "the run has no dataset minari:ID",
-        "leave it out",
         harmless=(False,),
     ),
     Rule(
@@ -130,7 +127,6 @@ RULES: tuple[Rule, ...] = (
         PACE_KEYS,
         lambda config: not config.is_offline,
         "mode=offline reads the dataset, and then makes total_updates updates",
-        "leave it out",
         harmless=("ratio",),
     ),
     Rule(
@@ -203,14 +199,12 @@ RULES: tuple[Rule, ...] = (
         ("replay.eta",),
         lambda config: False,
         "all steps of a window have one priority",
-        "leave it out",
-        ("mrq",),
+        algos=("mrq",),
     ),
     Rule(
         ("replay.beta",),
         lambda config: bool(load_algorithm(config.algo.name).WEIGHTS),
         "the loss of {algo} has no importance weights",
-        "leave it out",
     ),
     Rule(
         ("network.memory_size",),
@@ -352,30 +346,26 @@ RULES: tuple[Rule, ...] = (
         ("algo.gumbel_temperature",),
         _always,
         "only discrete actions are drawn with Gumbel noise",
-        "leave it out",
-        ("mrq",),
+        algos=("mrq",),
         is_read_in=lambda config, spec: spec.action.kind == "discrete",
     ),
     SpecRule(
         ("algo.epsilon_std",),
         _always,
         "a policy over choices has no standard deviation",
-        "leave it out",
-        ("vmpo",),
+        algos=("vmpo",),
         is_read_in=lambda config, spec: spec.action.kind == "box",
     ),
     SpecRule(
         ("network.channels", "network.torso_activation"),
         _always,
         "the network has no convolutions",
-        "leave it out",
         is_read_in=_has_torso,
     ),
     SpecRule(
         ("replay.compress",),
         _always,
         "the observations have no images to compress",
-        "leave it out",
         harmless=("none",),
         is_read_in=_has_images,
     ),
@@ -383,7 +373,6 @@ RULES: tuple[Rule, ...] = (
         ("env.frame_stack",),
         _always,
         "the observations have no images to stack",
-        "leave it out",
         harmless=("auto",),
         is_read_in=_has_images,
     ),

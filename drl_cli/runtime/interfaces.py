@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from drl_cli.runtime.messages import (
     BatchTrainingData,
+    Draft,
     EvalReport,
     InsertTransition,
     LoadParams,
@@ -109,16 +110,7 @@ class ManageRole(Protocol):
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport: ...
 
-    def commit(
-        self,
-        draft: str,
-        params_header: LoadParams,
-        params: Array,
-        counters: Mapping[str, Any],  # Any: json
-        sums: Mapping[str, str],
-        roles: Sequence[str],
-        *states: State,
-    ) -> str | OSError: ...
+    def commit(self, draft: Draft, params: Array, *states: State) -> str | OSError: ...
 
     def save(self, params_header: LoadParams, params: Array) -> str | OSError: ...
 

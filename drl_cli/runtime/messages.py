@@ -14,7 +14,8 @@
 A re-analyser takes the place of a trainer in routes 3 to 5: it draws windows, and writes new columns.
 
 Without proxies, the orchestrator calls the workers itself: one call replaces routes 1 and 2, and another call replaces
-routes 7 and 8. TrainReport, ReanalysisReport and EvalReport are answers to calls of the orchestrator.
+routes 7 and 8. TrainReport, ReanalysisReport and EvalReport are answers to calls of the orchestrator. Manage gets a
+Draft of each checkpoint.
 """
 
 from collections import Counter
@@ -166,6 +167,21 @@ class LoadParams:
     env_steps: int
     random_actions: bool = False
     exploration: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A checkpoint that manage has to finish, in the folder `path`.
+
+    `params_header` is the version that it saves, and `counters` is the orchestrator's part, as JSON data. `sums` has
+    the sha256 of the files that are already in the folder, and `roles` names the role of each state to write.
+    """
+
+    path: str
+    params_header: LoadParams
+    counters: Mapping[str, Any]
+    sums: Mapping[str, str]
+    roles: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from drl_cli.algos.base import Counts, Update
 from drl_cli.errors import Refused
-from drl_cli.preflight.writes import write_problems
+from drl_cli.preflight.algorithm import write_problems
 from drl_cli.settings.algorithm import refusal
 from drl_cli.testing.boundaries import boundary_checks
 from drl_cli.testing.case import ROWS, Case, close, equal, tensors

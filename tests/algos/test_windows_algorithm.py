@@ -10,8 +10,8 @@ from outside import my_windows
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmRefused, UsageError
+from drl_cli.preflight.algorithm import write_problems
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.writes import write_problems
 from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.place.handles import get
 from drl_cli.settings.build import build

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from recorded_envs import SPACES
 
-from drl_cli.data.coverage import coverage
-from drl_cli.data.dataset import DatasetError, normalised
+from drl_cli.data.dataset import DatasetError, coverage, normalised
 from drl_cli.data.open import open_dataset
 from drl_cli.data.write import Episode, Header, write
 
@@ -78,7 +77,7 @@ def _episodes(kind):
     ],
 )
 def test_coverage_of_actions(actions, covered, monkeypatch):
-    monkeypatch.setattr("drl_cli.data.coverage.PART_STEPS", 7)
+    monkeypatch.setattr("drl_cli.data.dataset.PART_STEPS", 7)
     assert coverage(open_dataset(saved("a.npz", actions))) == pytest.approx(covered)
 
 

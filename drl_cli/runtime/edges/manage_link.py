@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from drl_cli.runtime.interfaces import ManageRole, ServerRole
-from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
+from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.ask import as_value, ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.types import Array, State
@@ -17,10 +17,6 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 _Version: TypeAlias = tuple[LoadParams | Ref[LoadParams], Ref[Array]]
-Commit: TypeAlias = tuple[
-    str, LoadParams, Array, Mapping[str, Any], Mapping[str, str], Sequence[str], *tuple[State, ...]
-]
-"""The arguments of `ManageRole.commit`."""
 
 
 class ManageLink:
@@ -65,8 +61,14 @@ class ManageLink:
     def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
         self._send(lambda uses: tell(uses if isinstance(uses, tuple) else ()), ManageRole.used)
 
-    def commit(self, parts: Commit, on_done: Callable[[str | Exception | None], None]) -> None:
-        self._send(on_done, ManageRole.commit, *parts)
+    def commit(
+        self,
+        draft: Draft,
+        params: Ref[Array],
+        states: Sequence[Ref[State]],
+        on_done: Callable[[str | Exception | None], None],
+    ) -> None:
+        self._send(on_done, ManageRole.commit, draft, as_value(params), *map(as_value, states))
 
     def save(
         self,

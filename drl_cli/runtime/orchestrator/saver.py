@@ -13,13 +13,12 @@ from drl_cli.errors import RoleLost
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.manage_link import Commit
 from drl_cli.runtime.edges.worker_pool import worker_of
 from drl_cli.runtime.files.checkpoint import free_folder, make_draft
 from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.messages import Draft, LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.place.ask import as_value, ask
+from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
 from drl_cli.types import Array, State
 from drl_cli.utils.clock import now
@@ -180,9 +179,9 @@ class _Save:
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
         params_header, params, counters = self.version
-        roles, states = tuple(self.states), [as_value(state) for state in self.states.values()]
-        parts: Commit = (str(self.draft), params_header, as_value(params), counters, self.sums, roles, *states)
-        self.saver.edges.manage.commit(parts, partial(self.saver.on_saved, counters))
+        draft = Draft(str(self.draft), params_header, counters, self.sums, tuple(self.states))
+        states = list(self.states.values())
+        self.saver.edges.manage.commit(draft, params, states, partial(self.saver.on_saved, counters))
 
 
 def drop_drafts(root: Path) -> None:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from drl_cli.data.dataset import SCORE, normalised
 from drl_cli.errors import CheckpointError
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files import checkpoint
-from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
+from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
@@ -86,62 +85,43 @@ class Manage:
         self._film(params_header, params)
         return EvalReport(params_header, wall_s, statistics, score.cut, is_best, problem, info)
 
-    def commit(
-        self,
-        draft: str,
-        params_header: LoadParams,
-        params: Array,
-        counters: Mapping[str, Any],
-        sums: Mapping[str, str],
-        roles: Sequence[str],
-        *states: State,
-    ) -> str | OSError:
-        """Add the states of `roles` to the folder `draft`, and make it the last checkpoint. Return its new path.
+    def commit(self, draft: Draft, params: Array, *states: State) -> str | OSError:
+        """Add the parameters and the states of `draft.roles`, and make it the last checkpoint. Return its new path.
 
-        `sums` has the sha256 of the files that are already in the folder. If the disk fails, return an OSError instead
-        of raising it. The previous checkpoint then remains the last one.
+        If the disk fails, return an OSError instead of raising it. The previous checkpoint then remains the last one.
         """
-        path, files = Path(draft), dict(sums)
+        files = dict(draft.sums)
 
         def drop_replay() -> None:
-            for name in sums:
+            for name in draft.sums:
                 files.pop(name)
-                (path / name).unlink()
+                (Path(draft.path) / name).unlink()
 
         with self.lock:
             try:
-                write = partial(
-                    self._commit, path, params_header, params, counters, files, dict(zip(roles, states, strict=True))
-                )
+                write = partial(self._commit, draft, params, states, files)
                 folder = write_or_make_room(write, *self._drop_older(), drop_replay, self._drop_reserve)
                 checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
             except OSError as error:
-                shutil.rmtree(draft, ignore_errors=True)
+                shutil.rmtree(draft.path, ignore_errors=True)
                 return error
             finally:
                 reserve(self.reserve, params.nbytes + MANIFEST_BYTES)
         return str(folder)
 
-    def _commit(
-        self,
-        path: Path,
-        params_header: LoadParams,
-        params: Array,
-        counters: Mapping[str, Any],
-        files: dict[str, str],
-        states: Mapping[str, State],
-    ) -> Path:
+    def _commit(self, draft: Draft, params: Array, states: Sequence[State], files: dict[str, str]) -> Path:
         """Write the states and turn the draft into the last checkpoint. `files` has the sha256 of the draft's files."""
-        needed = params.nbytes + sum(array.nbytes for state in states.values() for array in state.values()) + 2**20
+        path, version = Path(draft.path), draft.params_header.version
+        needed = params.nbytes + sum(array.nbytes for state in states for array in state.values()) + 2**20
         if (free := shutil.disk_usage(path).free) < needed:
             problem = f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free"
             raise OSError(errno.ENOSPC, problem, str(path))
-        for role, state in states.items():
+        for role, state in zip(draft.roles, states, strict=True):
             name = f"state.{role.replace(' ', '-')}.safetensors"
             files[name] = checkpoint.write_arrays(path / name, state)
-        files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, counters)
-        folder = checkpoint.free_folder(self.checkpoints, counters["counts"][self.clock.unit], params_header.version)
-        checkpoint.finish(path, folder, params_header, params, files, {})
+        files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, draft.counters)
+        folder = checkpoint.free_folder(self.checkpoints, draft.counters["counts"][self.clock.unit], version)
+        checkpoint.finish(path, folder, draft.params_header, params, files, {})
         checkpoint.point(self.checkpoints, "last", folder)
         return folder
 

@@ -115,7 +115,7 @@ def test_calls_do_not_wait_for_an_evaluation(clock, caplog, linked, used, told):
     link = linked(manage)
     link.evaluate(load(1), None)
     link.report({"a": 1.0}, 5)
-    link.commit(("draft", 2), done.append)
+    link.commit("draft", 2, [], done.append)
     link.save(load(1), None)
     link.used(done.append)
     assert [method for method, *_ in manage.calls] == ["evaluate", "report", "commit", "save", "used"]
@@ -130,7 +130,7 @@ def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
     handle, done = Manage(clock, commit="the folder"), []
     link = linked(None, None, None, None, handle)
     link.report({}, 1)
-    link.commit((), done.append)
+    link.commit("draft", None, [], done.append)
     link.evaluate(load(1), None)
     link.poll()
     assert (link.handle, link.in_flight()) == (None, [])
@@ -147,7 +147,7 @@ def test_failures_with_the_same_cause_give_one_warning(clock, caplog, linked):
         link.report({}, 1)
         link.poll()
     assert caplog.messages == ["manage failed: OSError: disk full"]
-    link.commit((), done.append)
+    link.commit("draft", None, [], done.append)
     link.poll()
     assert (caplog.messages[1:], done) == (["manage failed: KeyError: 'b'"], [None])
     handle.answers["evaluate"] = report(4, "OSError: disk full")
@@ -171,7 +171,7 @@ def test_a_restarted_manage_repeats_the_evaluation_or_makes_the_one_that_waits(c
     for version in (1, *waiting):
         link.evaluate(load(version), None)
     clock.now += 0.5
-    link.commit((), done.append)  # its answer would come later
+    link.commit("draft", None, [], done.append)  # its answer would come later
     clock.now += 0.6
     link.poll()
     assert caplog.messages == ["manage died (signal 9), restarted 1/1"]
@@ -229,7 +229,7 @@ def test_a_manage_that_dies_too_often_is_given_up(clock, caplog, linked):
         link.poll()
     assert caplog.messages[1:] == ["manage died again (signal 9); training goes on without evaluations and checkpoints"]
     assert (link.gave_up, link.restarts) == (True, 2)
-    link.commit((), done.append)
+    link.commit("draft", None, [], done.append)
     assert done == [None]
     link.evaluate(load(1), None)
     link.finish(load(1), None, 5.0, is_over=never)

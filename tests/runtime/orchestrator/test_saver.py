@@ -31,8 +31,8 @@ class Manage:
     def __init__(self):
         self.commits, self.answer = [], None
 
-    def commit(self, parts, on_done):
-        self.commits.append(parts)
+    def commit(self, draft, params, states, on_done):
+        self.commits.append((draft, params, states))
         self.answer = on_done
 
 
@@ -58,21 +58,20 @@ class Made:
             self.calls.react((), 0.0, ())
 
     def committed(self):
-        _, _, _, _, sums, names, *states = self.manage.commits[-1]
-        assert len(names) == len(states)
-        return dict(zip(names, (ref.value for ref in states), strict=True)), sums
+        draft, _, states = self.manage.commits[-1]
+        return dict(zip(draft.roles, (ref.value for ref in states), strict=True)), draft.sums
 
 
 def test_a_checkpoint_has_the_parts_of_all_roles(tmp_path):
     shards = [{"begin_save": [400], "save_part": [None, {"b": "2", "c": "3"}]}, {"begin_save": [{"a": "1"}]}]
     made = Made(tmp_path, shards=shards)
     made.begin(200)
-    draft, params_header, params, counters, _, names, *_ = made.manage.commits[0]
-    assert (params_header, params, counters) == (LoadParams(3, 1, 200), "params", made.counters)
-    assert names == ("trainer", "worker 5", "worker 6")
+    draft, params, _ = made.manage.commits[0]
+    assert (draft.params_header, params, draft.counters) == (LoadParams(3, 1, 200), "params", made.counters)
+    assert draft.roles == ("trainer", "worker 5", "worker 6")
     assert made.committed() == ({"trainer": "t", "worker 5": "w0", "worker 6": "w1"}, {"a": "1", "b": "2", "c": "3"})
-    assert "step_000000200" in draft
-    assert [shard.calls[0] for shard in made.shards] == [("begin_save", draft, None)] * 2
+    assert "step_000000200" in draft.path
+    assert [shard.calls[0] for shard in made.shards] == [("begin_save", draft.path, None)] * 2
     assert [shard.calls[1:] for shard in made.shards] == [[("save_part",)] * 2, []]
     assert made.saver.busy
     made.manage.answer(str(tmp_path / "step_000000200"))
@@ -81,7 +80,7 @@ def test_a_checkpoint_has_the_parts_of_all_roles(tmp_path):
         shard.answers["begin_save"].append({"d": "4"})
     made.begin(300, workers=False)
     assert made.committed()[0] == {"trainer": "t"}
-    assert made.shards[0].calls[-1] == ("begin_save", made.manage.commits[1][0], str(tmp_path / "step_000000200"))
+    assert made.shards[0].calls[-1] == ("begin_save", made.manage.commits[1][0].path, str(tmp_path / "step_000000200"))
 
 
 def test_equal_counts_are_not_saved_twice(tmp_path):
@@ -194,8 +193,8 @@ def test_a_full_disk_leaves_out_the_replay_with_one_warning(tmp_path, caplog, mo
     for env_steps in (0, 100, 200, 300):
         made.begin(env_steps)
         made.manage.answer("folder")
-    assert [parts[4] for parts in made.manage.commits] == [{}, {}, {}, {"b": "2", "c": "3"}]
-    assert [parts[5] for parts in made.manage.commits] == [("trainer", "worker 5", "worker 6")] * 4
+    assert [draft.sums for draft, *_ in made.manage.commits] == [{}, {}, {}, {"b": "2", "c": "3"}]
+    assert [draft.roles for draft, *_ in made.manage.commits] == [("trainer", "worker 5", "worker 6")] * 4
     assert [[path.name for path in sorted(draft.iterdir())] for draft in drafts] == [
         *[["state.trainer.safetensors"]] * 3,
         ["state.replay-0.safetensors", "state.trainer.safetensors"],

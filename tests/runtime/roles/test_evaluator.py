@@ -14,7 +14,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.api import Context
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.files.checkpoint import make_draft, read_arrays, read_manifest
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.messages import Draft, LoadParams
 from drl_cli.runtime.orchestrator import orchestrator
 from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
@@ -229,7 +229,8 @@ def commit(manage, env_steps=64, version=5, **states):
     counters = COUNTERS | {"counts": {"env_steps": env_steps}}
     sums = {"state.replay-0.safetensors": "its sum"}
     header = LoadParams(version, 50, env_steps)
-    return draft, manage.commit(str(draft), header, PARAMS, counters, sums, tuple(states), *states.values())
+    message = Draft(str(draft), header, counters, sums, tuple(states))
+    return draft, manage.commit(message, PARAMS, *states.values())
 
 
 def test_commit_completes_a_checkpoint(manage):
