@@ -56,7 +56,7 @@ class Algorithm(Learner):
         self.size = spec.action.size
         actor, self.critic = self.mlp(2 * self.size), self.critics(1, self.size)
         lrs, targets = {"duals": config.dual_lr}, ("actor", "critic")
-        self.build(("actor",), config.lr, lrs, targets, actor=actor, critic=self.critic, duals=3)
+        self.build(policy=("actor",), lr=config.lr, lrs=lrs, targets=targets, actor=actor, critic=self.critic, duals=3)
         start = torch.tensor((1.0, 10.0, 100.0))  # the temperature, and the weights of both trust regions
         inverse_softplus = start + (-(-start).expm1()).log()  # log(exp(start) - 1), without overflow
         self.params["duals"].flat.copy_(inverse_softplus)  # the loss applies softplus, so that duals stay positive

@@ -45,7 +45,7 @@ class Algorithm(Learner):
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
         actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)
-        self.build(("actor",), config.lr, targets=("actor", "critic"), actor=actor, critic=self.critic)
+        self.build(policy=("actor",), lr=config.lr, targets=("actor", "critic"), actor=actor, critic=self.critic)
         self.noise = self.params.generator("noise", self.seed + 1)
         self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.encoder.parts, "critic")
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor")
