@@ -58,10 +58,12 @@ def ray_cluster():
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
-            "num_cpus": 2, "include_dashboard": False, "object_store_memory": 200 * 2**20,
+            "num_cpus": 2,
+            "include_dashboard": False,
+            "object_store_memory": 200 * 2**20,
             "_system_config": {f"health_check_{name}": value for name, value in health.items()},
         },
-    )  # fmt: skip
+    )
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     yield cluster
     ray.shutdown()

@@ -19,16 +19,29 @@ SEQUENCES = ("replay=sequences", "replay.seq_len=5", "replay.burn_in=2", "replay
 LSTM = (*SEQUENCES, "network=lstm", "network.memory_size=6")
 DROPOUT = "network.dropout=0.3"
 CASES = {
-    "sac": ("sac",), "sac-sgd": ("sac", "optimizer=sgd", "optimizer.max_norm=0.5", "algo.lr=0.1"),
-    "sac-cnn": ("sac", f"{PROBES}:PatchReach-v0", *SMALL_IMAGE), "sac-lstm": ("sac", *LSTM), "td3-lstm": ("td3", *LSTM),
-    "ddpg-dropout": ("ddpg", DROPOUT), "mpo-dropout": ("mpo", DROPOUT, "algo.samples=3"), "dqn": ("dqn",),
-    "dqn-cnn": ("dqn", f"{PROBES}:Patch-v0", *SMALL_IMAGE), "dqn-lstm": ("dqn", *LSTM),
-    "dqn-sequences": ("dqn", f"{PROBES}:Both-v0", "network.channels=0.25", *SEQUENCES), "dqn-dropout": ("dqn", DROPOUT),
-    "iqn-noisy": ("iqn", "algo.noisy=true", "algo.dueling=true"), "td3_bc": ("td3_bc",), "rebrac": ("rebrac",),
-    "fql": ("fql", DROPOUT), "iql": ("iql",), "cql-lstm": ("cql", *LSTM, "algo.samples=2"),
-    "bc": ("bc", "algo.components=2"), "ppo-box": ("ppo", "env=Pendulum-v1"),
-    "ppo-cnn": ("ppo", f"{PROBES}:Patch-v0", *SMALL_IMAGE), "ppo-dropout": ("ppo", DROPOUT),
-}  # fmt: skip
+    "sac": ("sac",),
+    "sac-sgd": ("sac", "optimizer=sgd", "optimizer.max_norm=0.5", "algo.lr=0.1"),
+    "sac-cnn": ("sac", f"{PROBES}:PatchReach-v0", *SMALL_IMAGE),
+    "sac-lstm": ("sac", *LSTM),
+    "td3-lstm": ("td3", *LSTM),
+    "ddpg-dropout": ("ddpg", DROPOUT),
+    "mpo-dropout": ("mpo", DROPOUT, "algo.samples=3"),
+    "dqn": ("dqn",),
+    "dqn-cnn": ("dqn", f"{PROBES}:Patch-v0", *SMALL_IMAGE),
+    "dqn-lstm": ("dqn", *LSTM),
+    "dqn-sequences": ("dqn", f"{PROBES}:Both-v0", "network.channels=0.25", *SEQUENCES),
+    "dqn-dropout": ("dqn", DROPOUT),
+    "iqn-noisy": ("iqn", "algo.noisy=true", "algo.dueling=true"),
+    "td3_bc": ("td3_bc",),
+    "rebrac": ("rebrac",),
+    "fql": ("fql", DROPOUT),
+    "iql": ("iql",),
+    "cql-lstm": ("cql", *LSTM, "algo.samples=2"),
+    "bc": ("bc", "algo.components=2"),
+    "ppo-box": ("ppo", "env=Pendulum-v1"),
+    "ppo-cnn": ("ppo", f"{PROBES}:Patch-v0", *SMALL_IMAGE),
+    "ppo-dropout": ("ppo", DROPOUT),
+}
 FAST = ("td3_bc", "sac", "sac-sgd", "sac-lstm", "dqn", "dqn-sequences", "ppo-dropout")
 
 

@@ -100,11 +100,13 @@ def flat(parts):
 @pytest.mark.parametrize(
     "options",
     [
-        {"double": False}, {"double": True, "dueling": True},
-        {"double": False, "soft_temperature": 0.3, "munchausen": 0.9}, {"double": True, "rescale": 0.01},
+        {"double": False},
+        {"double": True, "dueling": True},
+        {"double": False, "soft_temperature": 0.3, "munchausen": 0.9},
+        {"double": True, "rescale": 0.01},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_gradients_equal_autograd(module, options):
     algorithm, rows = make(module, **options), torch.arange(32)
     for name, target in algorithm.params.targets.items():

@@ -28,12 +28,16 @@ def windows(spec):
     terminated = (step == length[:, None] - 1) & (torch.rand(ROWS, 1, generator=rng) < 0.5)
     action = torch.rand(ROWS, STEPS, 3, generator=rng) * 2 - 1
     return {
-        "obs": torch.randn(ROWS, STEPS, 5, generator=rng), "action": action if spec is SPEC else action.argmax(-1),
-        "reward": 3 * torch.randn(ROWS, STEPS, generator=rng), "next_obs": torch.randn(ROWS, STEPS, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.99), "terminated": terminated,
-        "truncated": torch.zeros(ROWS, STEPS, dtype=torch.bool), "valid": valid,
+        "obs": torch.randn(ROWS, STEPS, 5, generator=rng),
+        "action": action if spec is SPEC else action.argmax(-1),
+        "reward": 3 * torch.randn(ROWS, STEPS, generator=rng),
+        "next_obs": torch.randn(ROWS, STEPS, 5, generator=rng),
+        "discount": torch.where(terminated, 0.0, 0.99),
+        "terminated": terminated,
+        "truncated": torch.zeros(ROWS, STEPS, dtype=torch.bool),
+        "valid": valid,
         "weight": torch.rand(ROWS, generator=rng) + 0.5,
-    }  # fmt: skip
+    }
 
 
 class Reference:

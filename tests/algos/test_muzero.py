@@ -37,11 +37,15 @@ def windows(length=LENGTH, rows=ROWS):
     return {
         "obs": torch.randn(rows, length, 5, generator=rng),
         "action": torch.randint(ACTIONS, (rows, length), generator=rng),
-        "reward": 3 * torch.randn(rows, length, generator=rng), "discount": torch.where(terminated, 0.0, GAMMA),
-        "terminated": terminated, "valid": valid, "root_value": 5 * torch.randn(rows, length, generator=rng),
+        "reward": 3 * torch.randn(rows, length, generator=rng),
+        "discount": torch.where(terminated, 0.0, GAMMA),
+        "terminated": terminated,
+        "valid": valid,
+        "root_value": 5 * torch.randn(rows, length, generator=rng),
         "policy": torch.rand(rows, length, ACTIONS, generator=rng).softmax(-1),
-        "is_random": torch.rand(rows, length, generator=rng) < 0.2, "weight": torch.rand(rows, generator=rng) + 0.5,
-    }  # fmt: skip
+        "is_random": torch.rand(rows, length, generator=rng) < 0.2,
+        "weight": torch.rand(rows, generator=rng) + 0.5,
+    }
 
 
 def reference_targets(row):

@@ -45,9 +45,12 @@ def batch_of(module):
     batch = {name: torch.from_numpy(x).view(ROWS, LENGTH, *x.shape[1:]) for name, x in columns.items()}
     batch["is_random"][0] = True
     return batch | {
-        "obs": obs, "reward": torch.randn(ROWS, LENGTH, generator=rng), "discount": torch.full((ROWS, LENGTH), 0.9),
-        "terminated": torch.zeros(ROWS, LENGTH, dtype=torch.bool), "valid": torch.ones(ROWS, LENGTH, dtype=torch.bool),
-    }  # fmt: skip
+        "obs": obs,
+        "reward": torch.randn(ROWS, LENGTH, generator=rng),
+        "discount": torch.full((ROWS, LENGTH), 0.9),
+        "terminated": torch.zeros(ROWS, LENGTH, dtype=torch.bool),
+        "valid": torch.ones(ROWS, LENGTH, dtype=torch.bool),
+    }
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -18,9 +18,11 @@ BOX = {
     "awac": ("algo.temperature=0.03", *SLOW),
     "cal_ql": ("algo.actor_lr=3e-3", "algo.cql_alpha=0.1", "algo.samples=4", "algo.initial_alpha=0.01", *SLOW),
     "cql": ("algo.actor_lr=3e-3", "algo.cql_alpha=0.1", "algo.samples=4", "algo.initial_alpha=0.01", *SLOW),
-    "fql": ("algo.alpha=0.1", *SLOW), "iql": ("algo.expectile=0.9", "algo.beta=30", *SLOW),
-    "rebrac": ("algo.lr=3e-3", *SLOW), "td3_bc": ("algo.alpha=20", *SLOW),
-}  # fmt: skip
+    "fql": ("algo.alpha=0.1", *SLOW),
+    "iql": ("algo.expectile=0.9", "algo.beta=30", *SLOW),
+    "rebrac": ("algo.lr=3e-3", *SLOW),
+    "td3_bc": ("algo.alpha=20", *SLOW),
+}
 QUICK = ("awac", "cql", "fql", "iql", "td3_bc")
 
 

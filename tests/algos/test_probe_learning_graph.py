@@ -108,10 +108,12 @@ def test_several_choices_at_once(learn):
 @pytest.mark.parametrize(
     ("algo", "part"),
     [
-        pytest.param(DQN, True, marks=pytest.mark.exhaustive), (PPO, False),
-        pytest.param(DQN, False, marks=pytest.mark.exhaustive), pytest.param(PPO, True, marks=pytest.mark.exhaustive),
+        pytest.param(DQN, True, marks=pytest.mark.exhaustive),
+        (PPO, False),
+        pytest.param(DQN, False, marks=pytest.mark.exhaustive),
+        pytest.param(PPO, True, marks=pytest.mark.exhaustive),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_allowed_is_never_done(learn, algo, part):
     assert learn(4000, f"{PROBES}Masked-v0", f"+env.kwargs.part={part}", *algo)["mean"] == 1.0
     untrained = learn(64, f"{PROBES}Masked-v0", f"+env.kwargs.part={part}", *algo, "orchestrator.min_inserts=64")

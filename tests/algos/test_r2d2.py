@@ -60,10 +60,13 @@ def expected(algorithm, batch, is_c51):
                 reward += discount * batch["reward"][b, last]
                 discount *= float(batch["discount"][b, last])
             loss, priority = error(
-                online.head("online", now[t - first])[0, :], batch["action"][b, t],
+                online.head("online", now[t - first])[0, :],
+                batch["action"][b, t],
                 online.head("online", then[last - first].detach())[0, :].detach(),
-                target.head("online", target_then[last - first])[0, :].detach(), (reward, discount), is_c51,
-            )  # fmt: skip
+                target.head("online", target_then[last - first])[0, :].detach(),
+                (reward, discount),
+                is_c51,
+            )
             losses.append(batch["weight"][b] * loss)
             priorities[b, t - BURN_IN] = float(priority)
     loss = torch.stack(losses).mean()

@@ -83,9 +83,12 @@ class Reference:
             for new, old in zip(critic.parameters(), slow.parameters(), strict=True):
                 old.data = (1 - CONFIG.tau) * old.data + CONFIG.tau * new.data
         metrics = {
-            "critic_loss": critic_loss, "actor_loss": actor_loss, "alpha": alpha[0], "entropy": -log_prob.mean(),
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
+            "alpha": alpha[0],
+            "entropy": -log_prob.mean(),
             "q_mean": q.mean(),
-        }  # fmt: skip
+        }
         return metrics, (q - target).abs().mean(0)
 
 

@@ -75,8 +75,11 @@ def test_an_update_equals_an_independent_implementation(kind):
     assert update.metrics["policy_loss"].item() == pytest.approx(policy_loss.item(), rel=1e-4)
     assert update.metrics["kl"].item() == pytest.approx(kls[0].item(), rel=1e-3)
     expected = {
-        "actor": gradient(new), "critic": gradient(critic), "temperature": temperature.grad, "alpha": alpha.grad,
-    }  # fmt: skip
+        "actor": gradient(new),
+        "critic": gradient(critic),
+        "temperature": temperature.grad,
+        "alpha": alpha.grad,
+    }
     expected |= {"log_std": log_std.grad} if kind == "box" else {}
     for name, one in expected.items():
         torch.testing.assert_close(params[name].grad.double(), one, rtol=2e-3, atol=1e-5, msg=f"gradient of {name}")

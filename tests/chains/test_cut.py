@@ -22,9 +22,11 @@ from drl_cli.testing.case import Case
 from drl_cli.testing.together import Together
 
 CASES = {
-    "sac": ("sac",), "sac-skip": ("sac",), "td3": ("td3", "optimizer.max_norm=0.5", "optimizer.schedule=linear"),
+    "sac": ("sac",),
+    "sac-skip": ("sac",),
+    "td3": ("td3", "optimizer.max_norm=0.5", "optimizer.schedule=linear"),
     "dqn-sequences": ("dqn", "replay=sequences", "env=CartPole-v1"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

@@ -106,11 +106,13 @@ def calls_an_outside_operator(agent, x):
     [
         (reads_item, "needs the value of a tensor in Python"),
         (reads_numpy, "Tensor.numpy: the update needs the value of a tensor in Python"),
-        (decides, "needs the value of a tensor in Python"), (selects, "the result's size depends on values"),
-        (lists_values, "Tensor.tolist"), (draws_by_probability, "random numbers that depend on tensors"),
+        (decides, "needs the value of a tensor in Python"),
+        (selects, "the result's size depends on values"),
+        (lists_values, "Tensor.tolist"),
+        (draws_by_probability, "random numbers that depend on tensors"),
         (calls_an_outside_operator, "is not one of torch"),
     ],
-)  # fmt: skip
+)
 def test_an_update_that_cannot_be_a_graph_runs_all_the_same_and_its_line_is_named(update, says):
     library = torch.library.Library("tests_chains", "FRAGMENT")
     library.define("twice(Tensor x) -> Tensor")
@@ -195,10 +197,13 @@ def test_functions_of_torch_func_are_recorded():
 @pytest.mark.parametrize(
     "compute",
     [
-        lambda x, n: x * n, lambda x, n: x + torch.tensor(n), lambda x, n: torch.full_like(x, n),
-        lambda x, n: torch.add(x, x, alpha=n), lambda x, n: x[:, :n],
+        lambda x, n: x * n,
+        lambda x, n: x + torch.tensor(n),
+        lambda x, n: torch.full_like(x, n),
+        lambda x, n: torch.add(x, x, alpha=n),
+        lambda x, n: x[:, :n],
     ],
-)  # fmt: skip
+)
 def test_a_count_that_torch_reads_as_a_number_allows_only_this_count(compute):
     tape = Tape(Counts(3, 2))
     with tape:

@@ -24,19 +24,25 @@ ANSWERS = (
     ("train worker.num=many", 2, [], "error: worker.num: "),
     ("list runs", 0, [], ""),
     (
-        "train env=CartPol", 2, COMPOSING[:1],
+        "train env=CartPol",
+        2,
+        COMPOSING[:1],
         "error: no environment 'CartPol'. Did you mean CartPole-v1, CartPole-v0?\n",
     ),
     (
-        "train algo=td3 env=CartPole-v1", 2, COMPOSING,
+        "train algo=td3 env=CartPole-v1",
+        2,
+        COMPOSING,
         "error: TD3 needs a continuous (Box) action space; CartPole-v1 has",
     ),
     (
-        "train env=CartPole-v1 algo=ppo replay=hindsight", 2, COMPOSING,
+        "train env=CartPole-v1 algo=ppo replay=hindsight",
+        2,
+        COMPOSING,
         "error: PPO can't learn from replay=hindsight; say",
     ),
     ("train env=CartPole-v1 algo=dqn network.memory=lstm", 2, COMPOSING, "error: "),
-)  # fmt: skip
+)
 """For each command: its exit code, the slow packages that it and those above import, and how its errors begin."""
 
 SCRIPT = """

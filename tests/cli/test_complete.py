@@ -19,22 +19,30 @@ BASH = shutil.which("bash")
     ("line", "found"),
     [
         ("drl-train mode=", {"mode=async", "mode=offline", "mode=single", "mode=sync"}),
-        ("drl-train dry_run=", {"dry_run=false", "dry_run=true"}), ("drl-train worker.n", {"worker.num="}),
+        ("drl-train dry_run=", {"dry_run=false", "dry_run=true"}),
+        ("drl-train worker.n", {"worker.num="}),
         ("drl-train +worker.nu", {"+worker.num="}),
         ("drl-train network.torso=m", {"network.torso=mlp", "network.torso=multi"}),
-        ("drl-train op", {"optimizer.", "optimizer="}), ("drl-train seed=3 st", {"stop."}),
+        ("drl-train op", {"optimizer.", "optimizer="}),
+        ("drl-train seed=3 st", {"stop."}),
         ("drl-train stop.", {"stop.return=", "stop.wall_s="}),
-        ("drl-train algo=dqn algo.d", {"algo.double=", "algo.dueling="}), ("drl-train algo=ppo algo.d", set()),
-        ("drl-train algo=nothing algo.ga", {"algo.gamma="}), ("drl-train -m mode=single,as", {"mode=single,async"}),
-        ("drl-train --config-d", {"--config-dir"}), ("drl-train --config-dir ", set()), ("drl-train --help tra", None),
+        ("drl-train algo=dqn algo.d", {"algo.double=", "algo.dueling="}),
+        ("drl-train algo=ppo algo.d", set()),
+        ("drl-train algo=nothing algo.ga", {"algo.gamma="}),
+        ("drl-train -m mode=single,as", {"mode=single,async"}),
+        ("drl-train --config-d", {"--config-dir"}),
+        ("drl-train --config-dir ", set()),
+        ("drl-train --help tra", None),
         ("drl-train env=LunarLanderC", {"env=LunarLanderContinuous", "env=LunarLanderContinuous-v3"}),
         *[("drl-train algo.lr=", set()), ("drl-train --nonsense mode=sy", {"mode=sync"})],
         *[("drl-bench mode=sy", {"mode=sync"}), ("/opt/bin/drl-train mode=sy", {"mode=sync"})],
         *[("drl-list mo", {"modes"}), ("drl-list keys work", None), ("drl-list modes ", set())],
         *[("drl-list runs na", {"name="}), ("drl-list runs sort=be", {"sort=best"}), ("drl-train na", {"name="})],
-        ("drl-eval checkpoint=", {"checkpoint=best", "checkpoint=last"}), ("drl-nothing x", set()), ("drl-train", None),
+        ("drl-eval checkpoint=", {"checkpoint=best", "checkpoint=last"}),
+        ("drl-nothing x", set()),
+        ("drl-train", None),
     ],
-)  # fmt: skip
+)
 def test_the_words_that_complete_a_line(line, found):
     words = completions(line)
     if found is not None:
@@ -91,9 +99,11 @@ def test_a_bash_completes_what_is_typed_and_lists_what_is_possible(tmp_path):
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PS1": "$ ", "TERM": "dumb", "INPUTRC": "/dev/null"}
     lines = (
         'eval "$(drl-train -sc install=bash)"',
-        "drl-train algo=dq\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t", "drl-train algo=\t\t",
-        "./drl-tr\tmode=single,sy\t", "exit\n",
-    )  # fmt: skip
+        "drl-train algo=dq\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t",
+        "drl-train algo=\t\t",
+        "./drl-tr\tmode=single,sy\t",
+        "exit\n",
+    )
     main, child = pty.openpty()
     command = [BASH, "--norc", "--noprofile", "-i"]
     with subprocess.Popen(

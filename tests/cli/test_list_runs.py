@@ -64,11 +64,14 @@ def test_a_condition_on_no_key_names_the_key_that_is_meant(outputs, drl_here, co
     [
         ("lr=3", "error: lr: there is no such key. Did you mean algo.lr?"),
         ("stats=done", "error: stats: there is no such key. Did you mean status?"),
-        ("gibberish=1", "error: gibberish: there is no such key."), ("algo.my_option=1", "no runs in {cwd}/outputs"),
-        ("env.kwargs.g=1", "no runs in {cwd}/outputs"), ("status=done", "no runs in {cwd}/outputs"),
-        ("reward=icm", "no runs in {cwd}/outputs"), ("replay.her_k=2", "no runs in {cwd}/outputs"),
+        ("gibberish=1", "error: gibberish: there is no such key."),
+        ("algo.my_option=1", "no runs in {cwd}/outputs"),
+        ("env.kwargs.g=1", "no runs in {cwd}/outputs"),
+        ("status=done", "no runs in {cwd}/outputs"),
+        ("reward=icm", "no runs in {cwd}/outputs"),
+        ("replay.her_k=2", "no runs in {cwd}/outputs"),
     ],
-)  # fmt: skip
+)
 def test_a_condition_on_no_key_is_an_error_without_runs_too(tmp_path, monkeypatch, drl_here, condition, says):
     monkeypatch.chdir(tmp_path)
     done, is_wrong = drl_here("list", "runs", condition), says.startswith("error: ")
@@ -107,9 +110,11 @@ def composed_run(composed):
 
 def test_values_that_follow_from_the_algorithm_are_no_difference(tmp_path, listed, composed_run):
     words = (
-        ["algo=rainbow", "env=CartPole-v1"], ["algo=dqn", "env=Acrobot-v1", "worker.num=3", "stop.return=475"],
-        ["algo=ppo", "env=CartPole-v1", "replay.capacity=4096"], ["algo=ppo", "env=CartPole-v1"],
-    )  # fmt: skip
+        ["algo=rainbow", "env=CartPole-v1"],
+        ["algo=dqn", "env=Acrobot-v1", "worker.num=3", "stop.return=475"],
+        ["algo=ppo", "env=CartPole-v1", "replay.capacity=4096"],
+        ["algo=ppo", "env=CartPole-v1"],
+    )
     for day, each in enumerate(words, 1):
         composed_run(tmp_path / "outputs", f"2026010{day}-s0", *each)
     _, *rows = [re.split(r"\s{2,}", line) for line in listed("runs", f"output_dir={tmp_path / 'outputs'}")]

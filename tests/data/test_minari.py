@@ -139,8 +139,11 @@ def episodes(kind, count=5, seed=0):
         yield Episode(
             {path: np.stack([each[path] for each in obs]) for path in obs[0]},
             {path: np.stack([each[path] for each in action]) for path in action[0]},
-            np.random.default_rng(i).normal(size=length), ends & (i == 0), ends & (i > 0), seed=i,
-        )  # fmt: skip
+            np.random.default_rng(i).normal(size=length),
+            ends & (i == 0),
+            ends & (i > 0),
+            seed=i,
+        )
 
 
 def header(kind, **changes):

@@ -16,10 +16,12 @@ def arrays(steps=10, **changes):
     rng = np.random.default_rng(0)
     return {
         "observations": rng.standard_normal((steps, 3)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, (steps, 2)).astype(np.float32), "rewards": np.arange(steps, dtype=np.float32),
-        "terminations": np.arange(steps) == 3, "truncations": np.arange(steps) == 7,
+        "actions": rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
+        "rewards": np.arange(steps, dtype=np.float32),
+        "terminations": np.arange(steps) == 3,
+        "truncations": np.arange(steps) == 7,
         "next_observations": rng.standard_normal((steps, 3)).astype(np.float32),
-    } | changes  # fmt: skip
+    } | changes
 
 
 def saved(path, save=np.savez, **given):
@@ -44,9 +46,13 @@ def test_read_gives_the_saved_steps(tmp_path, save):
     np.testing.assert_array_equal(rows["truncated"].nonzero()[0], [5])
     assert dataset.read(9, 10)["truncated"].all(), "the recording ends within an episode"
     assert {name: column.dtype.name for name, column in rows.items()} == {
-        "obs": "float32", "action": "float32", "reward": "float32", "next_obs": "float32", "terminated": "bool",
+        "obs": "float32",
+        "action": "float32",
+        "reward": "float32",
+        "next_obs": "float32",
+        "terminated": "bool",
         "truncated": "bool",
-    }  # fmt: skip
+    }
 
 
 def test_without_next_observations_a_cut_episode_loses_its_last_step(tmp_path):

@@ -113,8 +113,11 @@ def test_muzero_of_the_page_is_sound():
 
 def test_every_public_name_has_a_line():
     names = {name for name in vars(drl) if not name.startswith("_")} - {
-        "TYPE_CHECKING", "Any", "public", "AlgoContext",
-    } | {"MLP", "Network", "search"}  # fmt: skip
+        "TYPE_CHECKING",
+        "Any",
+        "public",
+        "AlgoContext",
+    } | {"MLP", "Network", "search"}
     names |= {f"losses.{name}" for name in drl.losses.__all__}
     for name in sorted(names):
         lines = [line for line in DOC.read_text().splitlines() if line.startswith("|") and f"`drl.{name}" in line]

@@ -76,9 +76,11 @@ def commands():
 
 
 MODULES = {
-    "own-environment.md": ["my_mod"], "reward-modules.md": ["my_rnd"], "add-an-algorithm.md": ["my_td3", "my_a2c"],
+    "own-environment.md": ["my_mod"],
+    "reward-modules.md": ["my_rnd"],
+    "add-an-algorithm.md": ["my_td3", "my_a2c"],
     "more-algorithms.md": ["my_sac", "my_windows", "my_muzero"],
-}  # fmt: skip
+}
 """The names of the first blocks of code of pages."""
 
 

@@ -16,12 +16,16 @@ from drl_cli.types import EnvSpec, leaves
 INF = np.inf
 PLANE = Box(-1, 1, (2,), np.float32)
 ACTIONS = [
-    Box(-1, 1, (3,), np.float32), Box(np.array([[-2, 0], [5, -1]]), np.array([[2, 3], [7, 1]]), dtype=np.float64),
-    Box(0.0, 10.0, (), np.float32), Box(np.array([-INF, 0, -1, -3]), np.array([INF, INF, 2, -3]), dtype=np.float32),
-    Discrete(4, start=-2), MultiDiscrete([[3, 2], [2, 4]], start=[[1, 2], [3, 4]]), MultiBinary(3),
+    Box(-1, 1, (3,), np.float32),
+    Box(np.array([[-2, 0], [5, -1]]), np.array([[2, 3], [7, 1]]), dtype=np.float64),
+    Box(0.0, 10.0, (), np.float32),
+    Box(np.array([-INF, 0, -1, -3]), np.array([INF, INF, 2, -3]), dtype=np.float32),
+    Discrete(4, start=-2),
+    MultiDiscrete([[3, 2], [2, 4]], start=[[1, 2], [3, 4]]),
+    MultiBinary(3),
     Dict(a=Box(-2, 2, (2,)), b=Tuple((Box(0, 1, ()), Box(-1, 1, (1, 2))))),
     Tuple((Discrete(3, start=2), Dict(x=MultiDiscrete([2, 5]), y=MultiBinary(2)))),
-]  # fmt: skip
+]
 
 
 def policy_actions(space, rows, rng):
@@ -69,12 +73,14 @@ def test_values_outside_a_box_are_clamped_and_counted():
     ("space", "given", "text"),
     [
         (Discrete(3, start=1), [1, 4], r"action 4 is outside Discrete\(3, start=1\)"),
-        (Discrete(3, start=1), [1, 0], "action 0 is outside"), (Discrete(3), [0.5], "action 0.5 is outside"),
-        (MultiDiscrete([2, 3]), [[1, 3]], "action 3 is outside"), (MultiBinary(2), [[1, 2]], "action 2 is outside"),
+        (Discrete(3, start=1), [1, 0], "action 0 is outside"),
+        (Discrete(3), [0.5], "action 0.5 is outside"),
+        (MultiDiscrete([2, 3]), [[1, 3]], "action 3 is outside"),
+        (MultiBinary(2), [[1, 2]], "action 2 is outside"),
         (Box(-1, 1, (2,)), [[1.0]], r"action has shape \(1,\), expected \(2,\)"),
         (Discrete(2), [[1]], r"action has shape \(1,\), expected \(\)"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_action_of_the_space(space, given, text):
     with pytest.raises(EnvFault, match=text):
         ActionMap(space).inverse({"": np.array(given)})
@@ -82,10 +88,12 @@ def test_what_is_no_action_of_the_space(space, given, text):
 
 OBSERVATIONS = [
     *[Box(-INF, INF, (3,), np.float64), Box(0, 255, (4, 4, 3), np.uint8), Box(0, 1, (2, 2), np.bool_)],
-    *[Box(-5, 5, (2,), np.int64), Discrete(5, start=-2)], MultiDiscrete([[3, 2], [4, 9]], start=[[1, 2], [3, 4]]),
-    MultiBinary(4), Dict(eye=Box(0, 255, (4, 4), np.uint8), arm=Tuple((Box(-1, 1, ()), Discrete(3, start=7)))),
+    *[Box(-5, 5, (2,), np.int64), Discrete(5, start=-2)],
+    MultiDiscrete([[3, 2], [4, 9]], start=[[1, 2], [3, 4]]),
+    MultiBinary(4),
+    Dict(eye=Box(0, 255, (4, 4), np.uint8), arm=Tuple((Box(-1, 1, ()), Discrete(3, start=7)))),
     Dict(goal=PLANE, action_mask=MultiBinary(4)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
@@ -172,12 +180,14 @@ def bounds(values):
     [
         (np.array([[0.5, -1.0]], np.float32), True, Box(-1, 1, (2,), np.float32)),
         (np.array([[3.0, -1], [-2, 0]]), True, Box(np.array([-2, -1]), np.array([3, 0]), dtype=np.float32)),
-        (np.array([[3.0, -1]]), False, Box(-INF, INF, (2,), np.float32)), (np.array([2, 4]), True, Discrete(5)),
-        (np.array([-1, 4]), False, Discrete(6, start=-1)), (np.array([[2, 0], [0, 3]]), True, MultiDiscrete([3, 4])),
+        (np.array([[3.0, -1]]), False, Box(-INF, INF, (2,), np.float32)),
+        (np.array([2, 4]), True, Discrete(5)),
+        (np.array([-1, 4]), False, Discrete(6, start=-1)),
+        (np.array([[2, 0], [0, 3]]), True, MultiDiscrete([3, 4])),
         (np.array([[True, False]]), False, MultiBinary((2,))),
         (np.zeros((1, 2, 2), np.uint8), False, Box(0, 255, (2, 2), np.uint8)),
     ],
-)  # fmt: skip
+)
 def test_spaces_that_fit_the_values(values, is_action, space):
     assert inferred_space(bounds({"": values}), is_action) == space
     nested = {"a.b": values, "c": np.zeros((2, 1))}

@@ -70,13 +70,15 @@ def spec(**kwargs):
                 arm=Dict(angles=Box(-3, 3, (2,), np.float64), grip=Tuple((Discrete(2), MultiBinary(3)))),
             ),
             {
-                "arm.angles": Column((2,), "float32"), "arm.grip.0": Column((), "int32", (2,)),
-                "arm.grip.1": Column((3,), "bool"), "camera": Column((4, 4), "uint8"),
+                "arm.angles": Column((2,), "float32"),
+                "arm.grip.0": Column((), "int32", (2,)),
+                "arm.grip.1": Column((3,), "bool"),
+                "camera": Column((4, 4), "uint8"),
             },
         ),
         (Tuple((PLANE, Tuple((Discrete(3),)))), {"0": Column((1,), "float32"), "1.0": Column((), "int32", (3,))}),
     ],
-)  # fmt: skip
+)
 def test_observations_become_columns(space, columns):
     """The batch returns the values of the space in the same order, with choices counted from 0."""
     assert spec(obs=space).obs == columns

@@ -64,9 +64,13 @@ def brute_force(probs, reward, discount, support):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    atoms=st.integers(2, 60), reward=st.floats(-1e6, 1e6), discount=st.floats(0, 1), least=st.floats(-100, 50),
-    width=st.floats(0.1, 300), seed=st.integers(0, 2**31),
-)  # fmt: skip
+    atoms=st.integers(2, 60),
+    reward=st.floats(-1e6, 1e6),
+    discount=st.floats(0, 1),
+    least=st.floats(-100, 50),
+    width=st.floats(0.1, 300),
+    seed=st.integers(0, 2**31),
+)
 def test_projection_conserves_the_mass_and_equals_brute_force(atoms, reward, discount, least, width, seed):
     support = torch.linspace(least, least + width, atoms, dtype=torch.float64)
     probs = torch.rand(1, atoms, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).softmax(-1)
@@ -123,11 +127,13 @@ def test_quantile_huber_equals_brute_force(kappa, shared):
 @pytest.mark.parametrize(
     ("risk", "level", "shares"),
     [
-        ("mean", 1.0, [0.0, 0.25, 0.5, 1.0]), ("cvar", 0.5, [0.0, 0.5, 1.0, 1.0]),
-        ("power", 1.0, [0.0, 0.0625, 0.25, 1.0]), ("power", 0.5, [0.0, 0.125, 0.3535534, 1.0]),
+        ("mean", 1.0, [0.0, 0.25, 0.5, 1.0]),
+        ("cvar", 0.5, [0.0, 0.5, 1.0, 1.0]),
+        ("power", 1.0, [0.0, 0.0625, 0.25, 1.0]),
+        ("power", 0.5, [0.0, 0.125, 0.3535534, 1.0]),
         ("power", -1.0, [0.0, 0.4375, 0.75, 1.0]),
     ],
-)  # fmt: skip
+)
 def test_what_the_worst_returns_count_for_a_risk_measure(risk, level, shares):
     worst = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
     assert risky_share(worst, risk, level).tolist() == pytest.approx(shares)

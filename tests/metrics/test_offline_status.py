@@ -8,11 +8,21 @@ from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import evaluation_line, report_line
 
 STATUS = Status(
-    state="running", wall_s=60.0, opt_steps=2500, total_updates=10_000, total_env_steps=1_000_000, opt_steps_per_s=80.0,
-    env_steps_per_s=0.0, left_s=94.0, scores=((2000, 5.0),), best=(2000, 5.0),
+    state="running",
+    wall_s=60.0,
+    opt_steps=2500,
+    total_updates=10_000,
+    total_env_steps=1_000_000,
+    opt_steps_per_s=80.0,
+    env_steps_per_s=0.0,
+    left_s=94.0,
+    scores=((2000, 5.0),),
+    best=(2000, 5.0),
     losses={"critic_loss": 0.25, "q_mean": 3.0, "actor_loss": -3.0, "alpha": 0.1},
-    trainer_time={"batch": 0.2, "update": 0.8, "waiting": 0.0}, worker_time={"waiting": 1.0}, mode="offline",
-)  # fmt: skip
+    trainer_time={"batch": 0.2, "update": 0.8, "waiting": 0.0},
+    worker_time={"waiting": 1.0},
+    mode="offline",
+)
 
 
 def shown(status):

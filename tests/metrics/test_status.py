@@ -4,10 +4,18 @@ import math
 from drl_cli.metrics.status import STATUS_FILE, Status
 
 FULL = Status(
-    title="Pendulum-v1 sac async seed 0", state="running", started=100.0, wall_s=34.0, left_s=238.0, env_steps=12_288,
-    scores=((1000, -300.0), (2000, 20.0)), best=(2000, 20.0), worker_time={"environment": 0.5, "waiting": 0.5},
-    losses={"critic_loss": 0.1}, roles={"worker": {"processes": 2, "cores": 1.5, "rss_mb": 200.0}},
-)  # fmt: skip
+    title="Pendulum-v1 sac async seed 0",
+    state="running",
+    started=100.0,
+    wall_s=34.0,
+    left_s=238.0,
+    env_steps=12_288,
+    scores=((1000, -300.0), (2000, 20.0)),
+    best=(2000, 20.0),
+    worker_time={"environment": 0.5, "waiting": 0.5},
+    losses={"critic_loss": 0.1},
+    roles={"worker": {"processes": 2, "cores": 1.5, "rss_mb": 200.0}},
+)
 
 
 def test_a_status_file_restores_the_status(tmp_path):

@@ -6,14 +6,21 @@ from drl_cli.networks.inputs import Inputs
 from drl_cli.types import Column
 
 TREE = {
-    "angles": Column((2,), "float32"), "arm.mode": Column((), "int32", (3,)), "buttons": Column((2,), "bool"),
-    "camera": Column((1, 2), "uint8"), "keys": Column((2,), "int32", (2, 3)), "action_mask": Column((4,), "bool"),
-}  # fmt: skip
+    "angles": Column((2,), "float32"),
+    "arm.mode": Column((), "int32", (3,)),
+    "buttons": Column((2,), "bool"),
+    "camera": Column((1, 2), "uint8"),
+    "keys": Column((2,), "int32", (2, 3)),
+    "action_mask": Column((4,), "bool"),
+}
 OBS = {
-    "angles": np.float32([[0.1, -7.0], [3.0, 2.0]]), "arm.mode": np.int32([2, 0]),
-    "buttons": np.array([[True, False], [False, False]]), "camera": np.uint8([[[51, 255]], [[0, 1]]]),
-    "keys": np.int32([[1, 0], [0, 2]]), "action_mask": np.array([[True] * 4, [False] * 4]),
-}  # fmt: skip
+    "angles": np.float32([[0.1, -7.0], [3.0, 2.0]]),
+    "arm.mode": np.int32([2, 0]),
+    "buttons": np.array([[True, False], [False, False]]),
+    "camera": np.uint8([[[51, 255]], [[0, 1]]]),
+    "keys": np.int32([[1, 0], [0, 2]]),
+    "action_mask": np.array([[True] * 4, [False] * 4]),
+}
 ROWS = np.float32(
     [[0.1, -7.0, 0, 0, 1, 1, 0, 0.2, 1, 0, 1, 1, 0, 0], [3.0, 2.0, 1, 0, 0, 0, 0, 0, 1 / 255, 1, 0, 0, 0, 1]]
 )

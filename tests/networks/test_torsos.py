@@ -68,7 +68,9 @@ class NoSize(torch.nn.Module):
         ({"state": VECTOR, "mode": CHOICE, "action_mask": MASK}, "auto", None, "10 inputs, mlp [16, 12]"),
         ({"state": VECTOR, "mode": CHOICE}, "multi", None, "10 inputs, mlp [16, 12]"),
         (
-            {"obs": IMAGE, "action_mask": MASK}, "auto", "multi",
+            {"obs": IMAGE, "action_mask": MASK},
+            "auto",
+            "multi",
             "multi (obs cnn (Nature) 84x84x4 -> 3136), mlp [16, 12]",
         ),
         (
@@ -87,7 +89,7 @@ class NoSize(torch.nn.Module):
         ),
         (IMAGE, "test_torsos:Mean", "test_torsos:Mean", "test_torsos:Mean, mlp [16, 12]"),
     ],
-)  # fmt: skip
+)
 def test_the_observation_chooses_unless_the_config_does(obs, torso, name, text):
     config = network(torso=torso)
     assert (torso_name(config, spec(obs)), describe(config, spec(obs))) == (name, text)

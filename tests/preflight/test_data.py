@@ -122,11 +122,13 @@ def test_a_right_command_passes_all_checks(words, lines, capsys):
 @pytest.mark.parametrize(
     ("words", "is_named"),
     [
-        ("algo=iql mode=async", True), ("algo=td3_bc mode=single", True),
+        ("algo=iql mode=async", True),
+        ("algo=td3_bc mode=single", True),
         ("algo=iql mode=single data.source=pendulum.npz", False),
-        ("algo=iql mode=single load_weights=somewhere", False), ("algo=sac mode=async", False),
+        ("algo=iql mode=single load_weights=somewhere", False),
+        ("algo=sac mode=async", False),
     ],
-)  # fmt: skip
+)
 def test_a_run_of_an_offline_algorithm_without_a_dataset_gives_a_warning(words, is_named):
     lines = missing_data_text(quick_compose(["env=Pendulum-v1", *words.split()]))
     assert len(lines) == is_named

@@ -120,11 +120,15 @@ BROKEN = {
     "OldStep": "step gave too few values; Gymnasium's gives observation, reward, terminated, truncated, info",
     "InfoThird": "step gave {} as truncated, which must be true or false",
     "Shape": "observation has shape (4,), expected (3,)",
-    "Words": "reset raised ValueError: could not convert string to float", "NotFinite": "observation[1] is nan",
-    "NoReward": "step gave None as reward, which must be a number", "InfiniteReward": "reward is inf",
+    "Words": "reset raised ValueError: could not convert string to float",
+    "NotFinite": "observation[1] is nan",
+    "NoReward": "step gave None as reward, which must be a number",
+    "InfiniteReward": "reward is inf",
     "SharesOfBytes": "observation of float32 has values that uint8, its space's type, does not have",
-    "NoPart": "observation has no 'goal'", "Outside": "observation is outside its space",
-    "Exits": "step raised SystemExit: 3", "SecondReset": "reset raised RuntimeError: only once",
+    "NoPart": "observation has no 'goal'",
+    "Outside": "observation is outside its space",
+    "Exits": "step raised SystemExit: 3",
+    "SecondReset": "reset raised RuntimeError: only once",
     "SixthStep": "step raised RuntimeError: worn out (dry_envs.py:41), at step 6 of a trial with random actions",
     "OnlyOne": "its constructor raised RuntimeError: the port is in use",
     "Hangs": "step hung for more than 0.5 s (worker.step_timeout_s) (dry_envs.py:",
@@ -137,7 +141,7 @@ BROKEN = {
     "Ends": "step ended the process with exit code 3",
     "EndsAtFirst": "its constructor ended the process with exit code 0",
     "LeavesAtFirst": " raised SystemExit: 3 (dry_envs.py:",
-}  # fmt: skip
+}
 ODD = {
     "Lists": "observations are lists, not arrays",
     "TooLarge": "observation[2] is 3.25, outside its Box [-1, 1]",

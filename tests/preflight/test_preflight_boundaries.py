@@ -25,12 +25,14 @@ def with_trainers(config, device, num):
 @pytest.mark.parametrize(
     ("device", "trainers", "code", "line"),
     [
-        ("cuda", 2, None, ""), ("cuda", 3, MISSING, "device=cuda: trainer.num=3, but there are 2 devices"),
-        ("cuda:0", 1, None, ""), ("cuda:1", 1, None, ""),
+        ("cuda", 2, None, ""),
+        ("cuda", 3, MISSING, "device=cuda: trainer.num=3, but there are 2 devices"),
+        ("cuda:0", 1, None, ""),
+        ("cuda:1", 1, None, ""),
         ("cuda:2", 1, MISSING, "device=cuda:2: the CUDA devices here are cuda:0 to cuda:1"),
         ("cuda:1", 2, USAGE, "device=cuda:1 is one device; for trainer.num=2 say device=cuda"),
     ],
-)  # fmt: skip
+)
 def test_two_cuda_devices(base, monkeypatch, device, trainers, code, line):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

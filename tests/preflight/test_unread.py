@@ -77,7 +77,8 @@ READ = [
     *[(TD3, "orchestrator.sample_insert_ratio=0.5"), (PPO, "orchestrator.min_inserts=0")],
     *[((*DQN, "mode=async"), "orchestrator.band=5000"), ((*DQN, "mode=sync"), "orchestrator.limiter=ratio")],
     *[((*DQN, "mode=single"), "worker.num=1"), ((*DQN, "mode=sync"), "worker.num=2")],
-    ((*DQN, "mode=single", "resume=latest"), "worker.num=2"), (DQN, "algo.epsilon_end=0.1"),
+    ((*DQN, "mode=single", "resume=latest"), "worker.num=2"),
+    (DQN, "algo.epsilon_end=0.1"),
     (DQN, "algo.epsilon_steps=50"),
     ((*DQN, "algo.munchausen=0.9", "algo.soft_temperature=0.03"), "algo.munchausen_floor=-2"),
     *[(DQN, "replay.burn_in=0"), ((*DQN, "replay=windows"), "replay.seq_len=4")],
@@ -98,8 +99,10 @@ READ = [
     ((*DQN, "device=cpu"), "trainer.compile=true"),
     ((PENDULUM, "algo=rebrac", "mode=sync", "trainer.num=2", "device=cpu"), "trainer.compile=replay"),
     ((PENDULUM, "algo=rebrac", "mode=sync", "device=cpu"), "trainer.compile=true"),
-    ((*DQN, "hpo=pbt"), "hpo.members=4"), ((*DQN, "hpo=tpe"), "hpo.trials=4"), ((*DQN, "hpo=tpe"), "hpo.evaluations=2"),
-]  # fmt: skip
+    ((*DQN, "hpo=pbt"), "hpo.members=4"),
+    ((*DQN, "hpo=tpe"), "hpo.trials=4"),
+    ((*DQN, "hpo=tpe"), "hpo.evaluations=2"),
+]
 
 
 def lines_for(base, typed):

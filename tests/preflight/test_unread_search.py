@@ -15,15 +15,17 @@ ALLOWED = {
     "worker.unroll": "the typed length may be the length of the default",
     "worker.random_steps": "0 says what an on-policy run does",
     "trainer.updates_per_call": "sets how many updates one call makes, not what they compute",
-    "trainer.threads": "changes the speed", "trainer.products": "changes the speed; two libraries may round equally",
+    "trainer.threads": "changes the speed",
+    "trainer.products": "changes the speed; two libraries may round equally",
     "trainer.on_nonfinite": "decides only after a loss that is not finite",
-    "replay.shards": "1 is what null chooses here", "replay.capacity": "a limit, which a short run does not reach",
+    "replay.shards": "1 is what null chooses here",
+    "replay.capacity": "a limit, which a short run does not reach",
     "replay.remover": "chooses only in a full table",
     "replay.max_staleness": "a limit, which a short run does not reach",
     "replay.sampler": "the queue fifo serves each row once by default, as fifo-once does",
     "network.torso": "mlp says what auto chooses for vectors",
     **dict.fromkeys(("manage", "checkpoint", "logger", "ray", "debug"), "evaluates, saves, records or hosts the run"),
-}  # fmt: skip
+}
 """Keys and groups that may change nothing that is learned, each with the reason."""
 
 LEARNS, RUNS = (

@@ -17,11 +17,16 @@ def make_step(time, ends, rewards, valid=True):
     ends, envs = np.asarray(ends), np.arange(len(ends))
     who = (100_000 * envs + time).astype(np.float32)
     return {
-        "obs": who[:, None], "action": -who[:, None], "reward": np.asarray(rewards, np.float32),
-        "next_obs": who[:, None] + 0.5, "terminated": (ends == TERMINATED) | (ends == BOTH),
-        "truncated": (ends == TRUNCATED) | (ends == BOTH), "log_prob": who * 2, "state": np.stack([who, who + 0.25], 1),
+        "obs": who[:, None],
+        "action": -who[:, None],
+        "reward": np.asarray(rewards, np.float32),
+        "next_obs": who[:, None] + 0.5,
+        "terminated": (ends == TERMINATED) | (ends == BOTH),
+        "truncated": (ends == TRUNCATED) | (ends == BOTH),
+        "log_prob": who * 2,
+        "state": np.stack([who, who + 0.25], 1),
         "valid": np.ones(len(ends), np.bool_) & valid,
-    }  # fmt: skip
+    }
 
 
 def reference(steps, env, n, gamma, scale):
@@ -93,11 +98,15 @@ def test_worked_examples(n, block):
 
 @settings(deadline=None, max_examples=80)
 @given(
-    n=st.integers(1, 7), num_envs=st.integers(1, 4), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
-    scale=st.sampled_from([1.0, 0.05]), blocks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
-    p_end=st.sampled_from([0.0, 0.1, 0.4, 1.0]), p_fail=st.sampled_from([0.0, 0.1, 0.5]),
+    n=st.integers(1, 7),
+    num_envs=st.integers(1, 4),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    scale=st.sampled_from([1.0, 0.05]),
+    blocks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    p_end=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
+    p_fail=st.sampled_from([0.0, 0.1, 0.5]),
     seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+)
 def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, p_fail, seed):
     rng = np.random.default_rng(seed)
     builder, steps = NStepBuilder(n, gamma, scale), []
@@ -160,10 +169,17 @@ def test_rollout_example():
     assert rows["cut"].tolist() == [False, True, True, True, False, True]
     np.testing.assert_array_equal(rows["log_prob"], rows["obs"][:, 0] * 2)
     assert {name: (column.dtype.name, column.shape[1:]) for name, column in rows.items()} == {
-        "obs": ("float32", (1,)), "action": ("float32", (1,)), "reward": ("float32", ()), "next_obs": ("float32", (1,)),
-        "terminated": ("bool", ()), "truncated": ("bool", ()), "log_prob": ("float32", ()), "state": ("float32", (2,)),
-        "discount": ("float32", ()), "cut": ("bool", ()),
-    }  # fmt: skip
+        "obs": ("float32", (1,)),
+        "action": ("float32", (1,)),
+        "reward": ("float32", ()),
+        "next_obs": ("float32", (1,)),
+        "terminated": ("bool", ()),
+        "truncated": ("bool", ()),
+        "log_prob": ("float32", ()),
+        "state": ("float32", (2,)),
+        "discount": ("float32", ()),
+        "cut": ("bool", ()),
+    }
 
 
 def test_rollouts_are_cut_before_invalid_steps():

@@ -85,18 +85,43 @@ def distinct(table):
 
 @settings(deadline=None, max_examples=80)
 @given(
-    axis=st.sampled_from([0, -1]), k=st.integers(1, 4), channels=st.integers(1, 2), n_step=st.integers(1, 5),
-    num_workers=st.integers(1, 3), num_envs=st.integers(1, 3), capacity=st.integers(300, 400),
-    blocks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=1, max_size=40), merged=st.booleans(),
-    shards=st.integers(1, 2), greys=st.sampled_from([2, 256]), p_end=st.sampled_from([0.02, 0.2, 0.7]),
-    p_fail=st.sampled_from([0.0, 0.1, 0.5]), compress=st.sampled_from(CODECS),
-    sampler=st.sampled_from(["uniform", "prioritized", "sequences"]), remover=st.sampled_from(["oldest", "random"]),
+    axis=st.sampled_from([0, -1]),
+    k=st.integers(1, 4),
+    channels=st.integers(1, 2),
+    n_step=st.integers(1, 5),
+    num_workers=st.integers(1, 3),
+    num_envs=st.integers(1, 3),
+    capacity=st.integers(300, 400),
+    blocks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=1, max_size=40),
+    merged=st.booleans(),
+    shards=st.integers(1, 2),
+    greys=st.sampled_from([2, 256]),
+    p_end=st.sampled_from([0.02, 0.2, 0.7]),
+    p_fail=st.sampled_from([0.0, 0.1, 0.5]),
+    compress=st.sampled_from(CODECS),
+    sampler=st.sampled_from(["uniform", "prioritized", "sequences"]),
+    remover=st.sampled_from(["oldest", "random"]),
     seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+)
 def test_equals_the_plain_table(
-    axis, k, channels, n_step, num_workers, num_envs, capacity, blocks, merged, shards, greys, p_end, p_fail, compress,
-    sampler, remover, seed,
-):  # fmt: skip
+    axis,
+    k,
+    channels,
+    n_step,
+    num_workers,
+    num_envs,
+    capacity,
+    blocks,
+    merged,
+    shards,
+    greys,
+    p_end,
+    p_fail,
+    compress,
+    sampler,
+    remover,
+    seed,
+):
     """With random episodes, failures, block lengths, merged blocks and shards, and with rows that are overwritten."""
     rng, codec, spec = np.random.default_rng(seed), make_codec(compress), image_spec(axis, k, channels=channels)
     pairs = [

@@ -53,10 +53,14 @@ def joined(blocks):
 
 @settings(deadline=None, max_examples=70)
 @given(
-    shape=shapes(), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
-    base_length=st.integers(1, 9), spread=st.integers(1, 5), gamma=st.sampled_from([0.0, 0.99, 1.0]),
+    shape=shapes(),
+    num_envs=st.integers(1, 3),
+    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    base_length=st.integers(1, 9),
+    spread=st.integers(1, 5),
+    gamma=st.sampled_from([0.0, 0.99, 1.0]),
     scale=st.sampled_from([1.0, 0.5]),
-)  # fmt: skip
+)
 def test_sequences_of_counter(shape, num_envs, blocks, base_length, spread, gamma, scale):
     builder = SequenceBuilder(*shape, gamma, scale)
     rows = joined(collect(builder, blocks, num_envs, {"base_length": base_length, "spread": spread}))
@@ -95,9 +99,13 @@ def test_rows_have_the_types_of_the_schema():
 
 @settings(deadline=None, max_examples=70)
 @given(
-    shape=shapes(), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
-    p_end=st.sampled_from([0.0, 0.1, 0.5]), p_fail=st.sampled_from([0.05, 0.2, 0.6]), seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    shape=shapes(),
+    num_envs=st.integers(1, 3),
+    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    p_end=st.sampled_from([0.0, 0.1, 0.5]),
+    p_fail=st.sampled_from([0.05, 0.2, 0.6]),
+    seed=st.integers(0, 2**32 - 1),
+)
 def test_sequences_end_before_invalid_steps(shape, num_envs, blocks, p_end, p_fail, seed):
     """The rows equal those without invalid steps, with the step before an invalid one truncated."""
     rng, builder, taken = np.random.default_rng(seed), SequenceBuilder(*shape, 0.9), []
@@ -300,9 +308,13 @@ def rate(rows):
 
 @settings(deadline=None, max_examples=30)
 @given(
-    n_step=st.integers(1, 4), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 7), min_size=1, max_size=20),
-    greys=st.sampled_from([2, 256]), compress=st.sampled_from(["none", "lz4"]), seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    n_step=st.integers(1, 4),
+    num_envs=st.integers(1, 3),
+    blocks=st.lists(st.integers(1, 7), min_size=1, max_size=20),
+    greys=st.sampled_from([2, 256]),
+    compress=st.sampled_from(["none", "lz4"]),
+    seed=st.integers(0, 2**32 - 1),
+)
 def test_tables_of_several_images_equal_a_plain_table(n_step, num_envs, blocks, greys, compress, seed):
     """The builder is saved and loaded after each block, and the table at the end, with the other codec."""
     config, codec, stackings = replace(CONFIGS["prioritized"], capacity=50), make_codec(compress), make_stackings(BOTH)

@@ -32,10 +32,12 @@ def load(kind, state, chunks, capacity=40):
 
 @settings(deadline=None, max_examples=50)
 @given(
-    kind=st.sampled_from(sorted(CONFIGS)), before=st.lists(st.integers(0, 40), max_size=6),
-    between=st.lists(st.lists(st.integers(1, 40), max_size=3), max_size=12), chunk_rows=st.sampled_from([1, 4, 8, 64]),
+    kind=st.sampled_from(sorted(CONFIGS)),
+    before=st.lists(st.integers(0, 40), max_size=6),
+    between=st.lists(st.lists(st.integers(1, 40), max_size=3), max_size=12),
+    chunk_rows=st.sampled_from([1, 4, 8, 64]),
     seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+)
 def test_equals_the_table_at_its_moment(kind, before, between, chunk_rows, seed):
     """Blocks are inserted before the snapshot and between its chunks, up to several turns of the ring."""
     table, source, rng = make(kind, seed), Source(kind, seed), np.random.default_rng(seed)
@@ -56,9 +58,11 @@ def test_equals_the_table_at_its_moment(kind, before, between, chunk_rows, seed)
 
 @settings(deadline=None, max_examples=60)
 @given(
-    kind=st.sampled_from(sorted(CONFIGS)), before=st.integers(1, 100), blocks=st.lists(st.integers(0, 12), max_size=4),
+    kind=st.sampled_from(sorted(CONFIGS)),
+    before=st.integers(1, 100),
+    blocks=st.lists(st.integers(0, 12), max_size=4),
     chunk_rows=st.sampled_from([1, 4, 8]),
-)  # fmt: skip
+)
 def test_chunks_with_an_unchanged_stamp_are_unchanged(kind, before, blocks, chunk_rows):
     table, source, rng = make(kind), Source(kind), np.random.default_rng(0)
     for _ in range(before // 10 + 1):

@@ -100,8 +100,11 @@ def test_the_next_commands_stand_below_each_other(tmp_path):
     (tmp_path / "events.out.tfevents.1").touch()
     text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, tmp_path)
     assert [line[:12] for line in text.splitlines()[1:]] == [
-        "next: drl-ev", "      drl-pl", "      drl-ex", "      tensor",
-    ]  # fmt: skip
+        "next: drl-ev",
+        "      drl-pl",
+        "      drl-ex",
+        "      tensor",
+    ]
 
 
 def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(copied):

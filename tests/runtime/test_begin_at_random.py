@@ -82,13 +82,15 @@ def test_on_ray(run_graph, proxies):
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [
-        ((COUNTER, "mode=async"), 64), ((COUNTER, "mode=async", "worker.random_steps=0"), 0),
-        ((COUNTER, "mode=sync"), 0), ((COUNTER, "mode=single"), 0),
+        ((COUNTER, "mode=async"), 64),
+        ((COUNTER, "mode=async", "worker.random_steps=0"), 0),
+        ((COUNTER, "mode=sync"), 0),
+        ((COUNTER, "mode=single"), 0),
         ((COUNTER, "mode=async", "algo=ppo", "worker.random_steps=64"), 0),
         ((*DQN, "mode=async", "replay=prioritized"), 64),
         ((*DQN, "mode=async", "replay=prioritized", "replay.initial_priority=worker"), 0),
     ],
-)  # fmt: skip
+)
 def test_steps_without_params(overrides, steps):
     assert make_config(*TINY, *overrides).steps_without_params == steps
 

@@ -14,10 +14,12 @@ BLOCKS = (
     make_block(28, worker=1, incarnation=2, last_env_step=32, version=7, opt_steps=112),
 )
 MESSAGES = [
-    InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}), messages.SampleBatch(16, 256, 3, 2),
-    BatchTrainingData(0, 16, 256, 10_000), UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
+    InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
+    messages.SampleBatch(16, 256, 3, 2),
+    BatchTrainingData(0, 16, 256, 10_000),
+    UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
     LoadParams(7, 112, 5000, exploration={"epsilon": 0.5}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)

@@ -45,9 +45,11 @@ def test_without_a_gpu_one_line_says_so_and_the_exit_status_is_3():
 def test_an_error_ends_only_its_row_and_the_rows_that_need_it():
     error = "import sys; print('warning', file=sys.stderr); raise MemoryError('CUDA out of memory')"
     assert run(row("a", error), row("b", "", needs="a"), row("c", "", needs="b"), row("d", "")) == {
-        "a": ("failed", "exit status 1: MemoryError: CUDA out of memory"), "b": ("not run", "needs 'a'"),
-        "c": ("not run", "needs 'b'"), "d": ("ok", ""),
-    }  # fmt: skip
+        "a": ("failed", "exit status 1: MemoryError: CUDA out of memory"),
+        "b": ("not run", "needs 'a'"),
+        "c": ("not run", "needs 'b'"),
+        "d": ("ok", ""),
+    }
 
 
 def test_the_limit_of_a_row_ends_the_row_with_all_of_its_processes(tmp_path, monkeypatch):
@@ -139,8 +141,12 @@ def test_every_case_is_measured_in_both_precisions_and_all_ways():
 
 def test_events_of_the_profiler_are_counted_per_update():
     on_gpu = {
-        "cudaLaunchKernel": 30, "cuLaunchKernel": 2, "cudaGraphLaunch": 8, "cudaStreamSynchronize": 4, "aten::mm": 9,
-    }  # fmt: skip
+        "cudaLaunchKernel": 30,
+        "cuLaunchKernel": 2,
+        "cudaGraphLaunch": 8,
+        "cudaStreamSynchronize": 4,
+        "aten::mm": 9,
+    }
     assert check_gpu.per_update(on_gpu, 8) == {"kernels": 4.0, "graphs": 1.0, "waits": 0.5}
     on_cpu = {"aten::_local_scalar_dense": 4, "aten::mm": 9}
     assert check_gpu.per_update(on_cpu, 8) == {"kernels": 0.0, "graphs": 0.0, "waits": 0.5}

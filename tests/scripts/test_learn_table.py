@@ -379,8 +379,14 @@ def test_the_results_for_algo_auto_are_current():
 def test_algo_auto_compares_rows_in_which_all_recorded_seeds_passed():
     records = {"dqn": {str(seed): RECORDS["dqn"]["0"] | {"env_steps": 10 * seed} for seed in range(3)}}
     line = {
-        "env": "CartPole-v1", "algo": "dqn", "threshold": 475, "seeds": 3, "steps": 10, "return": 500, "seconds": 30,
-    }  # fmt: skip
+        "env": "CartPole-v1",
+        "algo": "dqn",
+        "threshold": 475,
+        "seeds": 3,
+        "steps": 10,
+        "return": 500,
+        "seconds": 30,
+    }
     assert json.loads(learn.auto({"dqn": ROW}, records)) == [line]
     assert json.loads(learn.auto({"dqn": ROW | {"threshold": None}}, records)) == [line | {"threshold": None}]
     long = {"dqn": ROW, "dqn long": ROW | {"threshold": None}}

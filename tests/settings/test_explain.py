@@ -62,7 +62,8 @@ def test_the_layer_of_a_value(explained):
     typed = ["env=Pendulum-v1", "mode=sync", "replay=prioritized", "algo.lr=1e-2", "worker.envs=3", "+env.kwargs.g=5"]
     rows = explained(*typed, "logger.tensorboard=false", "+optimizer.kwargs.betas=[0.5,0.9]")
     wanted = {
-        "seed": ("0", "default", "conf/train.yaml"), "stop.return": ("null", "default", "conf/train.yaml"),
+        "seed": ("0", "default", "conf/train.yaml"),
+        "stop.return": ("null", "default", "conf/train.yaml"),
         "mode": ("sync", "mode", "conf/mode/sync.yaml"),
         "replay.alpha": ("0.6", "default", "conf/replay/prioritized.yaml"),
         "replay.capacity": ("100000", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
@@ -76,9 +77,11 @@ def test_the_layer_of_a_value(explained):
         "env.kwargs": ("{g:5}", "command line", ""),
         "optimizer.kwargs": ("{betas:[0.5,0.9]}", "command line", "was {} (default, conf/optimizer/adam.yaml)"),
         "logger.tensorboard": ("false", "command line", "was true (default, conf/logger/default.yaml)"),
-        "replay=": ("prioritized", "command line", ""), "env=": ("Pendulum-v1", "command line", ""),
-        "algo=": ("sac", "default", "conf/train.yaml"), "tuned=": ("sac-Pendulum-v1", "default", "conf/train.yaml"),
-    }  # fmt: skip
+        "replay=": ("prioritized", "command line", ""),
+        "env=": ("Pendulum-v1", "command line", ""),
+        "algo=": ("sac", "default", "conf/train.yaml"),
+        "tuned=": ("sac-Pendulum-v1", "default", "conf/train.yaml"),
+    }
     assert {key: rows[key] for key in wanted} == wanted
 
 

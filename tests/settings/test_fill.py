@@ -9,12 +9,17 @@ MODE = {"async": ("mode=async", "worker.num=3"), "sync": ("mode=sync", "worker.n
 @pytest.mark.parametrize(
     ("mode", "cores", "trainers", "batch_size", "hidden", "threads"),
     [
-        ("single", 8, 1, 256, "[256,256]", 1), ("single", 8, 1, 2048, "[256,256]", 2),
-        ("single", 1, 1, 2048, "[256,256]", 1), ("single", 8, 1, 1024, "[64,512,512,64]", 4),
-        ("single", 8, 1, 16, "[]", 1), ("sync", 8, 1, 1024, "[512,512]", 4), ("sync", 8, 2, 1024, "[512,512]", 2),
-        ("async", 5, 1, 1024, "[512,512]", 2), ("async", 2, 1, 1024, "[512,512]", 1),
+        ("single", 8, 1, 256, "[256,256]", 1),
+        ("single", 8, 1, 2048, "[256,256]", 2),
+        ("single", 1, 1, 2048, "[256,256]", 1),
+        ("single", 8, 1, 1024, "[64,512,512,64]", 4),
+        ("single", 8, 1, 16, "[]", 1),
+        ("sync", 8, 1, 1024, "[512,512]", 4),
+        ("sync", 8, 2, 1024, "[512,512]", 2),
+        ("async", 5, 1, 1024, "[512,512]", 2),
+        ("async", 2, 1, 1024, "[512,512]", 1),
     ],
-)  # fmt: skip
+)
 def test_auto_threads_follow_from_the_largest_product_and_the_free_cores(
     monkeypatch, mode, cores, trainers, batch_size, hidden, threads
 ):

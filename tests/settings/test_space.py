@@ -16,11 +16,13 @@ SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "network.hidden": Choice(
         (["network.hidden=[64,64],[256]"], [["network.hidden=[64,64]"], ["network.hidden=[256]"]]),
         (["algo.lr=choice(0.1,0.2)"], [["algo.lr=0.1"], ["algo.lr=0.2"]]),
         (["seed=range(1,4)"], [["seed=1"], ["seed=2"], ["seed=3"]]),
-        (["mode=glob(s*)"], [["mode=single"], ["mode=sync"]]), (["x='a b','c,d'"], [["x='a b'"], ["x='c,d'"]]),
-        (["env.kwargs.g=5,6"], [["env.kwargs.g=5"], ["env.kwargs.g=6"]]), (["x=null,true"], [["x=null"], ["x=true"]]),
+        (["mode=glob(s*)"], [["mode=single"], ["mode=sync"]]),
+        (["x='a b','c,d'"], [["x='a b'"], ["x='c,d'"]]),
+        (["env.kwargs.g=5,6"], [["env.kwargs.g=5"], ["env.kwargs.g=6"]]),
+        (["x=null,true"], [["x=null"], ["x=true"]]),
         (["worker.exploration=[{a:1},{b:2}]"], [["worker.exploration=[{a:1},{b:2}]"]]),
     ],
-)  # fmt: skip
+)
 def test_the_jobs_of_a_grid(overrides, expected):
     assert jobs(overrides) == expected
 
@@ -28,11 +30,13 @@ def test_the_jobs_of_a_grid(overrides, expected):
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("seed=0,", "can't be read"), ("seed=range(3,1)", "no value"),
-        ("algo.lr=interval(1,2)", "an interval is for a search"), ("algo.lr=glob(*)", "glob is for groups"),
+        ("seed=0,", "can't be read"),
+        ("seed=range(3,1)", "no value"),
+        ("algo.lr=interval(1,2)", "an interval is for a search"),
+        ("algo.lr=glob(*)", "glob is for groups"),
         ("mode=glob(x*)", "no value"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_grid(override, says):
     with pytest.raises(UsageError, match=says) as raised:
         jobs(["seed=0,1", override])
@@ -70,10 +74,13 @@ def test_values_as_overrides():
 @pytest.mark.parametrize(
     "domain",
     [
-        Interval(1e-4, 1e-2, is_log=True), Interval(-1, 3), Interval(1, 64, is_log=True, is_int=True),
-        Interval(2, 11, is_int=True, step=3), Choice(("a", "b", "c")),
+        Interval(1e-4, 1e-2, is_log=True),
+        Interval(-1, 3),
+        Interval(1, 64, is_log=True, is_int=True),
+        Interval(2, 11, is_int=True, step=3),
+        Choice(("a", "b", "c")),
     ],
-)  # fmt: skip
+)
 def test_values_stay_in_their_domain_and_cover_it(domain):
     rng = np.random.default_rng(0)
     drawn = [domain.draw(rng) for _ in range(300)]
@@ -93,11 +100,14 @@ def test_values_stay_in_their_domain_and_cover_it(domain):
 @pytest.mark.parametrize(
     ("domain", "value", "moved"),
     [
-        (Interval(1e-4, 1e-2, is_log=True), 1e-3, {8e-4, 1.2e-3}), (Interval(1e-4, 1e-2), 1e-2, {8e-3, 1e-2}),
-        (Interval(-1, 1), 0.0, {-0.2, 0.2}), (Interval(1, 9, is_int=True), 2, {1, 3}),
-        (Interval(2, 11, is_int=True, step=3), 11, {8, 11}), (Choice(("a", "b", "c")), "b", {"a", "c"}),
+        (Interval(1e-4, 1e-2, is_log=True), 1e-3, {8e-4, 1.2e-3}),
+        (Interval(1e-4, 1e-2), 1e-2, {8e-3, 1e-2}),
+        (Interval(-1, 1), 0.0, {-0.2, 0.2}),
+        (Interval(1, 9, is_int=True), 2, {1, 3}),
+        (Interval(2, 11, is_int=True, step=3), 11, {8, 11}),
+        (Choice(("a", "b", "c")), "b", {"a", "c"}),
     ],
-)  # fmt: skip
+)
 def test_a_value_moves_in_both_directions(domain, value, moved):
     rng = np.random.default_rng(0)
     found = {domain.near(value, rng) for _ in range(50)}

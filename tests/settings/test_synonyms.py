@@ -88,11 +88,14 @@ def test_every_answer_is_a_key_of_ours_and_no_word_is_one():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("trpo", "The nearest here is algo=ppo."), ("A3C", "The nearest here is algo=a2c."),
-        ("recurrent_ppo", "The nearest here is algo=ppo network=lstm."), ("QRDQN", "The nearest here is algo=qr_dqn."),
-        ("ddqnn", "Did you mean 'dqn'?"), ("qmix", "unknown algorithm 'qmix'.   available"),
+        ("trpo", "The nearest here is algo=ppo."),
+        ("A3C", "The nearest here is algo=a2c."),
+        ("recurrent_ppo", "The nearest here is algo=ppo network=lstm."),
+        ("QRDQN", "The nearest here is algo=qr_dqn."),
+        ("ddqnn", "Did you mean 'dqn'?"),
+        ("qmix", "unknown algorithm 'qmix'.   available"),
     ],
-)  # fmt: skip
+)
 def test_the_nearest_algorithm_for_one_of_another_tool(name, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         config_class(name)

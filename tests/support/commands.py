@@ -103,9 +103,13 @@ def drl():
 
     def run(command, *args, cwd, **env):
         return subprocess.run(
-            [sys.executable, "-m", f"drl_cli.cli.{command}", *newest(args)], cwd=cwd, env=os.environ | env,
-            capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
+            [sys.executable, "-m", f"drl_cli.cli.{command}", *newest(args)],
+            cwd=cwd,
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
 
     return run
 

@@ -38,11 +38,14 @@ def make_batch(seed=0, rows=32, is_weighted=True):
     rng = torch.Generator().manual_seed(seed)
     terminated = torch.rand(rows, generator=rng) < 0.2
     batch = {
-        "obs": torch.randn(rows, 5, generator=rng), "action": torch.rand(rows, 3, generator=rng) * 2 - 1,
-        "reward": torch.randn(rows, generator=rng), "next_obs": torch.randn(rows, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.99), "terminated": terminated,
+        "obs": torch.randn(rows, 5, generator=rng),
+        "action": torch.rand(rows, 3, generator=rng) * 2 - 1,
+        "reward": torch.randn(rows, generator=rng),
+        "next_obs": torch.randn(rows, 5, generator=rng),
+        "discount": torch.where(terminated, 0.0, 0.99),
+        "terminated": terminated,
         "truncated": torch.zeros(rows, dtype=torch.bool),
-    }  # fmt: skip
+    }
     return batch | ({"weight": torch.rand(rows, generator=rng) + 0.5} if is_weighted else {})
 
 

@@ -41,9 +41,14 @@ class ImageSteps:
             self.stacks[i] = self._reset()
         action, reward = self.rng.integers(3, size=len(obs)), self.rng.random(len(obs)).astype(np.float32)
         return {
-            "obs": obs, "action": action, "reward": reward, "next_obs": next_obs, "terminated": terminated,
-            "truncated": ended & ~terminated, "valid": valid,
-        }  # fmt: skip
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "next_obs": next_obs,
+            "terminated": terminated,
+            "truncated": ended & ~terminated,
+            "valid": valid,
+        }
 
     def _reset(self):
         k, frame = self.spec.frame_stacks[""].k, self._frame()

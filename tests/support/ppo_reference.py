@@ -18,9 +18,21 @@ CPU = Context(torch.device("cpu"), optimizer=OptimizerConfig(max_norm=MAX_NORM))
 KINDS = ("box", "discrete")
 SPECS = {kind: EnvSpec("x", Column((5,), "float32"), ActionSpec(kind, 3, kind)) for kind in KINDS}
 CONFIG = algo_config(
-    "ppo", Config, gamma=0.9, n_step=1, lr=1e-3, gae_lambda=0.8, clip=0.2, epochs=3, minibatch_size=12, seq_len=4,
-    entropy_coef=0.02, value_coef=0.5, normalize_advantage=True, target_kl=None,
-)  # fmt: skip
+    "ppo",
+    Config,
+    gamma=0.9,
+    n_step=1,
+    lr=1e-3,
+    gae_lambda=0.8,
+    clip=0.2,
+    epochs=3,
+    minibatch_size=12,
+    seq_len=4,
+    entropy_coef=0.02,
+    value_coef=0.5,
+    normalize_advantage=True,
+    target_kl=None,
+)
 
 
 def make(kind="box", activation="tanh", seed=0, spec=None, **options):
@@ -41,10 +53,15 @@ def make_batch(kind, seed, rows=40, **options):
     terminated, cut = torch.rand(2, rows, generator=rng) < 0.1
     older = make_policy(make(kind, seed=seed, **options), kind, seed)
     return {
-        **{name: torch.from_numpy(column) for name, column in older.act(obs.numpy()).items()}, "obs": obs,
-        "reward": torch.randn(rows, generator=rng), "next_obs": next_obs, "discount": torch.where(terminated, 0.0, 0.9),
-        "terminated": terminated, "truncated": torch.zeros(rows, dtype=torch.bool), "cut": cut | terminated,
-    }  # fmt: skip
+        **{name: torch.from_numpy(column) for name, column in older.act(obs.numpy()).items()},
+        "obs": obs,
+        "reward": torch.randn(rows, generator=rng),
+        "next_obs": next_obs,
+        "discount": torch.where(terminated, 0.0, 0.9),
+        "terminated": terminated,
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+        "cut": cut | terminated,
+    }
 
 
 class Reference:

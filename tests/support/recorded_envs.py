@@ -8,10 +8,12 @@ from drl_cli.envs.config import EnvConfig
 
 PARTS = Dict(
     {
-        "eye": Box(0, 255, (32, 32, 3), np.uint8), "arm": Tuple((Box(-1, 1, (2,), np.float64), Discrete(4, start=2))),
-        "mode": MultiDiscrete([2, 3]), "bits": MultiBinary(3),
+        "eye": Box(0, 255, (32, 32, 3), np.uint8),
+        "arm": Tuple((Box(-1, 1, (2,), np.float64), Discrete(4, start=2))),
+        "mode": MultiDiscrete([2, 3]),
+        "bits": MultiBinary(3),
     }
-)  # fmt: skip
+)
 SPACES = {
     "box": (Box(-np.inf, np.inf, (3,), np.float64), Box(np.array([-2, 0]), np.array([2, 1]), dtype=np.float32)),
     "dict": (PARTS, Discrete(5, start=3)),

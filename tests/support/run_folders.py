@@ -5,10 +5,19 @@ import json
 import yaml
 
 PLAIN = {
-    "env.name": "Pole", "env.id": "Pole-v1", "env.kwargs": {}, "algo.name": "dqn", "algo.lr": 1e-3, "mode": "single",
-    "seed": 0, "output_dir": "outputs", "stop.return": None, "trainer.threads": 1, "replay.sampler": "uniform",
+    "env.name": "Pole",
+    "env.id": "Pole-v1",
+    "env.kwargs": {},
+    "algo.name": "dqn",
+    "algo.lr": 1e-3,
+    "mode": "single",
+    "seed": 0,
+    "output_dir": "outputs",
+    "stop.return": None,
+    "trainer.threads": 1,
+    "replay.sampler": "uniform",
     "logger.console_s": 30.0,
-}  # fmt: skip
+}
 
 
 def make_run(root, id, /, evals=(), *, status="done", summary=None, command=(), **changes):

@@ -32,8 +32,12 @@ class Telling(gymnasium.Env):
     def step(self, action):
         self.count += 1
         info = {
-            "success": self.is_even, "cost": np.float32(self.count), "level": self.level, "return_mean": 9, "mean": 7,
-        }  # fmt: skip
+            "success": self.is_even,
+            "cost": np.float32(self.count),
+            "level": self.level,
+            "return_mean": 9,
+            "mean": 7,
+        }
         info |= {"lap_time": 2.5} if self.episode == 2 else {}
         return np.zeros(self.observation_space.shape, np.float32), 1.0, self.count == 4, False, info
 

@@ -56,9 +56,11 @@ def launch(sweep, processes, tick=list, changed=lambda job: None):
 def test_a_job_waits_until_its_process_has_room(sweep):
     seen, states = [], []
     started = launch(
-        sweep, [Process(0, 3), Process(3, 5), Process(9, 2, -9)],
-        lambda: states.append([job.status for job in sweep.jobs]), lambda job: seen.append((job.number, job.status)),
-    )  # fmt: skip
+        sweep,
+        [Process(0, 3), Process(3, 5), Process(9, 2, -9)],
+        lambda: states.append([job.status for job in sweep.jobs]),
+        lambda job: seen.append((job.number, job.status)),
+    )
     assert states[0] == ["running", "waiting", "waiting"]
     assert seen == [(1, "running"), (2, "running"), (3, "killed"), (1, "done"), (2, "done")]
     assert [job.exit_code for job in Sweep.open(sweep.folder).jobs] == [0, 0, -9]
@@ -82,9 +84,11 @@ def test_the_run_of_a_job_is_known_while_it_runs(sweep):
 def test_a_signal_reaches_all_jobs_and_no_other_job_starts(sweep):
     processes, looks = [Process(0, 99), Process(99, 99)], itertools.count()
     running = Launcher(
-        sweep, [set()] * 2, lambda *args: processes[int(args[1][-1][-1])],
+        sweep,
+        [set()] * 2,
+        lambda *args: processes[int(args[1][-1][-1])],
         tick=lambda: os.kill(os.getpid(), signal.SIGINT) or () if next(looks) == 2 else (),
-    )  # fmt: skip
+    )
     with pytest.raises(SystemExit) as ended:
         running.run(sweep.jobs)
     assert (ended.value.code, [process.signals for process in processes]) == (130, [[signal.SIGINT]] * 2)

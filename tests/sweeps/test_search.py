@@ -222,10 +222,12 @@ def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
 @pytest.mark.parametrize(
     ("sampler", "pruner", "classes"),
     [
-        ("random", "none", ("RandomSampler", "NopPruner")), ("tpe", "median", ("TPESampler", "MedianPruner")),
-        ("gp", "halving", ("GPSampler", "SuccessiveHalvingPruner")), ("cma", "none", ("CmaEsSampler", "NopPruner")),
+        ("random", "none", ("RandomSampler", "NopPruner")),
+        ("tpe", "median", ("TPESampler", "MedianPruner")),
+        ("gp", "halving", ("GPSampler", "SuccessiveHalvingPruner")),
+        ("cma", "none", ("CmaEsSampler", "NopPruner")),
     ],
-)  # fmt: skip
+)
 def test_every_sampler_proposes_values_of_the_space_also_after_a_restart(make, monkeypatch, sampler, pruner, classes):
     import optuna
 

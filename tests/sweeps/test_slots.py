@@ -42,11 +42,13 @@ def test_jobs_share_the_processors(processors, need, most, asked, expected):
 @pytest.mark.parametrize(
     ("args", "expected", "asked"),
     [
-        (["mode=single"], [{0}, {1}, {2}, {3}], 0), (["mode=single", "sweep.jobs=2"], [{0, 1}, {2, 3}], 2),
+        (["mode=single"], [{0}, {1}, {2}, {3}], 0),
+        (["mode=single", "sweep.jobs=2"], [{0, 1}, {2, 3}], 2),
         (["mode=async", "worker.num=1"], [{0, 1}, {2, 3}], 0),
-        (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0), (["mode=sync", "worker.num=3"], [set()], 0),
+        (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0),
+        (["mode=sync", "worker.num=3"], [set()], 0),
     ],
-)  # fmt: skip
+)
 def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
     config = build(mapping([*LOCAL, *args]))
     monkeypatch.setattr(slots, "cores", lambda: [0, 1, 2, 3])
@@ -137,12 +139,14 @@ def test_the_nodes_are_asked_before_the_first_job(cluster, tmp_path, monkeypatch
         ({"lacking": [SMALL]}, (), "node 10.0.0.2 (b1) has no drl-cli: install it there", 3),
         ({"problem": "no Ray cluster answers"}, (), "no Ray cluster answers", 2),
         (
-            {"nodes": [LARGE, SMALL]}, ("mode=sync", "worker.num=1"),
-            "worker.num=1 can't be shared equally by worker.proxies=2", 2,
+            {"nodes": [LARGE, SMALL]},
+            ("mode=sync", "worker.num=1"),
+            "worker.num=1 can't be shared equally by worker.proxies=2",
+            2,
         ),
         ({}, ("ray.address=b:1",), "ray.address: all jobs of a sweep run on one cluster: give one value", 2),
     ],
-)  # fmt: skip
+)
 def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, tmp_path, change, args, problem, code):
     vars(cluster).update(change)
     first = () if "ray.address=b:1" in args else args

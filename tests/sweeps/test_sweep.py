@@ -135,11 +135,14 @@ def test_the_table_has_a_row_for_each_job(shown):
     assert drawn.title.endswith("  1 of 3 done")
     columns = {column.header: [column.justify, *column.cells] for column in drawn.columns}
     assert columns == {
-        "job": ["right", "1", "2", "3"], "seed": ["left", "0", "1", "2"],
+        "job": ["right", "1", "2", "3"],
+        "seed": ["left", "0", "1", "2"],
         "status": ["left", "[green]done[/]", "[cyan]running[/]", "[default]waiting[/]"],
-        "best": ["right", "-140.2", "-", "-"], "steps": ["right", "12,000", "-", "-"],
-        "seconds": ["right", "34", "-", "-"], "run": ["left", "run1", "", ""],
-    }  # fmt: skip
+        "best": ["right", "-140.2", "-", "-"],
+        "steps": ["right", "12,000", "-", "-"],
+        "seconds": ["right", "34", "-", "-"],
+        "run": ["left", "run1", "", ""],
+    }
 
 
 def ended(sweep):

@@ -13,11 +13,15 @@ def folder(tmp_path, monkeypatch):
     """A folder with modules of a user, which is the current folder."""
     files = {
         "their_module.py": "class Net:\n    def fail(self):\n        raise RuntimeError('inside')\n",
-        "their_bug.py": "import math\n\nmath.sqrt(\n    -1)\n", "their_typo.py": "def f(:\n",
-        "their_need.py": "import their_absent\n", "their_script.py": "import sys\nsys.exit('done')\n",
-        "their_package/__init__.py": "", "their_package/module.py": "X = 1\n",
-        "their_broken/__init__.py": "raise ValueError('two\\nlines')\n", "their_broken/module.py": "",
-    }  # fmt: skip
+        "their_bug.py": "import math\n\nmath.sqrt(\n    -1)\n",
+        "their_typo.py": "def f(:\n",
+        "their_need.py": "import their_absent\n",
+        "their_script.py": "import sys\nsys.exit('done')\n",
+        "their_package/__init__.py": "",
+        "their_package/module.py": "X = 1\n",
+        "their_broken/__init__.py": "raise ValueError('two\\nlines')\n",
+        "their_broken/module.py": "",
+    }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

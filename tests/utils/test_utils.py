@@ -21,12 +21,14 @@ from drl_cli.utils.seeding import ROLES, generator, integers
 @pytest.mark.parametrize(
     ("bounds", "text", "inside", "outside"),
     [
-        (Range(least=1), ">= 1", (1, 2), (0, 0.999, math.nan)), (Range(above=0), "> 0", (1e-9, 5), (0, -1)),
+        (Range(least=1), ">= 1", (1, 2), (0, 0.999, math.nan)),
+        (Range(above=0), "> 0", (1e-9, 5), (0, -1)),
         (Range(least=0, most=1), ">= 0 and <= 1", (0, 0.5, 1), (-0.1, 1.1)),
-        (Range(above=0, below=1), "> 0 and < 1", (0.5,), (0, 1, math.nan)), (Range(most=3), "<= 3", (-10, 3), (3.1,)),
+        (Range(above=0, below=1), "> 0 and < 1", (0.5,), (0, 1, math.nan)),
+        (Range(most=3), "<= 3", (-10, 3), (3.1,)),
         (Range(), "", (-1e9, 1e9), ()),
     ],
-)  # fmt: skip
+)
 def test_ranges(bounds, text, inside, outside):
     assert str(bounds) == text
     assert all(value in bounds for value in inside)

@@ -36,8 +36,12 @@ class Recording(gymnasium.Env):
         self.actions.append(action)
         self.count += 1
         return (
-            np.array([self.count, self.np_random.random()], np.float32), 10.0 * self.count, False, self.count == 3, {},
-        )  # fmt: skip
+            np.array([self.count, self.np_random.random()], np.float32),
+            10.0 * self.count,
+            False,
+            self.count == 3,
+            {},
+        )
 
 
 class SameArray(gymnasium.Env):
@@ -220,13 +224,18 @@ def test_numbers_are_finite_scalars_of_any_kind():
 def test_other_values_are_skipped():
     info = {
         **{
-            "nan": np.nan, "inf": -np.inf, "huge": 10**400, "none": None, "text": "x", "complex": 1j,
+            "nan": np.nan,
+            "inf": -np.inf,
+            "huge": 10**400,
+            "none": None,
+            "text": "x",
+            "complex": 1j,
             "money": Decimal(1),
         },
         **{"array": np.ones(1), "list": [1], "nested": {"x": 1}, "picture": np.zeros((2, 2))},
         **{"episode": {"r": 1.0, "l": 2, "t": 0.1}, "_episode": True, "final_info": {"x": 1}, "final_obs": np.zeros(2)},
         **{"TimeLimit.truncated": True, "elapsed_step": 3, "env_id": 1, "two\nlines": 1, 5: 5},
-    }  # fmt: skip
+    }
     assert (numbers(info), numbers(None)) == ({}, {})
     assert list(numbers({f"n{i}": i for i in range(10 * MOST)})) == [f"n{i}" for i in range(MOST)]
 

@@ -131,11 +131,17 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
 @example(ratio=0.1, min_inserts=0, total=200, rows=16, batches=3, excess=0.0, workers=1, death=0.0, seed=0, share=1)
 @settings(deadline=None, max_examples=120)
 @given(
-    ratio=st.one_of(st.sampled_from([0.02, 0.1, 0.25, 1.0]), st.floats(0.01, 4)), min_inserts=st.integers(0, 200),
-    total=st.integers(200, 700), rows=st.integers(1, 40), batches=st.integers(1, 16),
-    excess=st.one_of(st.just(0.0), st.floats(0, 50)), workers=st.integers(1, 5), death=st.sampled_from([0.0, 0.2]),
-    seed=st.integers(0, 2**32 - 1), share=st.integers(1, 4),
-)  # fmt: skip
+    ratio=st.one_of(st.sampled_from([0.02, 0.1, 0.25, 1.0]), st.floats(0.01, 4)),
+    min_inserts=st.integers(0, 200),
+    total=st.integers(200, 700),
+    rows=st.integers(1, 40),
+    batches=st.integers(1, 16),
+    excess=st.one_of(st.just(0.0), st.floats(0, 50)),
+    workers=st.integers(1, 5),
+    death=st.sampled_from([0.0, 0.2]),
+    seed=st.integers(0, 2**32 - 1),
+    share=st.integers(1, 4),
+)
 def test_a_run_ends_with_all_updates_due(ratio, min_inserts, total, rows, batches, excess, workers, death, seed, share):
     limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows * share, batches) + excess)
     env_steps = play(limiter, total, rows, batches, workers, death, seed, share)

@@ -191,9 +191,11 @@ class Made:
         edges = Edges(None, replay, None, server, None, self.pool, share=None)
         self.limiter = RateLimiter(0.25, config.min_inserts, 1e9, free)
         self.progress = SimpleNamespace(
-            reanalyzed_steps=0, reanalyzer_restarts=0, reanalyzed=self.count,
+            reanalyzed_steps=0,
+            reanalyzer_restarts=0,
+            reanalyzed=self.count,
             trace=SimpleNamespace(add=lambda route: None),
-        )  # fmt: skip
+        )
         self.calls = Calls(60.0)
         self.reanalysis = Reanalysis(config, edges, self.limiter, self.progress, self.calls)
 

@@ -70,10 +70,17 @@ def test_rates_are_since_the_last_report(clock):
     progress.loads = 5
     clock.now = 110.0
     expected = {
-        "env_steps_per_s": 4.0, "env_steps_per_s/worker_0": 4.0, "opt_steps_per_s": 1.0, "samples_per_s": 16.0,
-        "loads_per_s": 0.5, "updates_per_env_step_window": 0.25, "update_ms": 50.0, "sample_ms": 10.0, "wall_s": 15.0,
+        "env_steps_per_s": 4.0,
+        "env_steps_per_s/worker_0": 4.0,
+        "opt_steps_per_s": 1.0,
+        "samples_per_s": 16.0,
+        "loads_per_s": 0.5,
+        "updates_per_env_step_window": 0.25,
+        "update_ms": 50.0,
+        "sample_ms": 10.0,
+        "wall_s": 15.0,
         "opt_steps": 10,
-    }  # fmt: skip
+    }
     report = progress.report(0.0)
     assert {name: report[f"perf/{name}"] for name in expected} == pytest.approx(expected)
     assert (report["train/loss"], (report["replay/inserts"], report["replay/samples"])) == (2.0, (40, 10))
@@ -116,9 +123,14 @@ def test_rates_and_waits_do_not_change_after_the_end(clock):
     progress.trained(trained(10, 10))
     summary = progress.summary(8.0, 3)
     expected = {
-        "start_up_s": 8.0 - 2.0, "env_steps_per_s": 60 / 20, "opt_steps_per_s": 10 / 20,
-        "worker_wait_frac": 8 / (20 * 2), "trainer_wait_frac": 0.5, "wall_s": 205.0, "evals_skipped": 3,
-    }  # fmt: skip
+        "start_up_s": 8.0 - 2.0,
+        "env_steps_per_s": 60 / 20,
+        "opt_steps_per_s": 10 / 20,
+        "worker_wait_frac": 8 / (20 * 2),
+        "trainer_wait_frac": 0.5,
+        "wall_s": 205.0,
+        "evals_skipped": 3,
+    }
     assert {name: summary[name] for name in expected} == pytest.approx(expected)
     assert progress.report(8.0)["perf/trainer_wait_s"] == 10.0
 
@@ -166,8 +178,11 @@ def test_blocks_are_counted_and_lost_blocks_subtracted(clock):
 def test_info_of_environments_is_a_mean_over_the_episodes_that_have_it(clock):
     progress = make()
     infos = (
-        {"success": 1.0, "cost": 4.0}, {"success": 0.0}, {}, {"success": 0.0, "return_mean": 99.0, "episodes": 99.0},
-    )  # fmt: skip
+        {"success": 1.0, "cost": 4.0},
+        {"success": 0.0},
+        {},
+        {"success": 0.0, "return_mean": 99.0, "episodes": 99.0},
+    )
     progress.collected(header(30, episodes=[Episode(0, 3.0, 10, info) for info in infos[:2]]))
     progress.collected(header(10, episodes=[Episode(0, 3.0, 10, info) for info in infos[2:]]))
     report = progress.report(0.0)

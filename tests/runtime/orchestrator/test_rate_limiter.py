@@ -40,10 +40,15 @@ def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=30
 
 SETTINGS = {
     "ratio": st.one_of(st.sampled_from([0.1, 0.125, 0.3, 1.0, 4.0]), st.floats(0.01, 8)),
-    "min_inserts": st.integers(0, 200), "rows": st.integers(1, 64), "batches": st.integers(1, 16),
-    "excess": st.one_of(st.just(0.0), st.floats(0, 50)), "workers": st.integers(1, 5),
-    "death": st.sampled_from([0.0, 0.05, 0.5]), "seed": st.integers(0, 2**32 - 1), "trainers": st.integers(1, 4),
-}  # fmt: skip
+    "min_inserts": st.integers(0, 200),
+    "rows": st.integers(1, 64),
+    "batches": st.integers(1, 16),
+    "excess": st.one_of(st.just(0.0), st.floats(0, 50)),
+    "workers": st.integers(1, 5),
+    "death": st.sampled_from([0.0, 0.05, 0.5]),
+    "seed": st.integers(0, 2**32 - 1),
+    "trainers": st.integers(1, 4),
+}
 
 
 @settings(deadline=None, max_examples=150)
@@ -121,10 +126,16 @@ def test_a_free_limiter_holds_min_inserts_alone():
 
 @settings(deadline=None, max_examples=150)
 @given(
-    batch_size=st.integers(1, 64), ahead=st.integers(1, 3), rows=st.integers(1, 80), workers=st.integers(1, 5),
-    death=st.sampled_from([0.0, 0.3]), stale=st.sampled_from([0.0, 0.3]), free=st.booleans(), times=st.integers(1, 3),
+    batch_size=st.integers(1, 64),
+    ahead=st.integers(1, 3),
+    rows=st.integers(1, 80),
+    workers=st.integers(1, 5),
+    death=st.sampled_from([0.0, 0.3]),
+    stale=st.sampled_from([0.0, 0.3]),
+    free=st.booleans(),
+    times=st.integers(1, 3),
     seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
+)
 def test_a_queue_never_deadlocks_and_counts_what_is_queued(
     batch_size, ahead, rows, workers, death, stale, free, times, seed
 ):

@@ -46,9 +46,11 @@ class Made:
         self.manage, self.calls, self.root = Manage(), Calls(60.0), root
         answer = LocalRef(error=trainer) if isinstance(trainer, Exception) else LocalRef(trainer)
         edges = Edges(
-            SimpleNamespace(members=self.members), SimpleNamespace(shards=self.shards),
-            SimpleNamespace(state=lambda: answer), *(None, self.manage, None, None),
-        )  # fmt: skip
+            SimpleNamespace(members=self.members),
+            SimpleNamespace(shards=self.shards),
+            SimpleNamespace(state=lambda: answer),
+            *(None, self.manage, None, None),
+        )
         self.saver = Saver(config, edges, self.calls, root)
 
     def begin(self, env_steps, version=3, opt_steps=1, **options):

@@ -25,11 +25,14 @@ NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("a
 def test_every_unfit_node_has_a_line_that_says_why():
     no_module = "EnvError: env: can't import 'my_mod': No module named 'helper'"
     answers = [
-        OURS, None, Answer("3.12.1", "2.60.0", "0.1.0", None), Answer("3.11.7", "2.61.0", "0.1.0", None),
+        OURS,
+        None,
+        Answer("3.12.1", "2.60.0", "0.1.0", None),
+        Answer("3.11.7", "2.61.0", "0.1.0", None),
         Answer("3.11.7", "2.60.0", "0.2.0", "EnvError: env: other words"),
         Answer("3.11.7", "2.60.0", "0.1.0", no_module),
         Answer("3.11.7", "2.60.0", None, "ModuleNotFoundError: No module named 'drl_cli'"),
-    ]  # fmt: skip
+    ]
     assert cluster.unfit(dict(zip(NODES, answers, strict=True)), OURS) == [
         "node 10.0.0.1 (b23456) does not answer",
         "node 10.0.0.2 (c23456) has Python 3.12.1 and Ray 2.60.0, here are 3.11.7 and 2.60.0: install the same on both",
@@ -251,12 +254,14 @@ def started(ray, monkeypatch, tmp_path):
 def test_live_nodes_have_a_cpu_or_are_this_node(ray):
     ray.entries = [
         {
-            "NodeID": "there", "NodeManagerAddress": "10.0.0.2", "Alive": True,
+            "NodeID": "there",
+            "NodeManagerAddress": "10.0.0.2",
+            "Alive": True,
             "Resources": {"CPU": 2.0, "memory": 2**31},
         },
         {"NodeID": "here", "NodeManagerAddress": "10.0.0.1", "Alive": True, "Resources": {}},
         {"NodeID": "gone", "NodeManagerAddress": "10.0.0.3", "Alive": False, "Resources": {"CPU": 2.0}},
-    ]  # fmt: skip
+    ]
     assert live_nodes() == [FAR]
     assert live_nodes(only_here=True) == [Node("here", "10.0.0.1", 0.0, is_here=True)]
 

@@ -200,9 +200,12 @@ def test_wait_returns_ready_references_in_the_order_given(ray):
     assert (handles.wait([third, second, first], 5.0), handles.wait([second], 5.0)) == ([third, first], [])
     assert handles.wait([first, here, second, third], 5.0) == [first, here, third]
     assert ray.calls == [
-        ("wait", [third, second, first], 1, 5.0), ("wait", [third, second, first], 3, 0), ("wait", [second], 1, 5.0),
-        ("wait", [first, second, third], 1, 0), ("wait", [first, second, third], 3, 0),
-    ]  # fmt: skip
+        ("wait", [third, second, first], 1, 5.0),
+        ("wait", [third, second, first], 3, 0),
+        ("wait", [second], 1, 5.0),
+        ("wait", [first, second, third], 1, 0),
+        ("wait", [first, second, third], 3, 0),
+    ]
     ray.calls.clear()
     ray.silent = "abc"
     assert (handles.wait([first, second], 1.0), ray.calls) == ([], [("wait", [first, second], 1, 1.0)])

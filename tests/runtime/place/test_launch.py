@@ -66,10 +66,14 @@ def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
     assert ray.Node.started == ["raylet"]  # and no other service
     assert session._processes == set(children)
     expected = {
-        "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_worker_niceness": "5", "RAY_max_direct_call_object_size": "2000000", "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "1",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_worker_niceness": "5",
+        "RAY_max_direct_call_object_size": "2000000",
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",
         "RAY_task_events_report_interval_ms": "0",
-    }  # fmt: skip
+    }
     assert {name: os.environ.get(name) for name in expected} == expected
     assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
     assert session._thread.daemon

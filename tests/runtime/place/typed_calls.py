@@ -12,9 +12,12 @@ from drl_cli.types import Array, State
 
 
 def right(
-    server: Handle[ServerRole], worker: Handle[WorkerRole], shard: Handle[ReplayRole],
-    header: LoadParams | Ref[LoadParams], params: Ref[Array],
-) -> tuple[int, State]:  # fmt: skip
+    server: Handle[ServerRole],
+    worker: Handle[WorkerRole],
+    shard: Handle[ReplayRole],
+    header: LoadParams | Ref[LoadParams],
+    params: Ref[Array],
+) -> tuple[int, State]:
     member: Handle[CollectRole] = worker  # every worker is a collector
     ask_parts(member, 2, CollectRole.collect, LoadParams(0, 0, 0))
     ask(server, ServerRole.push, as_value(header), as_value(params))

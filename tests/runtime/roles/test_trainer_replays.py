@@ -7,9 +7,12 @@ from test_trainer_chain import batches, make, train
 from drl_cli.errors import AlgorithmFailed
 
 OPTIMIZERS = [
-    ("optimizer.name=adam", "optimizer.max_norm=0.5"), ("optimizer.name=adamw", "optimizer.weight_decay=0.01"),
-    ("optimizer.name=sgd", "+optimizer.kwargs.momentum=0.9"), ("optimizer.name=rmsprop",), ("optimizer.name=radam",),
-]  # fmt: skip
+    ("optimizer.name=adam", "optimizer.max_norm=0.5"),
+    ("optimizer.name=adamw", "optimizer.weight_decay=0.01"),
+    ("optimizer.name=sgd", "+optimizer.kwargs.momentum=0.9"),
+    ("optimizer.name=rmsprop",),
+    ("optimizer.name=radam",),
+]
 
 
 def assert_equal(one, two):

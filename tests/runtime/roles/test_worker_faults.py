@@ -18,9 +18,11 @@ from drl_cli.types import num_rows
 FAULTY = "env=drl_cli.envs.probes:Faulty-v0"
 FAULTS = ("raise", "nan_obs", "inf_reward", "shape", "hang", "reset")
 TABLES = {
-    "one step": (), "three steps": ("algo.n_step=3",), "rollouts": ("algo=ppo", "algo.minibatch_size=8"),
+    "one step": (),
+    "three steps": ("algo.n_step=3",),
+    "rollouts": ("algo=ppo", "algo.minibatch_size=8"),
     "sequences": ("replay=sequences", "replay.seq_len=4", "replay.burn_in=2", "replay.overlap=1"),
-}  # fmt: skip
+}
 AT = 24
 
 

@@ -25,9 +25,12 @@ class Worker:
         block = make_block(rows, worker=self.index, number=number)
         episode = Episode(self.index, float(number), 5)
         spent = {
-            "work_s": 4.0, "env_s": 2.0 + self.index, "policy_s": 1.0, "uses": (f"use of {self.index}",),
+            "work_s": 4.0,
+            "env_s": 2.0 + self.index,
+            "policy_s": 1.0,
+            "uses": (f"use of {self.index}",),
             "notes": (f"note of {self.index}",),
-        }  # fmt: skip
+        }
         header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",), **spent)
         return [LocalRef(header), LocalRef({"reward": np.full(rows, 10.0 * self.index + number)})]
 

@@ -95,15 +95,19 @@ def check_equal(ours, theirs):
         *[("env=LunarLanderContinuous", "algo.n_step=5"), ("env=LunarLanderContinuous", "algo=ppo")],
         *[("env=Pendulum-v1",), ("env=Pendulum-v1", *SEQUENCES), ("env=CartPole-v1", "algo=dqn", "algo.n_step=5")],
         ("env=CartPole-v1", "algo=dqn", "replay=prioritized", "replay.initial_priority=worker"),
-        ("env=CartPole-v1", "algo=ppo"), (COUNTER, "algo.n_step=5"),
+        ("env=CartPole-v1", "algo=ppo"),
+        (COUNTER, "algo.n_step=5"),
         (COUNTER, "network=lstm", "algo=ppo", "network.memory_size=6"),
-        ("env=CartPole-v1", "algo=dqn", "network=lstm", "network.memory_size=6", *SEQUENCES), (COUNTER, *SEQUENCES),
+        ("env=CartPole-v1", "algo=dqn", "network=lstm", "network.memory_size=6", *SEQUENCES),
+        (COUNTER, *SEQUENCES),
         (FAULTY, "+env.kwargs.at=13", "worker.max_restarts=100", "algo.n_step=5"),
-        (FAULTY, "+env.kwargs.at=null", "worker.max_restarts=100"), (*FRAMES, "algo=dqn", "algo.n_step=5"),
-        (*FRAMES, "algo=dqn", "algo.n_step=5", "worker.block_rows=3"), (*FRAMES, "algo=dqn", *SEQUENCES),
+        (FAULTY, "+env.kwargs.at=null", "worker.max_restarts=100"),
+        (*FRAMES, "algo=dqn", "algo.n_step=5"),
+        (*FRAMES, "algo=dqn", "algo.n_step=5", "worker.block_rows=3"),
+        (*FRAMES, "algo=dqn", *SEQUENCES),
     ],
     ids=lambda overrides: "-".join(name.split(":")[-1].split("=")[-1] for name in overrides[:3]),
-)  # fmt: skip
+)
 def test_another_worker_continues_bit_for_bit(tmp_path, overrides, num_blocks):
     """The state may lie in the middle of episodes or after a fault, and may be saved twice."""
     first = make_worker(*overrides, incarnation=2)
