@@ -25,7 +25,7 @@ Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseConfig(LearnerConfig):
-    """The options of the learning rate and of the exploration noise.
+    """The options that algorithms with exploration noise share.
 
     `noise` is the standard deviation of the noise. Actions are in [-1, 1], so a noise of 1 is half of the action range.
     `noise_kind` chooses independent Gaussian noise or Ornstein-Uhlenbeck noise (ou), whose theta is `ou_theta`.

@@ -78,7 +78,7 @@ class SoftAlgorithm(Learner):
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor", "log_alpha")
 
     def rates(self, config: Any) -> dict[str, float]:
-        """Return the learning rate of each part of the parameters, by name, that does not learn with `config.lr`."""
+        """Return the learning rates of the parameters that do not learn with `config.lr`, by name of the part."""
         return {"log_alpha": config.alpha_lr}
 
     @abstractmethod

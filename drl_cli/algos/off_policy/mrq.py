@@ -196,10 +196,11 @@ class Algorithm(Learner):
             zs = output[:, 1 : 1 + self.width]
             pairs.append(zsa)
             outputs.append(output)
-        end, predicted, logits = torch.split(torch.stack(outputs, 1), [1, self.width, config.bins], -1)
-        loss = config.dynamics_weight * (predicted - next_zs).square().mean(-1)
-        loss = loss + config.reward_weight * two_hot_loss(logits, rows["reward"], self.bins)
-        loss = loss + config.termination_weight * (end.squeeze(-1) - rows["terminated"].float()).square()
+        stacked = torch.stack(outputs, 1)  # [B, L, 1 + Z + bins]
+        termination, predicted_zs, reward_logits = torch.split(stacked, [1, self.width, config.bins], -1)
+        loss = config.dynamics_weight * (predicted_zs - next_zs).square().mean(-1)  # [B, L]
+        loss = loss + config.reward_weight * two_hot_loss(reward_logits, rows["reward"], self.bins)
+        loss = loss + config.termination_weight * (termination.squeeze(-1) - rows["terminated"].float()).square()
         loss_of_windows = torch.where(valid, loss, 0.0).sum(1)
         return loss_of_windows.mean(), pairs[0]
 

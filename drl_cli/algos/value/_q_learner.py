@@ -51,8 +51,8 @@ class QLearner(Learner):
     """Learns a Q network with the loss function that a subclass defines.
 
     A Q network consists of named parts: `online`, and for IQN also `trunk` and `embedding`. `shapes` has the shape of
-    each part. If a part is noisy, the parameters contain a separate part with a sigma for each of its weights. `sigmas`
-    maps the name of the noisy part to the name of the part with the sigmas.
+    each part. The weights of a noisy part are mean + sigma * noise, and their sigmas are a separate part of the
+    parameters. `sigmas` maps the name of a noisy part to the name of the part with its sigmas.
     """
 
     sigma_name = "sigma"
@@ -115,7 +115,7 @@ class QLearner(Learner):
 
     def of_action(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the values `[N, ...]` of the actions `[N]`, given the values `[N, A, ...]` of all actions."""
-        index = append_axes(action.unsqueeze(1), values).expand(-1, -1, *values.shape[2:])
+        index = append_axes(action.unsqueeze(1), values).expand(-1, -1, *values.shape[2:])  # [N, 1, ...], for gather
         return values.gather(1, index).squeeze(1)
 
     def part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:

@@ -41,7 +41,8 @@ class QPolicy(NetworkPolicy):
     def explore(self, values: Mapping[str, Any]) -> None:
         self.epsilon, temperature = values["epsilon"], values.get("temperature", 0.0)
         self.is_boltzmann = bool(np.all(temperature))  # a temperature of 0 means no Boltzmann exploration
-        self.temperature = temperature[:, None] if isinstance(temperature, np.ndarray) else temperature
+        has_ladder = isinstance(temperature, np.ndarray)  # one temperature for each environment
+        self.temperature = temperature[:, None] if has_ladder else temperature
 
     def expected(self, out: Array) -> Array:
         """Convert the network's outputs `[E, outputs]` to the values of all actions, `[E, A]`."""

@@ -88,7 +88,8 @@ class Policy(dqn.Policy):
         next_probs = self.distribution(next_logits)[index, self.greedy(next_obs)]
         target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support, self.config.rescale)
         tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
-        divergence: Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
+        log_ratio = np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))
+        divergence: Array = (target * log_ratio).sum(-1)  # KL(target || prediction)
         return np.maximum(divergence, 0.0)
 
 

@@ -79,9 +79,11 @@ class Algorithm(QLearner):
         view = self.see(nets, rows)
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)
-        q = self.of_action(self.read(nets, view.learned, draws.online), rows["action"])
+        values = self.read(nets, view.learned, draws.online)
+        q = self.of_action(values, rows["action"])  # [N], or [N, K] for a distributional network
         loss, error = self.compare(q, target, rows.get("weight"), draws.online)
-        return loss, {"q_loss": loss, "q_mean": self.expected(self.distribution(q)).mean(), "td_error": error}
+        q_mean = self.expected(self.distribution(q)).mean()
+        return loss, {"q_loss": loss, "q_mean": q_mean, "td_error": error}
 
     def target(self, nets: Nets, rows: Batch, view: View, draws: Draws) -> Tensor:
         """Return the targets for the values of the batch's actions: reward + discount * value of the next state.
@@ -122,5 +124,6 @@ class Algorithm(QLearner):
         the random numbers `random`.
         """
         error = q - target
-        loss = critics.huber(error, weight) if self.config.loss == "huber" else 0.5 * critics.mse(error, weight)
-        return loss, error.abs()
+        if self.config.loss == "huber":
+            return critics.huber(error, weight), error.abs()
+        return 0.5 * critics.mse(error, weight), error.abs()

@@ -41,6 +41,7 @@ class Policy(dqn.Policy):
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
+        # Each quantile stands for one of K equal intervals of (0, 1). Its weight is 1 / K, unless `risk` changes it.
         ends = np.linspace(0.0, 1.0, config.quantiles + 1, dtype=np.float32)
         self.weights = np.diff(risky_share(ends, config.risk, config.risk_level))
 
