@@ -95,8 +95,9 @@ class RewardStream:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = make(network, spec, config) if config.name in BUILT_IN else make(network, spec)
-        for name in ("coef", "gamma", "lr", "minibatch_size"):
-            if (value := getattr(config, name)) is not None:  # None keeps the value of the class
+        given = {"coef": config.coef, "gamma": config.gamma, "lr": config.lr, "minibatch_size": config.minibatch_size}
+        for name, value in given.items():
+            if value is not None:  # None keeps the value of the class
                 setattr(module, name, value)
         return cls(module, context)
 
