@@ -42,7 +42,8 @@ class Learner(Algorithm):
 
     A subclass defines `setup`, which makes the networks and passes them to `build`, and one or more loss functions.
     `drl_cli.optim.gradients.Gradients` computes the gradient of a loss function. A loss function gets the networks
-    `nets`, and the columns `rows` that the method `rows` returns. It calls `see` to compute the features of `obs`:
+    `nets`, the result `rows` of `self.rows(batch)`, and the random numbers `noise`, which the update draws before. It
+    calls `see` to compute the features of `obs`:
 
         def loss(self, nets, rows, noise):
             view = self.see(nets, rows)
@@ -88,7 +89,7 @@ class Learner(Algorithm):
         from drl_cli.networks.mlp_module import MLP  # imports torch
 
         generator = self.init if self.has_own_weights else None
-        return MLP(self.encoder.size, outputs, self.network, ensemble, last, generator=generator)
+        return MLP(self.encoder.size, outputs, self.network, ensemble=ensemble, last=last, generator=generator)
 
     def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = False) -> Critics:
         """Return a new critic: an MLP whose inputs are features `[B, F]` and actions `[B, actions]`.
@@ -100,7 +101,7 @@ class Learner(Algorithm):
 
         generator = self.init if self.has_own_weights else None
         network = replace(self.network, layer_norm=True) if norms else self.network
-        return Critics(self.encoder.size + actions, outputs, network, ensemble, generator=generator)
+        return Critics(self.encoder.size + actions, outputs, network, ensemble=ensemble, generator=generator)
 
     def build(
         self,
@@ -162,7 +163,8 @@ class Learner(Algorithm):
         self.optimizer.step(loss)
         self.params.follow(self.config.tau)
         metrics = dict(found)
-        return Update(metrics, by_step(metrics.pop("td_error"), batch))
+        td_error = metrics.pop("td_error")
+        return Update(metrics, priorities=per_sequence(td_error, batch))
 
     def masks(self, mlp: MLP, rows: int, generator: torch.Generator) -> Sequence[Tensor]:
         """Draw dropout masks for one forward pass of `mlp` with `rows` inputs. Return () if there is no dropout."""
@@ -192,7 +194,7 @@ def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tenso
     return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
 
 
-def by_step(values: Tensor, batch: Batch) -> Tensor:
+def per_sequence(values: Tensor, batch: Batch) -> Tensor:
     """Reshape `values` `[N]` to `[B, T]` if the batch has B sequences with T steps after the burn-in.
 
     `values` has one number for each row. Return them unchanged if the batch has transitions.
@@ -209,6 +211,6 @@ def n_step_sequences(batch: Batch, n_step: int) -> Batch:
     if n_step == 1 or "valid" not in batch:
         return batch
     reward, discount, last = n_step_windows(batch["reward"], batch["discount"], batch["valid"], n_step)
-    rows = torch.arange(len(last), device=last.device).unsqueeze(1)
-    next_obs = at_steps(batch["next_obs"], rows, last)
+    sequences = torch.arange(len(last), device=last.device).unsqueeze(1)  # the index of each sequence, [B, 1]
+    next_obs = at_steps(batch["next_obs"], sequences, last)
     return {**batch, "reward": reward, "discount": discount, "next_obs": next_obs, "last": last}

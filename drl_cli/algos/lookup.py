@@ -86,8 +86,8 @@ def _built_in_paths() -> dict[str, str]:
     for package in pkgutil.iter_modules(drl_cli.algos.__path__):
         if package.ispkg:
             package_path = f"drl_cli.algos.{package.name}"
-            folders = importlib.import_module(package_path).__path__
-            paths |= {name: f"{package_path}.{name}" for name in _public_modules(tuple(folders))}
+            folders = tuple(importlib.import_module(package_path).__path__)  # a tuple, which the cache can hash
+            paths |= {name: f"{package_path}.{name}" for name in _public_modules(folders)}
     return paths
 
 
@@ -105,7 +105,7 @@ def installed() -> list[str]:
 
 
 def module_path(name: str) -> str:
-    """Return the import path of a built-in or installed algorithm. Return `name` itself if there is none."""
+    """Return the import path of an algorithm. A name that is neither built-in nor installed is the path itself."""
     if name in _built_in_paths():
         return _built_in_paths()[name]
     for entry_point in entry_points(group=ENTRY_POINTS, name=name):
@@ -142,9 +142,8 @@ def _problems(module: ModuleType) -> list[str]:
         kind = getattr(module, name, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             problems.append(f"it needs {name}, {form}")
-        elif base is AlgoConfig and "__dataclass_fields__" not in vars(
-            kind
-        ):  # without @dataclass, its own fields are ignored
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):
+            # Without @dataclass, the options that this class adds to its base class have no effect.
             problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
     for name in ("ACTIONS", *DEFAULTS):
         value, choices = getattr(module, name, None), CHOICES.get(name)
@@ -164,7 +163,10 @@ def _problems(module: ModuleType) -> list[str]:
 
 
 def is_on_policy(tables: Iterable[str]) -> bool:
-    """Return whether an algorithm with these `TABLES` is on-policy. On-policy algorithms support only fifo tables."""
+    """Return whether an algorithm is on-policy: whether all replay tables that it supports are fifo tables.
+
+    `tables` is the constant `TABLES` of the algorithm's module, the names of these tables.
+    """
     return all(table.startswith("fifo") for table in tables)
 
 

@@ -113,7 +113,7 @@ class NetworkPolicy(RandomActions):
         )
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        _, columns = self.encoder(obs, last)  # the recurrent state also follows random actions
+        _, columns = self.encoder(obs, last)  # a recurrent encoder updates its state, also if the actions are random
         return {"action": self.draw(obs), **columns}
 
     def state(self) -> State:
@@ -153,7 +153,7 @@ class TorchPolicy(RandomActions):
         self.config = config
         self.modules = dict(self.build(config, network, spec))
         self.params = Params(Context(torch.device("cpu")), **self.modules)
-        self.columns = self.extra_columns(config, network, spec)
+        self.declared_columns = self.extra_columns(config, network, spec)
         self.memory: Tensor | None = None
         for module in self.modules.values():
             module.eval()
@@ -204,7 +204,7 @@ class TorchPolicy(RandomActions):
         if not self.is_stochastic:
             return self.choose(obs), {}
         distribution, columns = self.distribution(obs, last)
-        if "log_prob" not in self.columns:
+        if "log_prob" not in self.declared_columns:
             return distribution.sample(self.rng), columns
         action, log_prob = distribution.sample_log_prob(self.rng)
         return action, {**columns, "log_prob": log_prob}
@@ -225,20 +225,21 @@ class TorchPolicy(RandomActions):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         if self.is_stochastic:
-            return self._columns(obs, last, self.sample)
-        if not (self.columns or self.memory_size):  # no extra columns to compute
+            return self._evaluate(obs, last, self.sample)
+        if not (self.declared_columns or self.memory_size):  # no extra columns or recurrent state to compute
             return {"action": self.explored(self.greedy(obs, last), obs)}
-        columns = self._columns(obs, last, self.sample)
+        columns = self._evaluate(obs, last, self.sample)
         return {**columns, "action": self.explored(columns["action"], obs)}
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        if not (self.columns or self.memory_size):
+        if not (self.declared_columns or self.memory_size):
             return {"action": self.draw(obs)}
-        columns = self._columns(obs, last, self._warm_up)
+        # The networks compute the extra columns and the recurrent state, but not the actions.
+        columns = self._evaluate(obs, last, self._sample_warm_up)
         columns["action"] = self.draw(obs)
-        if "log_prob" in self.columns:
+        if "log_prob" in self.declared_columns:
             columns["log_prob"] = self._random_log_prob(obs)
-        if RANDOM in self.columns:
+        if RANDOM in self.declared_columns:
             columns[RANDOM] = np.ones(num_rows(obs), np.bool_)
         return columns
 
@@ -270,21 +271,21 @@ class TorchPolicy(RandomActions):
         super().load_state(state)
         self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
 
-    def _columns(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
-        """Call `sample`, and return its actions and extra columns as arrays.
+    def _evaluate(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
+        """Call `sample` with tensors, and return its actions and extra columns as arrays.
 
         If `extra_columns` declares `state` (the recurrent state) or `is_random`, add these columns.
         """
         with torch.no_grad(), one_thread():
             tensors, previous, state = self._tensors(obs, last)
             action, columns = sample(tensors, previous)
-        if "state" in self.columns:
+        if "state" in self.declared_columns:
             columns = {**columns, **state}
-        if RANDOM in self.columns:
+        if RANDOM in self.declared_columns:
             columns = {**columns, RANDOM: torch.zeros(num_rows(obs), dtype=torch.bool)}
         return {"action": action.numpy(), **{name: column.numpy() for name, column in columns.items()}}
 
-    def _warm_up(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def _sample_warm_up(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Call `warm_up`. Return its extra columns as `sample` does, with an empty tensor in place of the actions."""
         return torch.zeros(0), self.warm_up(obs, last)
 
@@ -297,8 +298,8 @@ class TorchPolicy(RandomActions):
         tensors = map_parts(torch.from_numpy, obs)
         previous = None
         if last is not None:
-            arrays = (torch.from_numpy(np.asarray(array)) for array in last)
-            previous = PreviousStep(*arrays)  # type: ignore[arg-type]
+            fields = (torch.from_numpy(np.asarray(array)) for array in last)
+            previous = PreviousStep(*fields)  # type: ignore[arg-type]
         if not self.memory_size:
             return tensors, previous, {}
         assert last is not None, "a policy with memory needs the previous step"
@@ -318,7 +319,7 @@ class TorchPolicy(RandomActions):
         legal = np.ones((rows, sum(choices)), np.bool_) if mask is None else mask
         first_columns = np.cumsum([0, *choices[:-1]])  # the first column of each component in the mask
         num_legal = np.add.reduceat(legal, first_columns, 1, dtype=np.float32)  # [E, components]
-        log_prob: Array = -np.log(np.maximum(num_legal, 1)).sum(1)
+        log_prob: Array = -np.log(np.maximum(num_legal, 1)).sum(1)  # the maximum avoids the logarithm of 0
         return log_prob
 
 

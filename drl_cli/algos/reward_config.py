@@ -14,7 +14,10 @@ REWARDS = ("none", "rnd", "icm")
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """The options of the reward module, which conf/reward explains. An option that is None is not set.
+    """The options of the reward module, which conf/reward explains.
+
+    If `coef`, `gamma`, `lr` or `minibatch_size` is None, the module keeps the default value of its class. Only rnd and
+    icm use `hidden` and `features`, and only icm uses `forward_share`. Both modules need values for these options.
 
     `name` is a built-in module or the import path `my_pkg.my_module:Class` of a user's module.
     """
@@ -44,13 +47,14 @@ class RewardConfig:
         Also yield an error message if the module needs options that are not set.
         """
         network_options = {"hidden", "features", "forward_share"}  # options of the networks of rnd and icm
-        unknown = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
-        for key in sorted(unknown.get(self.name, network_options)):  # a user's module has its own networks
+        # The options that each built-in module lacks. A user's module lacks all options of these networks.
+        lacking = {"none": vars(self).keys() - {"name"}, "rnd": {"forward_share"}, "icm": set[str]()}
+        for key in sorted(lacking.get(self.name, network_options)):
             if getattr(self, key) is not None:
-                others = " or reward=".join(name for name in REWARDS if key not in unknown[name])
+                others = " or reward=".join(name for name in REWARDS if key not in lacking[name])
                 yield f"reward.{key}: reward={self.name} has no such option; say reward={others}, or leave it out"
         if self.name in ("rnd", "icm"):
-            needed = sorted(network_options - unknown[self.name])
+            needed = sorted(network_options - lacking[self.name])
             missing = [f"reward.{key}" for key in needed if getattr(self, key) is None]
             if missing:
                 yield f"reward.name={self.name} sets no value for {', '.join(missing)}; say reward={self.name}"

@@ -42,7 +42,8 @@ class Rollouts:
         columns = unjoined(batch) | {"cut": cut}
         self.rows: MutableMapping[str, Any] = like(batch, columns)  # Any: a tensor, or a dict of tensors
         index, mask = split_rows(cut.cpu().numpy(), max_length or self.num)
-        self.index, self.mask = (torch.from_numpy(array).to(cut.device) for array in (index, mask))
+        self.index = torch.from_numpy(index).to(cut.device)
+        self.mask = torch.from_numpy(mask).to(cut.device)
 
     @property
     def bootstrap_obs(self) -> Any:  # Any: a tensor, or a dict of tensors
@@ -143,14 +144,14 @@ class EncodedRollouts(Rollouts):
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:
             self.rows["obs"] = encoder.features(batch["obs"])
-            self._next = like(batch, {"obs": columns["next_obs"]})
+            self._next_rows = like(batch, {"obs": columns["next_obs"]})
         if encoder.memory is not None:
             self._state = batch["state"]
 
     def features(self) -> tuple[Tensor, Tensor]:
         """Return the features of obs and of next_obs of all rows, `[N, F]` each, with the encoder's present weights."""
         if not self.encoder.is_trainable:
-            return self.rows["obs"], self.encoder.features(self._next["obs"])
+            return self.rows["obs"], self.encoder.features(self._next_rows["obs"])
         if self.encoder.memory is not None:
             return self._recurrent_features()
         all_rows = torch.arange(self.num, device=self.rows["action"].device)

@@ -1,7 +1,8 @@
 """Losses for autograd. Each function returns the mean loss of a batch, a tensor `[]`.
 
 `weight` multiplies the loss of each row of the batch. It has importance weights, or 0 for padding. Every loss is a mean
-over rows. Therefore two trainers with half of the rows each get the average gradient of one trainer with all rows.
+over rows. Therefore, if each of two trainers has half of the rows, the average of their gradients is the gradient of
+one trainer with all rows.
 """
 
 from collections.abc import Callable
@@ -41,12 +42,15 @@ def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Ten
 def quantile_critic(
     quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
-    """Return the mean quantile regression loss, `[]` (QR-DQN, Dabney et al. 2018a, eq. 10).
+    """Return the mean over the batch of the quantile regression loss, `[]` (QR-DQN, Dabney et al. 2018a, eq. 10).
 
     `quantiles` `[B, K]` has K estimated quantiles of the return. `fraction`, `[K]` or `[B, K]`, has the fraction of
     each quantile, such as 0.5 for the median. `target` `[B, M]` has samples or quantiles of the return, without a
-    gradient. Each pair of a quantile and a target has a Huber loss with the threshold kappa, or their distance if
-    kappa = 0. `weight` `[B]` multiplies each row's loss.
+    gradient. With the errors u = target_j - quantiles_i, the loss of a row is
+
+        sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
+
+    With kappa = 0, |u| replaces huber_kappa(u) / kappa. `weight` `[B]` multiplies each row's loss.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
     return mean(loss, weight)

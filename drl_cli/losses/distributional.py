@@ -22,7 +22,7 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
     target = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
     # The target as a position in the support: 2.25 lies between the values with the indices 2 and 3.
     position = ((target.nan_to_num() - least) * (last / (most - least))).clamp(0.0, last)
-    lower = position.floor().clamp(max=last - 1)
+    lower = position.floor().clamp(max=last - 1)  # so that the index lower + 1 exists
     upper_share = position - lower
     index = lower.long()
     projected = torch.zeros_like(probs).scatter_add_(-1, index, probs * (1.0 - upper_share))
@@ -114,10 +114,10 @@ def midpoints(num: int) -> Array:
 
 
 def risky_share(share: Array, risk: str, level: float) -> Array:
-    """Return the total weight that a risk measure gives to the worst returns.
+    """Return the total weight that a risk measure gives to the worst returns, in the shape of `share`.
 
-    `share` is the fraction of all returns that are the worst: 0.1 means the worst tenth. The weights of all returns sum
-    to 1. `risk` names the risk measure:
+    `share` says how many returns count as the worst: 0.1 means the worst tenth of all returns. The weights of all
+    returns sum to 1. `risk` names the risk measure:
 
     - `mean`: The weight is `share`.
     - `cvar`: The weight is min(share / level, 1), so only the worst fraction `level` of the returns counts (Rockafellar
@@ -134,10 +134,10 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
 
 
 def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """Return the fractions at which the mean of a distribution's quantiles approximates a risk measure.
+    """Return the fractions of the quantiles whose mean approximates a risk measure, in the shape of `fraction`.
 
-    `fraction` has evenly spaced numbers in (0, 1). The result, in the same shape, is the inverse function of
-    `risky_share`.
+    `fraction` has evenly spaced numbers in (0, 1). Each result is the share at which `risky_share`, with the same
+    `risk` and `level`, equals the given fraction. For example, cvar with the level 0.1 maps (0, 1) to (0, 0.1).
     """
     if risk == "cvar":
         return fraction * np.float32(level)

@@ -135,16 +135,16 @@ class Gaussian(Distribution):
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         noise = _normal(random, self.mean)
-        return self.mean + _exp(self.log_std) * noise, self._density(noise)
+        return self.mean + _exp(self.log_std) * noise, self._log_density(noise)
 
     @property
     def mode(self) -> Any:
         return self.mean
 
     def log_prob(self, action: Any) -> Any:
-        return self._density((action - self.mean) * _exp(-self.log_std))
+        return self._log_density((action - self.mean) * _exp(-self.log_std))
 
-    def _density(self, z: Any) -> Any:
+    def _log_density(self, z: Any) -> Any:
         """Return the log-density `[B]` of the action mean + std * z, given z `[B, A]`."""
         return (-0.5 * z * z - self.log_std - 0.5 * LOG_2PI).sum(-1)
 
@@ -174,9 +174,9 @@ class TanhGaussian(Distribution):
     """The distribution of tanh(u), where u has a Gaussian distribution (SAC, Haarnoja et al. 2018, appendix C).
 
     Actions are `[B, A]` in (-1, 1). Compute the log-probabilities of new samples with `sample_log_prob`, which knows u
-    and is exact even if tanh(u) rounds to 1. `log_prob` has to compute u from the action, and replaces an action of 1
-    by the largest float32 below 1. Log-probabilities are densities of actions in (-1, 1), before the environment
-    rescales actions to the bounds of its action space.
+    and is exact even if tanh(u) rounds to 1 or -1. `log_prob` has to compute u from the action, and first replaces
+    actions of 1 and -1 by the nearest float32 inside (-1, 1). Log-probabilities are densities of actions in (-1, 1),
+    before the environment rescales actions to the bounds of its action space.
     """
 
     def __init__(self, mean: Any, log_std: Any) -> None:
@@ -238,9 +238,9 @@ def _atanh(action: Any) -> Any:
 
 
 def _log_slope(u: Any) -> Any:
-    """Return the sum over the dimensions of an action of log(1 - tanh(u)^2), `[B]`, given u `[B, A]`.
+    """Return log(1 - tanh(u)^2), the logarithm of the slope of tanh, summed over the A dimensions: `[B]`.
 
-    The code uses log(1 - tanh(u)^2) = 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which does not underflow.
+    `u` is `[B, A]`. The code uses the equal form 2 (log 2 - |u| - log(1 + exp(-2 |u|))), which does not underflow.
     """
     size = abs(u)
     return (2.0 * (LOG_2 - size - _log1p(_exp(-2.0 * size)))).sum(-1)
@@ -251,7 +251,7 @@ def _gumbel(random: Any, like: Any) -> Any:
     if isinstance(random, np.random.Generator):
         noise = random.gumbel(size=like.shape)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
-    exponential = -_log1p(-_uniform(random, like))
+    exponential = -_log1p(-_uniform(random, like))  # the negative logarithm of exponential noise is Gumbel noise
     return -_log(_clamp(exponential, 1e-37, 100.0))  # the bounds avoid the logarithm of 0
 
 

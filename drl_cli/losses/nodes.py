@@ -50,7 +50,7 @@ class _Formula(torch.autograd.Function):
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
         missing = ctx.gradient.ndim - d_loss.ndim
         d_loss = d_loss.view(*d_loss.shape, *[1] * missing)  # such as [B, 1], for a loss [B] and x [B, K]
-        return None, ctx.gradient * d_loss, *[None] * ctx.num
+        return None, ctx.gradient * d_loss, *[None] * ctx.num  # the gradients of formula, x and others
 
 
 class _TanhGaussian(torch.autograd.Function):

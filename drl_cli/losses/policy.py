@@ -19,7 +19,8 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))
-    constant = (0.5 * LOG_2PI + 2.0 * math.log(2.0)) * u.shape[-1]  # of the A dimensions together
+    # Each of the A dimensions has the same constant terms. They are subtracted together, after the sum.
+    constant = (0.5 * LOG_2PI + 2.0 * math.log(2.0)) * u.shape[-1]
     return torch.tanh(u), log_prob.sum(-1) - constant
 
 
@@ -32,7 +33,7 @@ def tanh_gaussian_backward(
     `tanh_gaussian`. `log_std` and `noise` are its arguments, and `action` `[B, A]` has the actions that it returned.
     """
     d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)  # d log_prob / du = 2 tanh(u)
-    d_log_std = d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
+    d_log_std = d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)  # through u, and the term -log_std of log_prob
     return d_u, d_log_std  # d_u is also the gradient of the mean
 
 
@@ -68,6 +69,6 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     """
     surrogate = ratio * advantage
     clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
-    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)
+    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)  # of the negative mean
     loss = -torch.minimum(surrogate, clipped).mean()
     return loss, d_ratio

@@ -17,11 +17,15 @@ from drl_cli.utils.lazy import Tensor, torch
 def backward_sum(term: Tensor, decay: Tensor) -> Tensor:
     """Return x with x_t = term_t + decay_t x_{t+1} and, for the last step, x_T = term_T. All tensors are `[..., T]`.
 
-    Each pass of the loop doubles the number of terms in each sum, so log2(T) passes suffice (Hillis and Steele 1986).
+    The last decay has no effect. Each pass of the loop doubles the number of terms in each sum, so log2(T) passes
+    suffice (Hillis and Steele 1986).
     """
     length = term.shape[-1]
     covered = 1  # the number of terms in each sum; sums that reach the last step are complete
-    sums, products = term, decay  # products_t is the product of the decays of the terms in sums_t
+    sums = term
+    # products_t is the product of the decays of the terms in sums_t. `products` is shorter than `sums` after the first
+    # pass, because complete sums need no product.
+    products = decay
     while covered < length:
         num_incomplete = length - covered
         longer = torch.addcmul(sums[..., :num_incomplete], products[..., :num_incomplete], sums[..., covered:])
@@ -37,9 +41,10 @@ def gae(
     """Return generalised advantage estimates `[..., T]` (GAE, Schulman et al. 2015, arXiv 1506.02438, eq. 16).
 
         delta_t = reward_t + discount_t next_value_t - value_t
-        advantage_t = delta_t + discount_t lambda advantage_{t+1}, or delta_t at a `cut` (the end of an episode)
+        advantage_t = delta_t + discount_t lambda advantage_{t+1}, or delta_t at a cut
 
-    The advantages plus `value` are lambda-returns, which are targets for the critic.
+    A cut is a step where `cut` is True, or the last of the T steps. The advantages plus `value` are lambda-returns,
+    which are targets for the critic.
     """
     delta = reward + discount * next_value - value
     decay = torch.where(cut, 0.0, discount * lambda_)
@@ -49,16 +54,17 @@ def gae(
 def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, lambda_: float = 0.95) -> Tensor:
     """Return lambda-returns `[..., T]`: G_t = r_t + discount_t ((1 - lambda) V(next_obs_t) + lambda G_{t+1}).
 
-    V(next_obs_t) is `next_value`. At a `cut` (the end of an episode), V(next_obs_t) replaces G_{t+1} (Sutton & Barto
-    2018, eq. 12.2). With lambda = 1, the results are n-step returns that end at the next cut. With lambda = 0, the
-    results are 1-step returns. If `next_value` is max_a Q(next_obs, a), the results are the targets of Q(lambda) (Peng
-    & Williams 1994).
+    V(next_obs_t) is `next_value`. At a cut (`cut` is True, or the last of the T steps), V(next_obs_t) replaces G_{t+1}
+    (Sutton & Barto 2018, eq. 12.2). With lambda = 1, the results are n-step returns that end at the next cut. With
+    lambda = 0, the results are 1-step returns. If `next_value` is max_a Q(next_obs, a), the results are the targets of
+    Q(lambda) (Peng & Williams 1994).
     """
-    is_last = cut.clone()
-    is_last[..., -1] = True
-    value_share = torch.full_like(reward, 1.0 - lambda_).masked_fill(is_last, 1.0)
+    is_cut = cut.clone()
+    is_cut[..., -1] = True
+    value_share = torch.full_like(reward, 1.0 - lambda_).masked_fill(is_cut, 1.0)
     term = reward + discount * value_share * next_value
-    return backward_sum(term, torch.where(cut, 0.0, discount * lambda_))
+    decay = torch.where(cut, 0.0, discount * lambda_)
+    return backward_sum(term, decay)
 
 
 def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Tensor, n: int) -> Tensor:
@@ -66,8 +72,8 @@ def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
 
         G_t = sum_{k < m} (prod_{j < k} discount_{t+j}) r_{t+k} + (prod_{j < m} discount_{t+j}) V(next_obs_{t+m-1})
 
-    The number of steps m is `n`, or fewer if a `cut` (the end of an episode) comes earlier. V(next_obs) is
-    `next_value`.
+    The number of steps m is `n`, or fewer if a cut (`cut` is True, or the last of the T steps) comes earlier.
+    V(next_obs) is `next_value`.
     """
     result = reward + discount * next_value
     for _ in range(n - 1):  # each pass makes the returns one step longer, except at a cut
@@ -97,17 +103,19 @@ def vtrace(
         v_t = V_t + delta_t + discount_t c_t (v_{t+1} - V_{t+1})
         advantage_t = rho_t (r_t + discount_t v_{t+1} - V_t), with v_{t+1} = V(next_obs_t) at a cut
 
-    A `cut` is the end of an episode. There, the last term of v_t is 0. The advantage contains the factor rho, as in the
-    paper's policy gradient. If both policies are equal, v_t is the n-step return that ends at the next cut.
+    A cut is a step where `cut` is True, or the last of the T steps. There, the last term of v_t is 0. The advantage
+    contains the factor rho, as in the paper's policy gradient. If both policies are equal, v_t is the n-step return
+    that ends at the next cut.
     """
     ratio = log_ratio.exp()
     rho = ratio.clamp(max=rho_max)
     c = lambda_ * ratio.clamp(max=c_max)
     delta = rho * (reward + discount * next_value - value)
     target = value + backward_sum(delta, torch.where(cut, 0.0, discount * c))
-    next_target = torch.cat([target[..., 1:], next_value[..., -1:]], -1)
-    next_target = torch.where(cut, next_value, next_target)
-    return target, rho * (reward + discount * next_target - value)
+    following = torch.cat([target[..., 1:], next_value[..., -1:]], -1)  # the target of the next step
+    next_target = torch.where(cut, next_value, following)
+    advantage = rho * (reward + discount * next_target - value)
+    return target, advantage
 
 
 def retrace(
@@ -128,7 +136,7 @@ def retrace(
         delta_t = r_t + discount_t next_value_t - Q_t
         target_t = Q_t + delta_t + discount_t c_{t+1} (target_{t+1} - Q_{t+1})
 
-    At a `cut` (the end of an episode), the last term is 0.
+    At a cut (`cut` is True, or the last of the T steps), the last term is 0.
     """
     delta = reward + discount * next_value - q
     c = lambda_ * log_ratio.exp().clamp(max=1.0)

@@ -108,7 +108,7 @@ class Context:
             result = step(columns)
             return result, owner.optimizer.norm  # a replay returns tensors, but sets no attribute
 
-        chain = self.chain_of(update, owner, lambda: (skipped(), None))
+        chain = self.chain_of(update, owner, skipped=lambda: (skipped(), None))
 
         def call(columns: Any) -> Any:  # Any: columns of a batch, by name
             is_recordable = type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())
@@ -138,7 +138,8 @@ class Context:
             uncompiled = replays
         if self.chain is None:
             return uncompiled
-        return Chain(update, owner, self.chain, skipped, uncompiled, self.group.least)
+        least = self.group.least
+        return Chain(update, owner, when=self.chain, skipped=skipped, plain=uncompiled, least=least)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
         """Return standard normal noise `[rows, size]` for this trainer's rows of the batch.

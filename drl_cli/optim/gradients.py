@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Tensors: TypeAlias = Mapping[str, Tensor]
-_Buffers: TypeAlias = tuple[Mapping[str, Tensors], Mapping[str, Tensors]]
+_Buffers: TypeAlias = tuple[Mapping[str, Tensors], Mapping[str, Tensors]]  # of parts, and of target networks
 Loss: TypeAlias = Callable[["Nets", Any, Any], tuple[Tensor, Tensors]]
 
 
@@ -86,7 +86,7 @@ class Gradients:
     def _eager(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:
         """Call the loss function with the modules themselves, and write the gradients that autograd computes."""
         if self._nets is None:  # not in the constructor, because the algorithm may make its target networks later
-            with untaped():
+            with untaped():  # a record of this update may not repeat these operations
                 self._nets = _modules(self.params)
         self.params.collect()
         loss, metrics = self.loss(self._nets, batch, noise)
@@ -160,13 +160,13 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
     `_buffers` returns.
     """
 
-    def part(name: str, module: nn.Module | None, flat: Tensor, buffers: Mapping[str, Tensors]) -> Any:
+    def bound(name: str, module: nn.Module | None, flat: Tensor, named_buffers: Mapping[str, Tensors]) -> Any:
         """Return the tensor of a part without a module, or a function that calls the module with these tensors."""
         if module is None:
             return flat
         names = [key for key, _ in trained(params.modules[name])]
         (parameters,) = views(params.modules[name], flat)
-        tensors = dict(zip(names, parameters, strict=True)) | dict(buffers[name])
+        tensors = dict(zip(names, parameters, strict=True)) | dict(named_buffers[name])
 
         def call(*args: Any, **options: Any) -> Any:  # Any: the module's arguments and result
             return torch.func.functional_call(module, tensors, args, options)
@@ -174,7 +174,7 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
         return call
 
     of_parts, of_targets = buffers
-    live = {name: part(name, params.modules.get(name), flat, of_parts) for name, flat in flats.items()}
-    frozen = {name: part(name, params.modules.get(name), flat.detach(), of_parts) for name, flat in flats.items()}
-    target = {name: part(name, params.targets[name].module, flat, of_targets) for name, flat in targets.items()}
+    live = {name: bound(name, params.modules.get(name), flat, of_parts) for name, flat in flats.items()}
+    frozen = {name: bound(name, params.modules.get(name), flat.detach(), of_parts) for name, flat in flats.items()}
+    target = {name: bound(name, params.targets[name].module, flat, of_targets) for name, flat in targets.items()}
     return Nets({**live, "frozen": Nets(frozen), "target": _Targets(target)})

@@ -27,7 +27,7 @@ class ProcessGroup:
 
     def listen(self, host: str) -> int:
         """Listen for the other trainers at a free port of `host`, and return the port. Only rank 0 calls this."""
-        self.store = self._store(host, 0)
+        self.store = self._store(host, port=0)  # 0 selects a free port
         port: int = self.store.port
         return port
 
@@ -108,5 +108,5 @@ class ProcessGroup:
     def _store(self, host: str, port: int) -> Any:  # Any: torch.distributed.TCPStore
         is_master = self.rank == 0
         return torch.distributed.TCPStore(  # type: ignore[attr-defined]
-            host, port, None, is_master, self.timeout, wait_for_workers=False
+            host, port, world_size=None, is_master=is_master, timeout=self.timeout, wait_for_workers=False
         )

@@ -73,12 +73,12 @@ def prepare(module: nn.Module, context: Context) -> None:
         cast = torch.autocast(context.device.type, torch.bfloat16)
         forward = type(module).forward
 
-        def rounded(*args: object, **kwargs: object) -> object:
+        def forward_in_bf16(*args: object, **kwargs: object) -> object:
             with cast:  # torch computes products in bfloat16
                 out = forward(module, *args, **kwargs)
             return tree_map_only(torch.Tensor, _widened, out)
 
-        module.forward = rounded
+        module.forward = forward_in_bf16
     if context.compiles and context.device.type != "cpu":
         module.compile()
 

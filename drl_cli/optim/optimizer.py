@@ -56,7 +56,7 @@ class Optimizer:
             self.rule = TorchOptim(params, self.parts, self.config)
         self.factor = 1.0  # the schedule's factor of all learning rates
         self.norm: Tensor | None = None  # of the last step's gradient, before clipping
-        self._all = tuple(lrs)
+        self._part_names = tuple(lrs)
 
     def schedule(self, position: int) -> None:
         """Set the learning rates for this position of the run, in environment steps or updates."""
@@ -64,7 +64,7 @@ class Optimizer:
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
         """Set the gradients of all parameters, or of some parts (such as the critic), to 0 before `loss.backward()`."""
-        for name in parts or self._all:
+        for name in parts or self._part_names:
             self.params[name].grad.zero_()
 
     def minimize(self, loss: Tensor, *parts: str) -> None:
@@ -76,7 +76,7 @@ class Optimizer:
         """
         self.params.collect()
         self.zero_grad(parts)
-        torch.autograd.backward(loss, inputs=self.params.leaves(parts or self._all))
+        torch.autograd.backward(loss, inputs=self.params.leaves(parts or self._part_names))
         self.step(loss.detach(), parts=parts)
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
@@ -86,12 +86,12 @@ class Optimizer:
         trainers, is not finite, or if a trainer has a loss in `losses` that is not finite.
         """
         self.params.collect()
-        names = tuple(parts) or self._all
-        if names == self._all:
+        names = tuple(parts) or self._part_names
+        if names == self._part_names:
             grads = [self.params.grad]  # one tensor with the gradients of all parts
         else:
             grads = [self.params[name].grad for name in names]
-            grads = [grad for grad in grads if len(grad)]
+            grads = [grad for grad in grads if len(grad)]  # a part may have no parameters
         factor = self._factor()
         if self.context.skips:
             _spoil(grads[0], losses)
@@ -136,6 +136,8 @@ class Optimizer:
         """
         limit = self.config.max_norm
         if limit is None and not self.limits and not self.context.skips:
+            # Nothing is clipped, and `metrics` computes the norm later. With `skips`, the norm is needed now, because a
+            # skipped update could change the gradient before.
             return
         norm = _norm(grads)
         self.norm = norm
@@ -143,12 +145,12 @@ class Optimizer:
             for name in names:
                 if name in self.limits:
                     own = [self.params[name].grad]
-                    _scale(own, self.limits[name], _norm(own))
+                    _scale(own, limit=self.limits[name], norm=_norm(own))
             others = [self.params[name].grad for name in names if name not in self.limits]
             if limit is not None and others:
-                _scale(others, limit, _norm(others))
+                _scale(others, limit=limit, norm=_norm(others))
         elif limit is not None:
-            _scale(grads, limit, norm)
+            _scale(grads, limit=limit, norm=norm)
 
     def metrics(self) -> dict[str, float]:
         """Return the first of the learning rates, and the norm of the last step's gradient before clipping."""

@@ -175,7 +175,7 @@ class Params:
 
     def state(self) -> dict[str, Tensor]:
         """Return CPU copies of all tensors that a checkpoint saves, by name."""
-        tensors = self.tensors() | self._random()
+        tensors = self.tensors() | self._generator_states()
         return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -208,7 +208,7 @@ class Params:
         """Return the name of the part, such as "critic", whose parameters include the value at this index of `flat`."""
         return next(name for name, where in self.slices.items() if where.start <= index < where.stop)
 
-    def _random(self) -> dict[str, Tensor]:
+    def _generator_states(self) -> dict[str, Tensor]:
         return {f"generator.{name}": generator.get_state() for name, generator in self.generators.items()}
 
     def _adopt(self, name: str, module: nn.Module) -> None:
@@ -255,12 +255,12 @@ class Target:
         self.frozen: Named = []
         if module is not None:
             self.module = copied(module)
-            (own,) = views(self.module, self.flat)
-            for (_, parameter), view in zip(trained(self.module), own, strict=True):
+            (own_views,) = views(self.module, self.flat)
+            for (_, parameter), view in zip(trained(self.module), own_views, strict=True):
                 parameter.data = view
             self.frozen = frozen(self.module)  # the next line makes all other parameters frozen, too
             self.module.requires_grad_(False)
-            self._changing = list(self.module.parameters())
+            self._changing = list(self.module.parameters())  # what `_finish` tells autograd about
             self._has_kept = len(kept(module)) > 0
             prepare(self.module, context)
 

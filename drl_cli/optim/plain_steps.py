@@ -50,7 +50,7 @@ def _radam(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad:
     if group["weight_decay"]:
         grad = grad + group["weight_decay"] * flat
     beta1, beta2 = group["betas"]
-    step = _number(memory, "step").add_(1.0).double()
+    step = _number(memory, "step").add_(1.0).double()  # in float32, 1 - 0.999 would have only four correct digits
     mean, square = _zeros(memory, "exp_avg", flat), _zeros(memory, "exp_avg_sq", flat)
     mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
     square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
@@ -65,21 +65,24 @@ def _radam(group: Mapping[str, Any], memory: dict[str, Any], flat: Tensor, grad:
 
 
 def _zeros(memory: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """Return the tensor `name` of an optimizer's state. The first step creates zeros in the shape of `like`."""
+    """Return the tensor `name` of an optimizer's state. The first step creates zeros in the shape of `like`.
+
+    A record of the first step leaves the creation out, so that a repeated step does not set the tensor to 0.
+    """
     if memory.get(name) is None:
         with untaped():
             memory[name] = torch.zeros_like(like)
-    kept: Tensor = memory[name]
-    return kept
+    tensor: Tensor = memory[name]
+    return tensor
 
 
 def _number(memory: dict[str, Any], name: str) -> Tensor:
-    """Return the number `name` of an optimizer's state, a tensor `[]`. The first step creates it, with the value 0."""
+    """Return the number `name` of an optimizer's state, a tensor `[]`, which the first step creates as in `_zeros`."""
     if memory.get(name) is None:
         with untaped():
             memory[name] = torch.zeros(())
-    kept: Tensor = memory[name]
-    return kept
+    tensor: Tensor = memory[name]
+    return tensor
 
 
 PLAIN = {"sgd": _sgd, "rmsprop": _rmsprop, "radam": _radam}

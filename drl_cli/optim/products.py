@@ -52,7 +52,7 @@ class OneDNN(Products):
 
     def __init__(self, rows: int = 1, width: int = 64, multiplications: int = 0) -> None:
         self.rows, self.width, self.multiplications = rows, width, multiplications
-        _operators()
+        _register_operator()
         self.differentiable = _differentiable()
 
     def chosen(self) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ class BFloat16(OneDNN):
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
         a, b = a.bfloat16(), b.bfloat16()
         if self.is_emulated:
-            product = torch.mm(a.float(), b.float()).bfloat16()
+            product = torch.mm(a.float(), b.float()).bfloat16()  # rounds as a product in bfloat16 does
         elif self.is_cpu:
             product = super()._product(a, b)
         else:
@@ -145,7 +145,7 @@ def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @cache
-def _operators() -> torch.library.Library:
+def _register_operator() -> torch.library.Library:
     """Register the operator `torch.ops.drl_cli.onednn`, which computes `_onednn`, for compiled functions.
 
     torch.compile can use oneDNN without this operator, but then it assumes constant weights.
@@ -163,7 +163,7 @@ def _operators() -> torch.library.Library:
 
 @cache
 def _differentiable() -> Any:
-    """Return a function of (a, b, bias) that calls the operator of `_operators` and has a gradient."""
+    """Return a function of (a, b, bias) that calls the operator of `_register_operator` and has a gradient."""
 
     class Product(torch.autograd.Function):
         @staticmethod

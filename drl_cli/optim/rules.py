@@ -78,7 +78,7 @@ class FusedAdam:
         self.params, self.parts, self.config = params, parts, config
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
         self.count = torch.zeros(len(parts), device=params.device)  # number of steps of each part
-        self.options = {"eps": config.kwargs.get("eps", 1e-8), "amsgrad": False, "maximize": False}
+        self.kernel_options = {"eps": config.kwargs.get("eps", 1e-8), "amsgrad": False, "maximize": False}
         # What `_groups_of` returned for these names
         self._groups: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
 
@@ -89,16 +89,17 @@ class FusedAdam:
         self._count_step(names, groups)
         recorder = recording()
         if recorder is not None and recorder.wants_plain:
-            for options, lists in groups:
+            for part, lists in groups:
                 for tensors_of_part in zip(*lists, strict=True):
-                    self._plain_step(options, factor, *tensors_of_part)
+                    self._plain_step(part, factor, *tensors_of_part)
             return
         fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
-        for options, (flats, grads, means, squares, counts) in groups:
-            beta1, beta2 = options.betas or (0.9, 0.999)
-            lr, decay = options.lr * factor, options.weight_decay
-            keywords = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.options}
-            fused(flats, grads, means, squares, [], counts, **keywords)
+        no_maxima: list[Tensor] = []  # the maxima of the squares, which only amsgrad needs
+        for part, (flats, grads, means, squares, counts) in groups:
+            beta1, beta2 = part.betas or (0.9, 0.999)
+            lr, decay = part.lr * factor, part.weight_decay
+            keywords = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.kernel_options}
+            fused(flats, grads, means, squares, no_maxima, counts, **keywords)
 
     def _count_step(self, names: Sequence[str], groups: Sequence[tuple[Part, list[list[Tensor]]]]) -> None:
         """Add 1 to the number of steps of the parts `names`. `groups` has views of these numbers."""
@@ -136,7 +137,7 @@ class FusedAdam:
         steps = count.double()  # in float32, 1 - 0.999 would have only four correct digits
         step_size = (lr / (1.0 - beta1**steps)).float()
         scale = (1.0 - beta2**steps).rsqrt().float()
-        flat.copy_(decay * flat - step_size * mean / (square.sqrt() * scale + self.options["eps"]))
+        flat.copy_(decay * flat - step_size * mean / (square.sqrt() * scale + self.kernel_options["eps"]))
 
     def _groups_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
         """Group the parts `names` (such as actor and critic) by their options; return (options, lists) for each group.

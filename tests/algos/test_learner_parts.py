@@ -6,7 +6,7 @@ from learners import CPU, LOOKS, VECTOR, Learner
 from nets import nets
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.learner import by_step, steps
+from drl_cli.algos.learner import per_sequence, steps
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
@@ -95,10 +95,10 @@ def test_only_valid_steps_of_sequences_count(group, share, is_weighted):
     torch.testing.assert_close(rows["weight"], share * weight / real.mean())
     assert torch.equal(rows["reward"], batch["reward"][:, 2:].flatten())
     values = torch.arange(32.0)
-    assert torch.equal(by_step(values, batch), values.view(8, 4))
+    assert torch.equal(per_sequence(values, batch), values.view(8, 4))
     plain, other = make("dqn", "discrete")
     batch = other.batch(plain)
-    assert by_step(values, batch) is values
+    assert per_sequence(values, batch) is values
     assert steps(batch, plain.context) == batch
     assert steps(batch, plain.context) is not batch
 

@@ -85,14 +85,14 @@ class SearchPolicy(TorchPolicy):
         return torch.from_numpy(action), self.stored(found)
 
     def reanalyze(self, obs: Obs) -> Columns:
-        columns = self._columns(obs, None, lambda tensors, last: self.searched(tensors, explores=False))
+        columns = self._evaluate(obs, None, lambda tensors, last: self.searched(tensors, explores=False))
         del columns["action"]
         return columns
 
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
         """Return columns of zeros for E random actions, because random actions need no search."""
         rows = num_rows(obs)
-        shapes = {name: column.shape for name, column in self.columns.items() if name != "is_random"}
+        shapes = {name: column.shape for name, column in self.declared_columns.items() if name != "is_random"}
         return {name: torch.zeros(rows, *shape) for name, shape in shapes.items()}
 
     def choose(self, obs: Any) -> Tensor:

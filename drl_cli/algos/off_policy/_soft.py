@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig, by_step
+from drl_cli.algos.learner import Learner, LearnerConfig, per_sequence
 from drl_cli.algos.off_policy._actors import Random, squashed
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
@@ -159,4 +159,4 @@ class SoftAlgorithm(Learner):
             actor_loss, actor_metrics = self.actor_gradients(rows, actor_random)
             metrics |= actor_metrics
             self.optimizer.step(actor_loss, parts=("actor", "log_alpha"))
-        return Update(metrics, by_step(columns["td_error"], batch))
+        return Update(metrics, priorities=per_sequence(columns["td_error"], batch))

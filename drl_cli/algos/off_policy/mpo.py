@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig, by_step
+from drl_cli.algos.learner import Learner, LearnerConfig, per_sequence
 from drl_cli.algos.off_policy._actors import Random, SquashedPolicy, squashed
 from drl_cli.losses.critics import mean, mse
 from drl_cli.losses.distributions import Gaussian
@@ -114,4 +114,5 @@ class Algorithm(Learner):
         if (counts.opt_steps + 1) % self.config.target_period == 0:
             self.params.follow(1.0)  # copy the networks to the target networks
         metrics = dict(found)
-        return Update(metrics, by_step(metrics.pop("td_error"), batch))
+        td_error = metrics.pop("td_error")
+        return Update(metrics, priorities=per_sequence(td_error, batch))

@@ -7,7 +7,7 @@ the smaller value of both. The action in the target gets noise. The actor is upd
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.learner import Learner, per_sequence
 from drl_cli.algos.off_policy._actors import DeterministicPolicy, NoiseConfig, Random
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Gradients, Nets
@@ -101,4 +101,4 @@ class Algorithm(Learner):
             self.optimizer.step(loss, parts=("actor",))
             self.params.follow(self.config.tau)
             metrics |= found
-        return Update(metrics, by_step(td_error, batch))
+        return Update(metrics, priorities=per_sequence(td_error, batch))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, by_step
+from drl_cli.algos.learner import Learner, per_sequence
 from drl_cli.algos.value._q_policy import q_shape
 from drl_cli.networks.q_network import QShape
 from drl_cli.optim.gradients import Gradients, Nets
@@ -154,7 +154,7 @@ class QLearner(Learner):
             self.params.follow(self.config.tau)
         metrics = dict(found)
         td_error = metrics.pop("td_error")
-        return Update(metrics, by_step(td_error, batch))
+        return Update(metrics, priorities=per_sequence(td_error, batch))
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
