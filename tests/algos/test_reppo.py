@@ -238,7 +238,7 @@ def test_only_the_critic_trains_the_encoder(look):
 def test_dropout_masks_the_hidden_layers_of_the_critic():
     case, algorithm = case_of("network.dropout=0.5")
     rows = {"dropout": torch.rand(NUM, 8 + 3 * WIDTH)}
-    masks = algorithm.masks_of(rows)
+    masks = algorithm.dropout_masks(rows)
     assert [tuple(mask.shape[1:]) for mask in masks] == [(NUM, 8), (NUM, WIDTH), (NUM, WIDTH), (NUM, WIDTH)]
     obs, action = torch.randn(NUM, 3), torch.rand(NUM, 1)
     with torch.no_grad():

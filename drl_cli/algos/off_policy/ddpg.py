@@ -53,8 +53,8 @@ class Algorithm(Learner):
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the losses of critic and actor, and a dict with metrics and priorities, `td_error` `[B]`.
 
-        The loss of the critic is the squared Bellman error (eq. 4 and 5). The loss of the actor is minus the mean Q value of
-        the actor's actions (eq. 6).
+        The loss of the critic is the squared Bellman error (eq. 4 and 5). The loss of the actor is minus the mean Q
+        value of the actor's actions (eq. 6).
         """
         view, valid = self.see(nets, rows), rows.get("valid_weight")
         with torch.no_grad():

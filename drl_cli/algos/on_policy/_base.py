@@ -54,7 +54,7 @@ class OnPolicy(Learner):
             self.dropout_generator = self.params.generator("dropout", seed + 2)
         learned = [name for name in self.params.slices if name not in self.fixed]
         self.gradients = Gradients(self.params, self.loss, self.context, *learned)
-        self.step_of = self.context.chained(self.step, self)
+        self.fast_step = self.context.chained(self.step, self)  # `step`, which may run replayed or compiled
 
     @abstractmethod
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
@@ -85,15 +85,14 @@ class OnPolicy(Learner):
         config, group = self.config, self.context.group
         rollout = EncodedRollouts(batch, self.encoder, group, config.seq_len)
         metrics = self.prepare(batch, rollout)
-        size = (
-            config.minibatch_size or rollout.num * group.size
-        )  # None: one minibatch with the rollouts of all trainers
+        # The number of rows of a minibatch, of all trainers. If minibatch_size is None, a minibatch has all rows.
+        size = config.minibatch_size or rollout.num * group.size
         done: list[Metrics] = []  # the metrics of each step that was not skipped
         last_epoch: list[Metrics] = []  # those of the last epoch in which at least one step was not skipped
         skipped = 0
         for _ in range(config.epochs):
             self.before_epoch(rollout)
-            results = [self.step_of(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
+            results = [self.fast_step(minibatch) for minibatch in rollout.minibatches(self.shuffle, size)]
             epoch = [result for result in results if result]  # a skipped step returns {}
             done += epoch
             skipped += len(results) - len(epoch)
@@ -113,7 +112,7 @@ class OnPolicy(Learner):
         If a loss or gradient is not finite, skip the step and return {}.
         """
         rows = self.rows(minibatch)
-        loss, metrics = self.gradients(rows, self.masks_of(rows))
+        loss, metrics = self.gradients(rows, self.dropout_masks(rows))
         try:
             self.optimizer.step(loss, parts=self.gradients.parts)
         except NotFinite:
@@ -133,7 +132,7 @@ class OnPolicy(Learner):
         features: Tensor = self.see(nets, rows).learned if self.encoder.is_trainable else rows["obs"]
         return features
 
-    def masks_of(self, rows: Batch) -> Sequence[Tensor]:
+    def dropout_masks(self, rows: Batch) -> Sequence[Tensor]:
         """Return the dropout masks of the network `dropout_part` for these rows; return () without dropout."""
         if not self.network.dropout:
             return ()

@@ -3,7 +3,7 @@
 Each epoch of an update has two steps. The E-step takes the half of the rollout's actions with the larger advantages,
 and gives each action the weight exp(advantage / temperature). The M-step maximises the weighted log-likelihood of these
 actions. A trust region bounds the KL divergence from the policy before the update. A Gaussian policy has one trust
-region for its mean and another for its standard deviation. The temperature and alpha, the weights of the trust regions,
+region for its mean and another for its standard deviation. The temperature, and the weights alpha of the trust regions,
 are learned dual variables.
 """
 

@@ -51,7 +51,10 @@ class Reward:
         raise NotImplementedError
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the loss of each transition, `[B]`, which trains the module; the default is the bonus."""
+        """Return the loss `[B]` of each transition, which training minimises.
+
+        The default is `bonus`, for modules whose bonus is a prediction error, as in RND.
+        """
         return self.bonus(batch)
 
     def observe(self, batch: Batch, group: ProcessGroup) -> None:
@@ -125,8 +128,8 @@ class RewardStream:
     def batch(self, batch: Batch, rewards: Tensor) -> Batch:
         """Return a copy of the batch for the intrinsic critic.
 
-        `rewards` `[B]` replace the environment's rewards, and `gamma` replaces all discounts, also at the ends of
-        episodes.
+        `rewards` `[B]` replace the environment's rewards. The module's `gamma` replaces all discounts, even the discount
+        0 at the end of an episode, because intrinsic returns do not end with an episode.
         """
         columns = {"reward": rewards, "discount": torch.full_like(rewards, self.module.gamma)}
         return like(batch, {**unjoined(batch), **columns})
