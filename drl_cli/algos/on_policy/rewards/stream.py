@@ -128,8 +128,8 @@ class RewardStream:
     def batch(self, batch: Batch, rewards: Tensor) -> Batch:
         """Return a copy of the batch for the intrinsic critic.
 
-        `rewards` `[B]` replace the environment's rewards. The module's `gamma` replaces all discounts, even the discount
-        0 at the end of an episode, because intrinsic returns do not end with an episode.
+        `rewards` `[B]` replace the environment's rewards. The module's `gamma` replaces all discounts, even the
+        discount 0 at the end of an episode, because intrinsic returns do not end with an episode.
         """
         columns = {"reward": rewards, "discount": torch.full_like(rewards, self.module.gamma)}
         return like(batch, {**unjoined(batch), **columns})
