@@ -136,9 +136,9 @@ class Policy(ABC):
         """Return the initial priorities `[N]`, such as |TD error|, of N new n-step transitions.
 
         `rows` has the columns `[N, ...]` of the transitions, with the extra columns of `act`. With replay=sequences,
-        `rows` has N sequences `[N, L, ...]`, and the priorities are `[N, seq_len]`. With replay=windows, the priority
-        of a step is used for the window that begins with this step. Workers call this method only with
-        replay.initial_priority=worker.
+        `rows` has N sequences of L = burn_in + seq_len steps, `[N, L, ...]`, and the priorities `[N, seq_len]` are
+        those of the steps after the burn-in. With replay=windows, the priority of a step is used for the window that
+        begins with this step. Workers call this method only with replay.initial_priority=worker.
         """
         raise NotImplementedError
 

@@ -82,7 +82,8 @@ class NetworkPolicy(RandomActions):
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """Evaluate the network for observations `[E, ...]` and the previous steps `last`.
 
-        Return the head's outputs `[E, outputs A]`, and the extra columns: `state` if the encoder is recurrent, else {}.
+        Return the outputs of the last layer `[E, H]`, and the extra columns: `state` if the encoder is recurrent, else
+        {}. H is `outputs` (of this class) times the action's size, unless a subclass has other `shapes`.
         """
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns

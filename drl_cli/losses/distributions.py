@@ -252,7 +252,9 @@ def _gumbel(random: Any, like: Any) -> Any:
         noise = random.gumbel(size=like.shape)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
     exponential = -_log1p(-_uniform(random, like))  # the negative logarithm of exponential noise is Gumbel noise
-    return -_log(_clamp(exponential, 1e-37, 100.0))  # the bounds avoid the logarithm of 0
+    return -_log(
+        _clamp(exponential, 1e-37, 100.0)
+    )  # avoids log 0 here if the noise is 0, and above if low precision rounds it to 1
 
 
 def _uniform(random: Any, like: Any) -> Any:

@@ -34,10 +34,11 @@ class ProcessGroup:
     def join(self, host: str, port: int, device: torch.device) -> None:
         """Connect to the other trainers. `host` and `port` are the address at which the trainer of rank 0 listens.
 
+        The trainer of rank 0 has called `listen` before, so it has a store, and needs no address.
         Raise PeerLost if this fails, or takes longer than the timeout.
         """
         try:
-            if self.store is None:
+            if self.store is None:  # the rank is not 0
                 self.store = self._store(host, port)
             torch.distributed.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",

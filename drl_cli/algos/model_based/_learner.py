@@ -96,6 +96,7 @@ class ModelLearner(Algorithm):
         """Return the loss of the predicted policies, `[B, K + 1]`: the cross-entropy with the policies of the searches.
 
         `out` `[B, K + 1, A]` are the predicted logits, and `target` `[B, K + 1, A]` are the searches' probabilities.
+        Subclasses also use other columns of `rows`.
         """
         return -(target * out.log_softmax(-1)).sum(-1)
 
@@ -195,7 +196,7 @@ class ModelLearner(Algorithm):
         priorities = metrics.pop("td_error")
         if "valid" in batch:  # windows: all steps of a window get its priority
             priorities = priorities.unsqueeze(1).expand(num_windows, length)
-        return Update(metrics, priorities)
+        return Update(metrics, priorities=priorities)  # [B], or [B, L] for windows
 
     def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
         """Return the columns `root_value`, the target networks' values, and `has_root`, all True, `[B, L]` each."""
@@ -205,7 +206,7 @@ class ModelLearner(Algorithm):
         return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
 
     def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Search again from every step of some windows, and return all windows with the new policies and root values.
+        """Search again from every step of some windows. Write the new policies and root values into `rows`, the result.
 
         The fraction `config.reanalyze` of the windows is searched again. These windows are evenly spaced in the batch.
         """

@@ -106,7 +106,7 @@ class SearchModel:
         return reward, self.discount(latent), policy, value, latent
 
     def discount(self, latent: Tensor) -> Tensor:
-        """Return gamma for each of B latent states `[B, Z]`, `[B]`. A search multiplies the state's value by gamma."""
+        """Return gamma B times, `[B]`. A search multiplies the value of each of the B latent states by it."""
         return torch.full((len(latent),), self.config.gamma, device=latent.device)
 
 

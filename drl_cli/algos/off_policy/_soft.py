@@ -62,9 +62,9 @@ class SoftAlgorithm(Learner):
             self.critic = self.make_critics()
             actor = self.mlp(self.actor_outputs * self.size)
         self.build(
-            ("actor",),
-            Part(config.lr, betas=self.betas),
-            self.rates(config),
+            policy=("actor",),
+            lr=Part(config.lr, betas=self.betas),
+            lrs=self.rates(config),
             targets=("critic",) if self.has_targets else (),
             actor=actor,
             critic=self.critic,

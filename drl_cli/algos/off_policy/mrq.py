@@ -140,9 +140,9 @@ class Algorithm(Learner):
         self.size, self.width, self.is_box = size, width, spec.action.kind == "box"  # `width` is the embeddings' size Z
         self.value = Critics(network)
         self.build(
-            ("state", "actor"),
-            config.encoder_lr,
-            {"value": Part(config.lr, max_norm=config.value_max_norm), "actor": config.lr},
+            policy=("state", "actor"),
+            lr=config.encoder_lr,
+            lrs={"value": Part(config.lr, max_norm=config.value_max_norm), "actor": config.lr},
             targets=("state", "pair", "value", "actor"),
             state=Embedding(self.encoder.size, width, replace(network, hidden=state_hidden(network, spec))),
             pair=PairEncoder(network, size),

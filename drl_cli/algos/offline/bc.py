@@ -44,13 +44,15 @@ def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
     """Return the number of the actor's outputs, and the number of its log standard deviations.
 
     Discrete actions have one output (a logit) each. K Gaussians of A dimensions have K A outputs, the means `[K, A]`.
-    With K > 1, the outputs also have the K logits of the mixture, after the means.
+    With K > 1, the outputs also have the K logits of the mixture, after the means. Each mean has one log standard
+    deviation, which is a parameter and not an output: it is equal in all states. Discrete actions have none.
     """
     if action.kind != "box":
         return action.size, 0
     means = config.components * action.size
     logits = config.components if config.components > 1 else 0
-    return means + logits, means
+    log_stds = means  # one for each mean
+    return means + logits, log_stds
 
 
 class Policy(NetworkPolicy):

@@ -67,6 +67,7 @@ class Algorithm(sac.Algorithm):
             next_obs = self.see_target(nets, rows, view).next_obs
             next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)
             target = rows["reward"] + rows["discount"] * next_q.amin(0)
+        # `view.learned` and `view.obs` are equal features, but only the gradient of `view.learned` trains the encoder.
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         bellman = twin_critics(q, target, weight)
         gap = self.log_sum_exp(nets, view, rows, random) - q

@@ -65,12 +65,12 @@ class ActorCritic(OnPolicy):
         return {}
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Store the advantages and the critic's targets of N transitions; return the metric `explained_variance`.
+        """Store the columns `advantage` and `target` `[N]` in `rollout.rows`; return the metric `explained_variance`.
 
-        They are the new columns `advantage` and `target` `[N]` of `rollout.rows`. The explained variance is 1 -
-        Var(advantage) / Var(target): 1 if the critic predicts all of GAE's targets exactly, and about 0 if the critic
-        is no better than a constant. With a reward module, the advantages include those of the intrinsic rewards, and
-        the column `reward_target` has the targets of the intrinsic critic.
+        `target` has the critic's targets. The metric is `1 - Var(advantage) / Var(target)`, with the advantages of the
+        environment's rewards before scaling. It is 1 if the critic predicts all targets exactly, and about 0 if the
+        critic is no better than a constant. With a reward module, the column `advantage` includes the advantages of the
+        intrinsic rewards, and the column `reward_target` has the targets of the intrinsic critic.
         """
         features, next_features = rollout.features()
         value, next_value = (self.critic(x).squeeze(-1) for x in (features, next_features))

@@ -80,8 +80,8 @@ class Algorithm(ActorCritic):
     def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
         """Return PPO's loss of the policy (a scalar), and metrics.
 
-        The loss is the clipped surrogate (eq. 7) minus the entropy bonus. If `kl_coef` is above 0, the penalty on the
-        KL divergence from the old policy is added (eq. 8).
+        The loss is minus the clipped surrogate (eq. 7), minus the entropy bonus. If `kl_coef` is above 0, the penalty
+        on the KL divergence from the old policy is added (eq. 8).
         """
         config, weight = self.config, rows.get("weight")
         log_ratio = policy.log_prob(rows["action"]) - rows["log_prob"]

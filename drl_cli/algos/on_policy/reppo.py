@@ -66,7 +66,9 @@ class Algorithm(OnPolicy):
         self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
         networks = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips the gradient of each network alone
         duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
-        self.build(("actor",), lr=networks, lrs=duals, actor=self.actor, critic=self.critic, log_alpha=1, log_beta=1)
+        actor, critic = self.actor, self.critic
+        # Each dual variable has 1 parameter. Its initial value is set below.
+        self.build(policy=("actor",), lr=networks, lrs=duals, actor=actor, critic=critic, log_alpha=1, log_beta=1)
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
         self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
         self.noise = self.params.generator("noise", self.seed + 1)

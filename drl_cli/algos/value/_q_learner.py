@@ -68,7 +68,7 @@ class QLearner(Learner):
         self.networks = {name: q_module.QNetwork(shape, self.init) for name, shape in self.shapes.items()}
         sigma_sizes = {sigma: self.networks[name].flat.numel() for name, sigma in self.sigmas.items()}
         parts: dict[str, Any] = {**self.networks, **sigma_sizes}  # Any: modules, and sizes of parts without a module
-        self.build(tuple(parts), config.lr, targets=tuple(parts), **parts)
+        self.build(policy=tuple(parts), lr=config.lr, targets=tuple(parts), **parts)
         self.online = self.networks["online"]
         for name, sigma in self.sigmas.items():  # `build` has set all sigmas to 0
             self.params[sigma].flat.copy_(self.networks[name].first_sigma())
