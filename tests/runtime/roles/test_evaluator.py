@@ -245,8 +245,9 @@ def test_commit_completes_a_checkpoint(manage):
     assert {name: array.shape for name, array in arrays.items()} == {"b": (2, 2)}
     assert json.loads((manage.checkpoints / "last" / "state.orchestrator.json").read_text()) == COUNTERS
     assert not draft.exists()
-    commit(manage, env_steps=128, **states)
-    assert sorted(path.name for path in manage.checkpoints.iterdir()) == ["last", "step_000000128"]
+    for name in ("step_000000128", "step_000000128-v5"):  # the second has the same position
+        commit(manage, env_steps=128, **states)
+        assert sorted(path.name for path in manage.checkpoints.iterdir()) == ["last", name]
 
 
 @pytest.mark.parametrize(("spare", "is_saved"), [(0, True), (-1, False)])
