@@ -108,9 +108,8 @@ def module_path(name: str) -> str:
     """Return the import path of an algorithm. A name that is neither built-in nor installed is the path itself."""
     if name in _built_in_paths():
         return _built_in_paths()[name]
-    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
-        return entry_point.module
-    return name
+    installed_modules = [entry_point.module for entry_point in entry_points(group=ENTRY_POINTS, name=name)]
+    return installed_modules[0] if installed_modules else name
 
 
 def load_algorithm(name: str) -> AlgoModule:

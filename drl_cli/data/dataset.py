@@ -80,8 +80,8 @@ PART_STEPS = 1 << 16
 def coverage(dataset: Dataset) -> float:
     """Return the part of the action space that occurs in a dataset, from 0 to 1.
 
-    This is the share of the choices that occur, or the share of BINS that occur. With several components or dimensions,
-    it is their mean.
+    For choices, this is the share of the choices that occur. For a box, this is the share of the BINS that occur. With
+    several components or dimensions, the result is the mean of their shares.
     """
     action = dataset.spec.action
     sizes = np.array(action.choices or [BINS] * action.size)

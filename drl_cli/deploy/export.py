@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from drl_cli.algos.policy import TorchPolicy
+from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
 from drl_cli.deploy.formats import FILES, Format, check

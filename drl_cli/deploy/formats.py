@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drl_cli.algos.base import Policy
-from drl_cli.algos.policy import TorchPolicy
+from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.errors import UsageError
 from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.head import Head

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.algos.base import Policy
-from drl_cli.algos.policy import TorchPolicy
+from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.deploy.formats import find_head
 from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
 from drl_cli.envs.units import ArraySpec, Units

@@ -9,7 +9,8 @@ from drl_cli.chains import recording
 from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
-from drl_cli.optim.rules import FusedAdam, OwnRule, Rule, TorchOptim, filled
+from drl_cli.optim.rules import FusedAdam, Rule, filled
+from drl_cli.optim.torch_optim import OwnRule, TorchOptim
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:

@@ -173,8 +173,8 @@ class LoadParams:
 class Draft:
     """A checkpoint that manage has to finish, in the folder `path`.
 
-    `params_header` is the version that it saves, and `counters` is the orchestrator's part, as JSON data. `sums` has
-    the sha256 of the files that are already in the folder, and `roles` names the role of each state to write.
+    `params_header` describes the saved parameters. `counters` is the orchestrator's state, as JSON data. `sums` has the
+    sha256 of each file that is already in the folder, by name. `roles` has the role of each state that manage writes.
     """
 
     path: str

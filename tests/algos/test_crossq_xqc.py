@@ -42,6 +42,14 @@ def doubles(algorithm):
     return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
 
 
+def check_running(moved, stats, seen):
+    """Check that the running statistics of both critics moved by a share of 0.2 to those of the batch."""
+    for layer, running in enumerate(moved):
+        for n in range(2):
+            for own, old, new in zip(running, stats[layer], seen[n][layer], strict=True):
+                torch.testing.assert_close(own[n, 0], 0.8 * old[n, 0] + 0.2 * new, rtol=1e-4, atol=1e-5)
+
+
 def test_an_update_equals_an_independent_implementation():
     algorithm, batch = make(crossq, **OPTIONS), make_batch()
     for norm in algorithm.params.modules["critic"].norms:
@@ -67,10 +75,7 @@ def test_an_update_equals_an_independent_implementation():
     for name, parameter in params.modules["critic"].named_parameters():
         torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
     after, moved = doubles(algorithm)
-    for layer, (mean, std) in enumerate(moved):
-        for n in range(2):
-            for own, slow, new in zip((mean, std), stats[layer], seen[n][layer], strict=True):
-                torch.testing.assert_close(own[n, 0], 0.8 * slow[n, 0] + 0.2 * new, rtol=1e-4, atol=1e-5)
+    check_running(moved, stats, seen)
     new, log_prob = sample(actor, obs, noise[1])
     value = forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].amin(0)
     actor_loss = (0.3 * log_prob - value).mean()
@@ -183,10 +188,7 @@ def test_an_update_of_xqc_equals_an_independent_implementation():
         torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]))
     torch.testing.assert_close(slow.flat, slow_before + 0.1 * (params["critic"].flat - slow_before))
     after, moved = xqc_doubles(critic)
-    for layer, (mean, std) in enumerate(moved):
-        for n in range(2):
-            for own, old, new in zip((mean, std), stats[layer], seen[n][layer], strict=True):
-                torch.testing.assert_close(own[n, 0], 0.8 * old[n, 0] + 0.2 * new, rtol=1e-4, atol=1e-5)
+    check_running(moved, stats, seen)
     new, log_prob = sample(actor, obs, noise[1])
     value = (xqc_forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].exp() @ values).amin(0)
     actor_loss = (0.3 * log_prob - value).mean()

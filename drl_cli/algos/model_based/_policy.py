@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.model_based._model import Support, build_networks, make_model
-from drl_cli.algos.policy import TorchPolicy
+from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.policy import permitted
 from drl_cli.networks.config import NetworkConfig

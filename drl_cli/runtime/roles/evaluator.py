@@ -1,4 +1,4 @@
-"""Evaluator: plays several episodes at the same time with the greedy policy of a parameter version."""
+"""Evaluator plays several episodes at once with the greedy policy of a parameter version. Camera films one episode."""
 
 import os
 from collections import defaultdict

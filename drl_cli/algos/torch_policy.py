@@ -1,0 +1,219 @@
+"""TorchPolicy: the base class of policies whose networks are torch modules."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from drl_cli.algos.policy import RandomActions
+from drl_cli.losses.distributions import Distribution
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import action_mask
+from drl_cli.optim.context import Context
+from drl_cli.optim.params import Params
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, map_parts, num_rows
+from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.torch_ops import one_thread
+
+RANDOM = "is_random"
+"""Name of the extra column that marks random actions of the warm-up, bool `[E]`."""
+Sample: TypeAlias = "Callable[[Any, PreviousStep | None], tuple[Tensor, dict[str, Tensor]]]"  # Any: the observations
+"""A function that returns actions `[E, ...]` and extra columns, such as `TorchPolicy.sample`."""
+
+
+class TorchPolicy(RandomActions):
+    """A policy whose networks are torch modules. The modules run on one thread, without gradients.
+
+    A subclass defines `build`, which makes the modules, and at least one of these two methods:
+
+    - `choose` returns the actions of a deterministic policy. `explored` adds exploration to these actions.
+    - `distribution` returns the action distribution of a stochastic policy, and extra columns. If the subclass also
+      defines `choose`, then `greedy` returns the actions of `choose`.
+
+    The names and the order of the modules are those of `Algorithm.policy_parts`. A recurrent policy sets `memory_size`.
+    If `extra_columns` declares a bool column `is_random`, this class fills the column. The column is True for the
+    uniformly random actions before training, because their extra columns come from untrained networks.
+    """
+
+    memory_size = 0
+    """Length S of one environment's recurrent state, or 0 for a policy without one. `self.memory` is `[E, S]`."""
+    searches = True
+    """Whether `greedy` calls `choose`. If False, `greedy` calls `prior`, which makes no tree search."""
+    exploration: Mapping[str, Any] = MappingProxyType({})  # Any: a float, or an array
+    """The exploration values that `explore` got. Empty until the first parameters arrive."""
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(spec, seed)
+        self.config = config
+        self.modules = dict(self.build(config, network, spec))
+        self.params = Params(Context(torch.device("cpu")), **self.modules)
+        self.declared_columns = self.extra_columns(config, network, spec)
+        self.memory: Tensor | None = None
+        for module in self.modules.values():
+            module.eval()
+
+    @staticmethod
+    @abstractmethod
+    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, torch.nn.Module]":
+        """Make and return the modules that the policy needs, by name."""
+
+    def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
+        """Return the actions `[E, ...]` without exploration for observations `[E, ...]`.
+
+        The default is the mode of `distribution`. A recurrent policy reads and sets `self.memory`, as in
+        `distribution`.
+        """
+        distribution, _ = self.distribution(obs, None)
+        mode: Tensor = distribution.mode
+        return mode
+
+    def prior(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
+        """Return the actions `[E, ...]` that the networks choose without a tree search.
+
+        A policy whose `choose` makes a tree search overrides this method. drl-export exports these actions. `greedy`
+        calls `prior` if `searches` is False.
+        """
+        return self.choose(obs)
+
+    def explored(self, action: Array, obs: Obs) -> Array:
+        """Add exploration to the actions `[E, ...]` that `choose` returned. The default returns them unchanged."""
+        return action
+
+    def distribution(
+        self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None
+    ) -> tuple[Distribution, dict[str, Tensor]]:
+        """Return the distribution of the actions, and the extra columns `[E, ...]` such as values.
+
+        `last` is the previous step, as tensors. If `extra_columns` declares `log_prob` or `state`, the base class adds
+        these columns. In a recurrent policy, `self.memory` contains the recurrent states before this step, which are 0
+        where an episode begins. The method has to set `self.memory` to the recurrent states after this step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define choose or distribution")
+
+    def sample(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return actions with exploration `[E, ...]` and the extra columns. The default samples from `distribution`.
+
+        For a policy that only defines `choose`, the default returns the actions of `choose` and no extra columns.
+        """
+        if not self.is_stochastic:
+            return self.choose(obs), {}
+        distribution, columns = self.distribution(obs, last)
+        if "log_prob" not in self.declared_columns:
+            return distribution.sample(self.rng), columns
+        action, log_prob = distribution.sample_log_prob(self.rng)
+        return action, {**columns, "log_prob": log_prob}
+
+    def warm_up(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> dict[str, Tensor]:
+        """Return the extra columns for uniformly random actions. The default returns the columns of `sample`.
+
+        Override this method if `sample` is slow, or if its columns are wrong before the networks are trained.
+        """
+        _, columns = self.sample(obs, last)
+        return columns
+
+    def load(self, params: Array) -> None:
+        self.params.load_vector(list(self.modules), params)
+
+    def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
+        self.exploration = values
+
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
+        if self.is_stochastic:
+            return self._evaluate(obs, last, self.sample)
+        if not (self.declared_columns or self.memory_size):  # no extra columns or recurrent state to compute
+            return {"action": self.explored(self.greedy(obs, last), obs)}
+        columns = self._evaluate(obs, last, self.sample)
+        return {**columns, "action": self.explored(columns["action"], obs)}
+
+    def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
+        if not (self.declared_columns or self.memory_size):
+            return {"action": self.draw(obs)}
+        # The networks compute the extra columns and the recurrent state, but not the actions.
+        columns = self._evaluate(obs, last, self._sample_warm_up)
+        columns["action"] = self.draw(obs)
+        if "log_prob" in self.declared_columns:
+            columns["log_prob"] = self._random_log_prob(obs)
+        if RANDOM in self.declared_columns:
+            columns[RANDOM] = np.ones(num_rows(obs), np.bool_)
+        return columns
+
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
+        with torch.no_grad(), one_thread():
+            tensors, previous, _ = self._tensors(obs, last)
+            if self.memory_size and type(self).choose is TorchPolicy.choose:
+                # The default `choose` calls `distribution` without the previous step, which a recurrent policy needs.
+                distribution, _ = self.distribution(tensors, previous)
+                action = distribution.mode
+            else:
+                action = self.choose(tensors) if self.searches else self.prior(tensors)
+        greedy: Array = action.numpy()
+        return greedy
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether the subclass defines `distribution` or `sample`."""
+        kind = type(self)
+        return kind.distribution is not TorchPolicy.distribution or kind.sample is not TorchPolicy.sample
+
+    def state(self) -> State:
+        state = super().state()
+        if self.memory is not None:
+            state["memory"] = self.memory.numpy().copy()
+        return state
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
+
+    def _evaluate(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
+        """Call `sample` with tensors, and return its actions and extra columns as arrays.
+
+        If `extra_columns` declares `state` (the recurrent state) or `is_random`, add these columns.
+        """
+        with torch.no_grad(), one_thread():
+            tensors, previous, state = self._tensors(obs, last)
+            action, columns = sample(tensors, previous)
+        if "state" in self.declared_columns:
+            columns = {**columns, **state}
+        if RANDOM in self.declared_columns:
+            columns = {**columns, RANDOM: torch.zeros(num_rows(obs), dtype=torch.bool)}
+        return {"action": action.numpy(), **{name: column.numpy() for name, column in columns.items()}}
+
+    def _sample_warm_up(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Call `warm_up`. Return its extra columns as `sample` does, with an empty tensor in place of the actions."""
+        return torch.zeros(0), self.warm_up(obs, last)
+
+    def _tensors(self, obs: Obs, last: PreviousStep | None) -> tuple[Any, PreviousStep | None, dict[str, Tensor]]:
+        """Convert the observations and the previous step to tensors. Set `self.memory` to 0 where an episode begins.
+
+        Return the observations, the previous step, and a dict. If the policy is recurrent, the dict has the column
+        `state` `[E, S]`, the recurrent states before this step. Otherwise, the dict is empty.
+        """
+        tensors = map_parts(torch.from_numpy, obs)
+        previous = None
+        if last is not None:
+            fields = (torch.from_numpy(np.asarray(array)) for array in last)
+            previous = PreviousStep(*fields)  # type: ignore[arg-type]
+        if not self.memory_size:
+            return tensors, previous, {}
+        assert last is not None, "a policy with memory needs the previous step"
+        rows = num_rows(obs)
+        if self.memory is None or (len(self.memory) != rows and last.begins.all()):  # other environments than before
+            self.memory = torch.zeros(rows, self.memory_size)
+        begins = torch.from_numpy(last.begins)
+        self.memory = self.memory.masked_fill(begins[:, None], 0.0)
+        return tensors, previous, {"state": self.memory}
+
+    def _random_log_prob(self, obs: Obs) -> Array:
+        """Return the log-probability `[E]` of the actions that `draw` returns for these observations."""
+        rows, choices = num_rows(obs), self.action.choices
+        if self.action.kind == "box":
+            return np.full(rows, -self.action.size * np.log(2.0), np.float32)  # the density on [-1, 1] is 1/2
+        mask = action_mask(obs)
+        legal = np.ones((rows, sum(choices)), np.bool_) if mask is None else mask
+        first_columns = np.cumsum([0, *choices[:-1]])  # the first column of each component in the mask
+        num_legal = np.add.reduceat(legal, first_columns, 1, dtype=np.float32)  # [E, components]
+        log_prob: Array = -np.log(np.maximum(num_legal, 1)).sum(1)  # the maximum avoids the logarithm of 0
+        return log_prob
