@@ -212,7 +212,7 @@ class Algorithm(ABC):
             return self.update(batch, counts)
         context = self.optimizer.context
         self.optimizer.schedule(context.clock.of(counts))
-        if not context.skips:
+        if not context.skips:  # trainer.on_nonfinite is not skip
             return self.update(batch, counts)
         params = {name: tensor.clone() for name, tensor in self.params.tensors().items()}
         optimizer_state = {name: tensor.clone() for name, tensor in self.optimizer.rule.state().items()}

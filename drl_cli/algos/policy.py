@@ -118,8 +118,8 @@ class NetworkPolicy(RandomActions):
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Sample discrete actions `[n]`, or multi-discrete actions `[n, k]`, from the softmax of each component's logits.
 
-    `choices` has the number of choices of each of the k components. `logits` `[n, sum(choices)]` has the logits of all
-    components, one after the other. The argmax of logits plus Gumbel noise is a sample of the softmax (Gumbel-max).
+    `choices` and the columns of `logits` are as in `best_choices`. The argmax of logits plus Gumbel noise is a sample
+    of the softmax (Gumbel-max).
     """
     return best_choices(logits + rng.gumbel(size=logits.shape), choices)
 
@@ -133,5 +133,6 @@ def best_choices(values: Array, choices: tuple[int, ...]) -> Array:
     if len(choices) <= 1:
         best: Array = values.argmax(-1)
         return best
-    components = np.split(values, np.cumsum(choices)[:-1], -1)
+    boundaries = np.cumsum(choices)[:-1]
+    components = np.split(values, boundaries, -1)
     return np.stack([component.argmax(-1) for component in components], -1)

@@ -48,13 +48,14 @@ class Rollouts:
     @property
     def bootstrap_obs(self) -> Any:  # Any: a tensor, or a dict of tensors
         """The next observation `[n, ...]` of the last step of each piece, also where this step ended the episode."""
+        # `take` chooses the rows before image stacks are joined from their frames, so only these rows are joined.
         next_obs = like(self.rows, {"next_obs": unjoined(self.rows)["next_obs"]})
-        last_rows = self.index[:, -1]
+        last_rows = self.index[:, -1]  # the padding of a piece repeats its last row
         return take(next_obs, last_rows)["next_obs"]
 
     def pieces(self, column: Any) -> Any:  # Any: a tensor, or a dict of tensors
         """Convert a column `[N, ...]` to pieces `[n, T, ...]`: n sequences of consecutive steps, padded to length T."""
-        return take({"column": column}, self.index)["column"]
+        return take({"column": column}, self.index)["column"]  # `take` also indexes each tensor of a dict
 
     def flat(self, pieces: Tensor) -> Tensor:
         """Convert pieces `[n, T, ...]` back to a column `[N, ...]` without padding: the inverse of `pieces`."""
@@ -62,7 +63,7 @@ class Rollouts:
 
     def next_values(self, value: Tensor, bootstrap: Tensor) -> Tensor:
         """Return V(next_obs) of all rows, `[N]`. `value` `[N]` is V(obs), and `bootstrap` `[n]` is V(bootstrap_obs)."""
-        next_value = value.roll(-1)  # next_obs is the observation of the next row, except in a piece's last row
+        next_value = value.roll(-1)  # next_obs is the observation of the next row, except in the last row of a piece
         next_value[self.index[:, -1]] = bootstrap
         return next_value
 

@@ -157,7 +157,8 @@ class ModelLearner(Algorithm):
         logits of the rewards `[B, K, S]`, and the latent states after each action `[B, K, Z]`. S is the number of bins
         of rewards and values. With `value_prefix`, each reward is replaced by the sum of the rewards so far.
         """
-        latent = nets.representation(map_parts(lambda x: x[:, 0], rows["obs"]))
+        first_obs = map_parts(lambda x: x[:, 0], rows["obs"])
+        latent = nets.representation(first_obs)
         predictions, rewards, latents = [nets.prediction(latent)], [], []
         memory = no_memory(latent) if self.config.value_prefix else None
         for action in actions.unbind(1):
@@ -182,8 +183,10 @@ class ModelLearner(Algorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = as_windows(batch)
+        # Copy the networks to the target networks before the targets of this update are computed. DQN copies them at the
+        # end of the previous update, when `opt_steps + 1` is a multiple of the period, which gives the same targets.
         if self.has_targets and counts.opt_steps % self.config.target_period == 0:
-            self.params.follow(1.0)  # copy the networks to the target networks
+            self.params.follow(1.0)
         if self.config.fresh_values:
             rows |= self.fresh_values(rows)
         if self.config.reanalyze:
@@ -206,7 +209,7 @@ class ModelLearner(Algorithm):
         return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
 
     def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Search again from every step of some windows. Write the new policies and root values into `rows`, the result.
+        """Search again from every step of some windows. Return `rows` with the new policies and root values.
 
         The fraction `config.reanalyze` of the windows is searched again. These windows are evenly spaced in the batch.
         """
@@ -234,13 +237,9 @@ def as_windows(batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of t
     if "valid" not in rows:  # single transitions
         for name, column in batch.items():
             if name != "weight":  # one number for each window
-                rows[name] = map_parts(unsqueezed, column)
+                rows[name] = map_parts(lambda x: x.unsqueeze(1), column)
         rows["valid"] = torch.ones_like(rows["terminated"])
     return {**rows, "has_root": ~rows["is_random"]}
-
-
-def unsqueezed(column: Tensor) -> Tensor:
-    return column.unsqueeze(1)
 
 
 def masked(loss: Tensor, mask: Tensor) -> Tensor:

@@ -63,6 +63,8 @@ class SearchPolicy(TorchPolicy):
         with torch.random.fork_rng(devices=[]):  # so that a new policy does not advance the trainer's generator
             super().__init__(config, network, spec, seed)
         model = make_model(Nets(self.modules), config, Support(config.support), spec.action)
+        # A search is faster if it replays the model's recorded tensor operations. Repeated wraps `model.recurrent` in a
+        # function `call` with the arguments that Replays needs, and then makes the Replays of `call` with the lambda.
         self.model = Repeated(model, lambda call: Replays(call, model))
 
     @abstractmethod
@@ -85,6 +87,7 @@ class SearchPolicy(TorchPolicy):
         return torch.from_numpy(action), self.stored(found)
 
     def reanalyze(self, obs: Obs) -> Columns:
+        # `_evaluate` calls the lambda with the observations as tensors.
         columns = self._evaluate(obs, None, lambda tensors, last: self.searched(tensors, explores=False))
         del columns["action"]
         return columns

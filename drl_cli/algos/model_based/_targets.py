@@ -46,7 +46,7 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
     is_known = torch.where(is_summed, (discount == 0.0) | has_root.gather(1, bootstrap), has_root)
     last_valid = valid.sum(1, keepdim=True) - 1
     is_past_end = ~valid & terminated.gather(1, last_valid)  # padding after an episode that terminated
-    next_is_past_end = is_past_end | valid & terminated
+    next_is_past_end = is_past_end | (valid & terminated)
     past_end = torch.cat([is_past_end, next_is_past_end[:, -1:]], 1)  # [B, L + 1]: also the state after the last step
     num_actions = min(unroll, length)
     num_states = num_actions + 1

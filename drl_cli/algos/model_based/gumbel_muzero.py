@@ -56,7 +56,7 @@ class Algorithm(ModelLearner):
         return stored(search(self.config, model, obs, no_noise))
 
 
-def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and a tensor or dict of tensors
+def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and observations
     """Make one tree search for each of the observations `[N, ...]`; return the results.
 
     `noise` `[N, A]` is Gumbel noise for exploration, or zeros. `config.simulations` is the number of simulations.
@@ -64,4 +64,4 @@ def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: 
     from drl_cli.search.run import gumbel  # imports torch
 
     rule = Gumbel(config.considered_actions, value_scale=config.value_scale)
-    return gumbel(model, obs, config.simulations, noise, rule, legal_actions(obs))
+    return gumbel(model, obs, config.simulations, noise, rule, legal=legal_actions(obs))

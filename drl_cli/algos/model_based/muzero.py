@@ -68,12 +68,10 @@ class Algorithm(ModelLearner):
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         start, end = self.config.temperature_start, self.config.temperature_end
-        return {"temperature": linear(env_steps, start, end, self.context.total_env_steps)}
+        return {"temperature": linear(env_steps, start=start, end=end, length=self.context.total_env_steps)}
 
 
-def search(
-    config: Any, model: Model, obs: Any, noise: Array | None
-) -> Found:  # Any: Config, a tensor or dict of tensors
+def search(config: Any, model: Model, obs: Any, noise: Array | None) -> Found:  # Any: Config, and observations
     """Make one tree search for each of the observations `[N, ...]`; return the results.
 
     `noise` `[N, A]` is Dirichlet noise for exploration, or None. `config.simulations` is the number of simulations.
@@ -81,4 +79,4 @@ def search(
     from drl_cli.search.run import puct  # imports torch
 
     rule = Puct(noise_share=config.noise_share)
-    return puct(model, obs, config.simulations, rule, noise, legal_actions(obs))
+    return puct(model, obs, config.simulations, rule, noise=noise, legal=legal_actions(obs))

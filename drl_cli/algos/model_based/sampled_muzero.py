@@ -75,7 +75,8 @@ class Policy(SearchPolicy):
 
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:
         rows, config = num_rows(obs), self.config
-        normal, gumbel = self.fixed_noise.expand(rows, -1, -1, -1), np.zeros((rows, config.candidates))
+        normal = self.fixed_noise.expand(rows, -1, -1, -1)  # the same noise for each observation
+        gumbel = np.zeros((rows, config.candidates))
         if explores:
             normal = torch.from_numpy(self.rng.standard_normal(normal.shape, np.float32))
             gumbel = self.rng.gumbel(size=(rows, config.candidates))

@@ -1,7 +1,7 @@
 """The Gaussian actor of AWAC and IQL. Its mean is tanh(f(s)), and its standard deviations do not depend on the state.
 
-A tanh-Gaussian, as in SAC, would not do: datasets contain actions of exactly -1 and 1, where its log-density is
-infinite. The log-density of a Gaussian is finite everywhere.
+AWAC and IQL cannot use the tanh-Gaussian of SAC, because its log-density is infinite at -1 and 1, and datasets contain
+such actions. The log-density of a Gaussian is finite everywhere.
 """
 
 from typing import Any

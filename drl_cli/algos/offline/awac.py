@@ -58,8 +58,8 @@ class Algorithm(Learner):
         with torch.no_grad():
             next_action = gaussian(nets, view.next_obs).sample(next_noise).clamp(-1.0, 1.0)
             next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1).amin(0)
-            target = rows["reward"] + rows["discount"] * next_q
+            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
+            target = rows["reward"] + rows["discount"] * next_q.amin(0)
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
         critic_loss = twin_critics(q, target, rows.get("weight"))
 

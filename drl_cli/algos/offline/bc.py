@@ -103,7 +103,8 @@ class Policy(NetworkPolicy):
         `component`, int64 `[E]`, is the index of the Gaussian.
         """
         means = out[:, : self.std.size].reshape(len(out), self.components, -1)  # [E, K, A]
-        return np.asarray(np.tanh(means[np.arange(len(out)), component]))
+        chosen: Array = means[np.arange(len(out)), component]  # [E, A]
+        return np.tanh(chosen)
 
     def exported_head(self) -> Head:
         head = super().exported_head()
@@ -126,7 +127,7 @@ class Algorithm(Learner):
         action, components = rows["action"], self.config.components
         log_stds = nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         if self.action.kind != "box":
-            policy = distribution(self.action, False, out, None, rows["mask_now"])
+            policy = distribution(self.action, squash=False, out=out, log_std=None, mask=rows["mask_now"])
             log_prob: Tensor = policy.log_prob(action)
         elif components == 1:
             log_prob = Gaussian(out.tanh(), log_stds).log_prob(action)

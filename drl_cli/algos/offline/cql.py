@@ -92,9 +92,10 @@ class Algorithm(sac.Algorithm):
             uniform_log_prob = torch.full_like(log_prob, -self.size * math.log(2.0))  # the density on [-1, 1] is 1/2
             actions = torch.cat([action, next_action, uniform])  # [3 S, B, A]
             log_probs = torch.cat([log_prob, next_log_prob, uniform_log_prob])  # [3 S, B]
-        masks = [mask.repeat(1, 3 * samples, 1) for mask in random["masks"]]
-        repeated = view.learned.repeat(3 * samples, 1)
-        q = nets.critic(repeated, actions.flatten(0, 1), masks).view(2, 3 * samples, num)
+        # All 3 S actions of a state get the features and the dropout masks of this state.
+        features = view.learned.repeat(3 * samples, 1)  # [3 S B, F]
+        masks = [mask.repeat(1, 3 * samples, 1) for mask in random["masks"]]  # [2, 3 S B, units] each
+        q = nets.critic(features, actions.flatten(0, 1), masks).view(2, 3 * samples, num)
         return (self.bounded(q, rows) - log_probs).logsumexp(1)
 
     def bounded(self, q: Tensor, rows: Batch) -> Tensor:

@@ -97,7 +97,7 @@ class Algorithm(Learner):
             next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
             next_q = next_q.mean(0) if config.next_q == "mean" else next_q.amin(0)
             target = rows["reward"] + rows["discount"] * next_q
-        q = nets.critic(view.learned, action, random["masks"]).squeeze(-1)
+        q = nets.critic(view.learned, action, random["masks"]).squeeze(-1)  # [2, B]
         critic_loss = twin_critics(q, target, rows.get("weight"))
 
         time = random["time"]
@@ -109,7 +109,8 @@ class Algorithm(Learner):
         own_action = nets.actor(obs, noise)
         difference = own_action - self.flow_action(nets, obs, noise)
         distance = mean(difference.square().mean(-1), valid)
-        own_q = nets.frozen.critic(obs, own_action.clamp(-1.0, 1.0), random["masks"]).squeeze(-1).mean(0)
+        own_qs = nets.frozen.critic(obs, own_action.clamp(-1.0, 1.0), random["masks"]).squeeze(-1)  # [2, B]
+        own_q = own_qs.mean(0)
         q_term = mean(own_q, valid)
         if config.normalize_q:
             q_term = q_term / mean_abs(own_q, valid, self.context)
@@ -126,7 +127,7 @@ class Algorithm(Learner):
         steps, action = self.config.flow_steps, noise
         with torch.no_grad():
             for i in range(steps):
-                time = torch.full_like(action[:, :1], i / steps)
+                time = torch.full_like(action[:, :1], i / steps)  # [B, 1]
                 velocity = nets.flow(obs, torch.cat([action, time], -1))
                 action = action + velocity / steps
             return action.clamp(-1.0, 1.0)

@@ -46,7 +46,7 @@ class Algorithm(Learner):
         actor, value, self.critic = self.mlp(size), self.mlp(1), self.critics(1, size, ensemble=2)
         parts: dict[str, Any] = {"actor": actor, "log_std": size, "value": value, "critic": self.critic}
         self.build(policy=("actor", "log_std"), lr=config.lr, targets=("critic",), **parts)
-        # Only dropout needs random numbers.
+        # Only dropout draws from this generator.
         self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
         self.gradients = Gradients(self.params, self.loss, self.context)
 
@@ -60,9 +60,9 @@ class Algorithm(Learner):
         weight, valid = rows.get("weight"), rows.get("valid_weight")  # importance weight, and 0 for padding
         with torch.no_grad():
             target_features = self.see_target(nets, rows, view).obs
-            target_q = nets.target.critic(target_features, rows["action"], random["target_masks"]).squeeze(-1).amin(0)
+            target_q = nets.target.critic(target_features, rows["action"], random["target_masks"]).squeeze(-1)  # [2, B]
             target = rows["reward"] + rows["discount"] * nets.value(view.next_obs).squeeze(-1)
-        advantage = target_q - nets.value(view.obs).squeeze(-1)  # also the error of the value network
+        advantage = target_q.amin(0) - nets.value(view.obs).squeeze(-1)  # also the error of the value network
         value_loss = mean(expectile(advantage, config.expectile), weight)
 
         q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]

@@ -47,7 +47,8 @@ class Algorithm(td3.Algorithm):
     averages_in_loss = True
 
     def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = True) -> "Critics":
-        return super().critics(outputs, actions, ensemble, norms)
+        """Return a new critic, as the base class does, but with layer norm by default."""
+        return super().critics(outputs, actions, ensemble=ensemble, norms=norms)
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
         """Return Q of the next actions minus the penalty on the distance from the data's next actions, `[B]` (eq. 5).

@@ -42,7 +42,7 @@ class Algorithm(td3.Algorithm):
         """
         features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()
-        q = nets.frozen.critic(features, action, random["masks"], first=1).squeeze(-1)
+        q = nets.frozen.critic(features, action, random["masks"], first=1).squeeze(-1)  # [B], of the first critic
         difference = action - rows["action"]
         distance = mean(difference.square().mean(-1), valid)
         scale = self.config.alpha / mean_abs(q, valid, self.context)

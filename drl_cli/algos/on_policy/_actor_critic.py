@@ -42,14 +42,13 @@ class ActorCritic(OnPolicy):
     def setup(self, config: Any, spec: EnvSpec) -> None:
         check_squash(config, spec)
         self.action = spec.action
-        self.actor = self.mlp(
-            spec.action.size, last=0.01
-        )  # small weights: the first policy hardly depends on the state
+        # The small weights of the last layer make a first policy that hardly depends on the state.
+        self.actor = self.mlp(spec.action.size, last=0.01)
         self.critic = self.mlp(1)
         parts: dict[str, Any] = {"actor": self.actor, "log_std": log_std_size(spec.action), "critic": self.critic}
         parts |= self.extra_parts(config)
         lrs = dict(self.lrs)
-        self.stream = stream = RewardStream.build(self.context, self.network, spec, self.seed + 3)
+        self.stream = stream = RewardStream.build(self.context, self.network, spec, self.seed + 3)  # None: reward=none
         if stream is not None:
             self.reward_critic = self.mlp(1)
             parts |= {"reward_critic": self.reward_critic, **stream.modules}
@@ -77,7 +76,7 @@ class ActorCritic(OnPolicy):
         self.remember(rollout, features, value)
         advantage, target = self.advantages(batch, rollout, features, value, next_value)
         error_ratio = advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)
-        explained = 1.0 - error_ratio.nan_to_num()
+        explained = 1.0 - error_ratio.nan_to_num()  # finite even if the advantages are not
         if self.stream is not None:
             intrinsic = self.stream.batch(batch, self.stream.rewards(batch))
             value, next_value = (self.reward_critic(x).squeeze(-1) for x in (features, next_features))
@@ -115,17 +114,17 @@ class ActorCritic(OnPolicy):
         """Return the loss of a minibatch (a scalar), and metrics.
 
         The loss is the policy loss plus `value_coef` times the value loss. The value loss is half the mean squared
-        error of the critic. With a reward module, the loss of the intrinsic rewards' critic is added; it has the same
-        form.
+        error of the critic. With a reward module, the value loss includes the same error of the intrinsic critic.
         """
         features, weight = self.features(nets, rows), rows.get("weight")
         policy = self.distribution(nets.actor(features), nets.log_std, rows)
         policy_loss, metrics = self.policy_loss(nets, policy, rows)
-        value_loss = mean(self.value_error(nets.critic(features, masks).squeeze(-1), rows), weight)
+        value = nets.critic(features, masks).squeeze(-1)
+        value_loss = mean(self.value_error(value, rows), weight)
         if self.stream is not None:
             error = nets.reward_critic(features).squeeze(-1) - rows["reward_target"]
             value_loss = value_loss + mean(0.5 * error.square(), weight)
-        metrics = {"policy_loss": metrics.pop("policy_loss"), "value_loss": value_loss, **metrics}
+        metrics = {"policy_loss": metrics["policy_loss"], "value_loss": value_loss} | metrics  # these two come first
         return policy_loss + self.config.value_coef * value_loss, metrics
 
     @abstractmethod
@@ -147,7 +146,7 @@ class ActorCritic(OnPolicy):
 
     def distribution(self, out: Tensor, log_std: Tensor, rows: Batch) -> Distribution:
         """Return the distribution of actions in the N states of `rows`, given the actor's outputs `[N, outputs]`."""
-        return distribution(self.action, self.config.squash, out, log_std, rows.get("action_mask"))
+        return distribution(self.action, self.config.squash, out, log_std=log_std, mask=rows.get("action_mask"))
 
     def keep_policy(self, rollout: EncodedRollouts, features: Tensor) -> None:
         """Store the current policy's distributions in `rollout.rows`. A loss can bound the KL divergence from them.

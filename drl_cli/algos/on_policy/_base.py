@@ -44,17 +44,17 @@ class OnPolicy(Learner):
     """The names of networks and tensors that the gradient steps of minibatches do not change."""
     dropout_part = "critic"
     """The name of the network whose hidden layers have dropout."""
-    shuffle_stream = 1
+    shuffle_seed_offset = 1
     """The generator that shuffles the transitions has the run's seed plus this number."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         super().__init__(config, network, spec, seed, context)
-        self.shuffle = self.params.generator("shuffle", seed + self.shuffle_stream, on_cpu=True)
+        self.shuffle = self.params.generator("shuffle", seed + self.shuffle_seed_offset, on_cpu=True)
         if network.dropout:
             self.dropout_generator = self.params.generator("dropout", seed + 2)
         learned = [name for name in self.params.slices if name not in self.fixed]
         self.gradients = Gradients(self.params, self.loss, self.context, *learned)
-        self.fast_step = self.context.chained(self.step, self)  # `step`, which may run replayed or compiled
+        self.fast_step = self.context.chained(self.step, self)  # `step`, perhaps replayed or compiled
 
     @abstractmethod
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
@@ -88,7 +88,7 @@ class OnPolicy(Learner):
         # The number of rows of a minibatch, of all trainers. If minibatch_size is None, a minibatch has all rows.
         size = config.minibatch_size or rollout.num * group.size
         done: list[Metrics] = []  # the metrics of each step that was not skipped
-        last_epoch: list[Metrics] = []  # those of the last epoch in which at least one step was not skipped
+        last_epoch: list[Metrics] = []  # the same for the last epoch with a step that was not skipped
         skipped = 0
         for _ in range(config.epochs):
             self.before_epoch(rollout)
@@ -143,4 +143,4 @@ class OnPolicy(Learner):
 
 def mean_of(metrics: Sequence[Metrics], name: str) -> Tensor:
     """Return the mean of the metric `name` over several gradient steps."""
-    return torch.stack([one[name] for one in metrics]).mean()
+    return torch.stack([step[name] for step in metrics]).mean()

@@ -83,6 +83,6 @@ class Algorithm(ppo.Algorithm):
         rollout.rows["log_prob"] = log_prob
         config, reward, discount, cut = self.config, batch["reward"], batch["discount"], batch["cut"]
         log_ratio = log_prob - batch["log_prob"]  # of the reference policy and the policy that acted
-        limits = config.rho_max, config.c_max, config.gae_lambda
-        target, advantage = vtrace(reward, discount, value, next_value, cut, log_ratio, *limits)
+        limits = {"rho_max": config.rho_max, "c_max": config.c_max, "lambda_": config.gae_lambda}
+        target, advantage = vtrace(reward, discount, value, next_value, cut, log_ratio, **limits)
         return advantage, target

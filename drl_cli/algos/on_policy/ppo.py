@@ -64,7 +64,7 @@ class Algorithm(ActorCritic):
         config, clock = self.config, self.context.clock
         if config.entropy_end is not None:
             position = clock.of(counts)  # environment steps, or updates in a run without workers
-            coef = linear(position, config.entropy_coef, config.entropy_end, clock.total)
+            coef = linear(position, start=config.entropy_coef, end=config.entropy_end, length=clock.total)
             self.entropy_coef.fill_(coef)  # in place, because a compiled step reads this tensor
         return super().update(batch, counts)
 
@@ -91,14 +91,14 @@ class Algorithm(ActorCritic):
         metrics = {"policy_loss": surrogate, "entropy": entropy}
         with torch.no_grad():
             ratio = log_ratio.exp()
-            metrics["approx_kl"] = mean(
-                ratio - 1.0 - log_ratio, weight
-            )  # estimates KL(pi_old || pi) with a low variance
+            # The mean of ratio - 1 - log(ratio) estimates KL(pi_old || pi) with a low variance.
+            metrics["approx_kl"] = mean(ratio - 1.0 - log_ratio, weight)
             is_clipped = (ratio - 1.0).abs() > config.clip
             metrics["clip_fraction"] = mean(is_clipped.float(), weight)
         if config.kl_coef:
-            kl = mean(sum(self.kept_policy(rows).kl_parts(policy)), weight)
-            loss = loss + nets.kl_weight.detach().sum() * kl
+            kl_parts = self.kept_policy(rows).kl_parts(policy)  # a Gaussian has two: of the mean, and of the deviation
+            kl = mean(sum(kl_parts), weight)
+            loss = loss + nets.kl_weight.detach().sum() * kl  # the sum makes the tensor `[1]` a scalar
             metrics |= {"kl": kl, "kl_weight": nets.kl_weight.mean()}
         return loss, metrics
 

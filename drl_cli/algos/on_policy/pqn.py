@@ -91,4 +91,5 @@ class Algorithm(OnPolicy):
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
-        return {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
+        epsilon = linear(env_steps, start=config.epsilon_start, end=config.epsilon_end, length=config.epsilon_steps)
+        return {"epsilon": epsilon}

@@ -53,7 +53,7 @@ class Algorithm(OnPolicy):
     """Trains the actor, the critic and both dual variables from rollouts. Only the critic's loss trains the encoder."""
 
     has_own_weights = False
-    shuffle_stream = 2
+    shuffle_seed_offset = 2
     config: Config
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
@@ -119,20 +119,21 @@ class Algorithm(OnPolicy):
         target_probs = hl_gauss(rows["target"], self.support)
         critic_loss = -mean((target_probs * logits.log_softmax(-1)).sum(-1), weight)
         error = (predicted - rows["next_embedding"]).square().mean(-1)
-        has_next = ~rows["terminated"]
+        has_next = (~rows["terminated"]).float()
         prediction_loss = mean(error * has_next, weight)  # error 0 where the episode terminated
 
         fixed_features = features.detach()  # so that the actor does not train the encoder
         policy, old_policy = squashed(nets.actor(fixed_features)), squashed(rows["old"])
         action, log_prob = policy.sample_log_prob(rows["noise"])
         alpha, beta = nets.log_alpha.exp(), nets.log_beta.exp()
-        q_logits, _, _ = nets.frozen.critic(fixed_features, action, masks)
+        q_logits, _, _ = nets.frozen.critic(fixed_features, action, masks)  # the actor does not train the critic
         q, kl = self.mean(q_logits), old_policy.kl(policy)
         is_near = kl < config.kl_bound
         soft_q_loss, kl_loss = alpha.detach() * log_prob - q, beta.detach() * kl
         actor_loss = mean(torch.where(is_near, soft_q_loss, kl_loss), weight)
 
         # Alpha grows while the entropy is below its target, and beta grows while the KL divergence is above its bound.
+        # Both are tensors `[1]`, whose sum is a scalar.
         entropy, mean_kl = -mean(log_prob.detach(), weight), mean(kl.detach(), weight)
         dual_loss = (alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)).sum()
         metrics = {"critic_loss": critic_loss, "prediction_loss": prediction_loss, "actor_loss": actor_loss}

@@ -86,7 +86,7 @@ class Algorithm(ActorCritic):
 
         The loss is temperature * (epsilon_temperature + log(mean(exp(best / temperature)))).
         """
-        temperature = softplus(nets.temperature).sum()
+        temperature = softplus(nets.temperature).sum()  # the sum makes the tensor `[1]` a scalar
         log_mean = (best / temperature).logsumexp(0) - math.log(len(best))
         return temperature * (self.config.epsilon_temperature + log_mean), {}
 
@@ -105,7 +105,7 @@ class Algorithm(ActorCritic):
         trust_loss = (alpha * (self.bounds - kl.detach()) + alpha.detach() * kl).sum()
         temperature_loss = (nets.temperature * self.temperature_grad).sum()
         metrics = {"policy_loss": policy_loss, "entropy": mean(policy.entropy_at(rows["action"]), weight)}
-        metrics |= dict(zip(("kl", "kl_std"), kl.unbind(), strict=False))
+        metrics |= dict(zip(("kl", "kl_std"), kl.unbind(), strict=False))  # a softmax has no `kl_std`
         metrics |= {"alpha": alpha.mean(), "temperature": softplus(nets.temperature).mean()}
         return policy_loss + trust_loss + temperature_loss, metrics
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Learner, per_sequence
 from drl_cli.algos.value._q_policy import q_shape
+from drl_cli.losses.value import backed_up
 from drl_cli.networks.q_network import QShape
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.schedules import linear
@@ -52,7 +53,7 @@ class QLearner(Learner):
 
     A Q network consists of named parts: `online`, and for IQN also `trunk` and `embedding`. `shapes` has the shape of
     each part. The weights of a noisy part are mean + sigma * noise, and their sigmas are a separate part of the
-    parameters. `sigmas` maps the name of a noisy part to the name of the part with its sigmas.
+    parameters. `self.sigmas` maps the name of a noisy part to the name of the part with its sigmas.
     """
 
     sigma_name = "sigma"
@@ -108,6 +109,15 @@ class QLearner(Learner):
         """Return the means `[...]` of distributions of the return `[..., K]`. DQN returns its values unchanged."""
         return distribution
 
+    def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
+        """Return reward + discount * next_q, `[N]` or `[N, K]` like `next_q`. `reward` and `discount` are `[N]`.
+
+        With the option `rescale`, `next_q` and the result are rescaled values, see `drl_cli.losses.value.backed_up`.
+        """
+        reward, discount = append_axes(reward, next_q), append_axes(discount, next_q)
+        target: Tensor = backed_up(reward, discount, next_q, self.config.rescale)
+        return target
+
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
         """Return the mean return of each action, `[N, A]`, for features `x` `[N, F]`."""
         out = self.read(nets, x, random)
@@ -150,7 +160,7 @@ class QLearner(Learner):
         if self.config.dueling:  # weights between the streams of value and advantages have to stay 0
             self.online.zero_between_streams_(self.params["online"].grad)
         self.optimizer.step(loss)
-        if (counts.opt_steps + 1) % self.config.target_period == 0:
+        if (counts.opt_steps + 1) % self.config.target_period == 0:  # + 1 counts the step just made
             self.params.follow(self.config.tau)
         metrics = dict(found)
         td_error = metrics.pop("td_error")
@@ -158,7 +168,7 @@ class QLearner(Learner):
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
-        epsilon = linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)
+        epsilon = linear(env_steps, start=config.epsilon_start, end=config.epsilon_end, length=config.epsilon_steps)
         values = {"epsilon": 0.0 if config.noisy else epsilon}  # noisy layers explore without epsilon
         if config.temperature:
             values["temperature"] = config.temperature

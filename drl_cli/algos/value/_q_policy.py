@@ -27,11 +27,11 @@ class QPolicy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         self.config = config
         self.explore({"epsilon": config.epsilon_start, "temperature": config.temperature})
-        self.q = self.acting(config, network)
+        self.q = self.make_network(config, network)
         self.shapes = self.q.shapes
 
-    def acting(self, config: Any, network: NetworkConfig) -> ActingNetwork:
-        """Make and return the Q network in numpy."""
+    def make_network(self, config: Any, network: NetworkConfig) -> ActingNetwork:
+        """Return a new Q network, which numpy evaluates."""
         return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
 
     def load(self, params: Array) -> None:
@@ -74,4 +74,4 @@ class QPolicy(NetworkPolicy):
 
 def q_shape(config: Any, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
     """Return the shape of DQN's Q network, whose input has `features` numbers."""
-    return QShape(network, features, action.size, config.outputs, config.dueling, config.noisy)
+    return QShape(network, features, action.size, atoms=config.outputs, dueling=config.dueling, noisy=config.noisy)

@@ -69,6 +69,7 @@ class Policy(dqn.Policy):
         """
         config, probs = self.config, self.distribution(out)
         if config.risk != "mean":
+            # `cumulative` has the probability of a return of at most v, for each return v of the support.
             cumulative = probs.cumsum(-1).clip(max=1.0)  # rounding can give a sum above 1
             risky = risky_share(cumulative, config.risk, config.risk_level)
             probs = np.diff(risky, axis=-1, prepend=np.float32(0.0))
@@ -82,7 +83,7 @@ class Policy(dqn.Policy):
     def priorities(self, rows: Columns) -> Array:
         index = np.arange(len(rows["action"]))
         obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
-        logits, _ = super().forward(obs, None)
+        logits, _ = super().forward(obs, None)  # `forward` of this class returns values
         probs = self.distribution(logits)[index, rows["action"]]
         next_logits, _ = super().forward(next_obs, None)
         next_probs = self.distribution(next_logits)[index, self.greedy(next_obs)]
@@ -119,5 +120,6 @@ class Algorithm(_distributional.Algorithm):
         `q` `[N, K]` has the predicted logits of the batch's actions, and `target` `[N, K]` has probabilities.
         """
         cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
-        divergence = cross_entropy.detach() + torch.xlogy(target, target).sum(-1)
-        return mean(cross_entropy, weight), divergence.clamp(min=0.0)
+        negative_entropy = torch.xlogy(target, target).sum(-1)
+        divergence = cross_entropy.detach() + negative_entropy
+        return mean(cross_entropy, weight), divergence.clamp(min=0.0)  # rounding can give a divergence below 0

@@ -1,20 +1,16 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-DQN learns one Q network with a target network, and explores epsilon-greedily. It learns from n-step returns. These
-options change the algorithm:
+DQN learns a Q network from n-step returns, with a target network, and explores epsilon-greedily. conf/algo/dqn.yaml
+explains all options. These options add other algorithms to DQN:
 
-- `double`: The online network chooses the next action, and the target network evaluates this action (van Hasselt et al.
-  2016, arXiv 1509.06461).
-- `dueling` and `noisy`: The network has dueling streams or noisy layers, see `drl_cli.networks.q_network`.
-- `soft_temperature`: The value of a state is its mean value under a softmax policy, plus the policy's entropy times
-  this temperature (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3). 0 switches this option off.
-- `munchausen`: This factor times the scaled log-probability of the action under the softmax policy is added to the
-  reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1). This option needs `soft_temperature`.
-- `rescale`: The network learns rescaled values h(Q), so that rewards need no clipping (R2D2, Kapturowski et al. 2019,
-  section 2.3). The option is the epsilon of h. It can't be combined with `soft_temperature`.
-- `target_period` and `tau`: After every `target_period` updates, the target parameters move by the fraction `tau` of
-  their distance to the online parameters. With `tau` = 1, the parameters are copied.
-- `temperature`: Actions are drawn from softmax(values / temperature), which is called Boltzmann exploration.
+- `double`: double DQN (van Hasselt et al. 2016, arXiv 1509.06461).
+- `dueling` and `noisy`: dueling streams and noisy layers, see `drl_cli.networks.q_network`.
+- `soft_temperature`: targets with the value and the entropy of a softmax policy (Haarnoja et al. 2017, arXiv
+  1702.08165, eq. 3).
+- `munchausen`: a bonus for actions that are likely under the softmax policy (Vieillard et al. 2020, arXiv 2007.14430,
+  eq. 1).
+- `rescale`: rescaled values h(Q), so that rewards need no clipping (R2D2, Kapturowski et al. 2019, section 2.3).
+- `temperature`: Boltzmann exploration, which draws actions from softmax(values / temperature).
 """
 
 from dataclasses import dataclass
@@ -27,7 +23,7 @@ from drl_cli.algos.value._q_policy import QPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses import critics
 from drl_cli.losses.policy import permitted
-from drl_cli.losses.value import backed_up, scaled_log_policy, softmax_policy
+from drl_cli.losses.value import scaled_log_policy, softmax_policy
 from drl_cli.networks.encoder import View
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor, torch
@@ -40,7 +36,7 @@ EXPLORATION = ("epsilon", "temperature")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """The options of DQN, which the docstring of this module explains."""
+    """The options of DQN, which conf/algo/dqn.yaml explains."""
 
     double: bool
     loss: Literal["huber", "mse"]
@@ -65,6 +61,7 @@ class Config(LearnerConfig):
 
     @property
     def outputs(self) -> int:
+        """The number of the network's outputs for each action."""
         return 1
 
 
@@ -92,36 +89,30 @@ class Algorithm(QLearner):
         state is the value of its best action. With `soft_temperature`, the value of a state is the mean value under the
         softmax policy, plus the temperature times the entropy of this policy. `munchausen` adds a bonus to the reward.
         """
-        config, reward, target_view = self.config, rows["reward"], self.see_target(nets, rows, view)
-        next_q = self.distribution(self.read(nets.target, target_view.next_obs, draws.target))
+        config, reward, discount = self.config, rows["reward"], rows["discount"]
+        target_view = self.see_target(nets, rows, view)
+        next_q = self.distribution(self.read(nets.target, target_view.next_obs, draws.target))  # [N, A] or [N, A, K]
+        # The mean returns `[N, A]` by which the next action is chosen. Double DQN takes those of the online network.
         means = self.means(nets, view.next_obs, draws.chooser) if config.double else self.expected(next_q)
-        means = permitted(means, rows["mask_next"])  # [N, A], the means by which the next action is chosen
+        means = permitted(means, rows["mask_next"])
         if not config.soft_temperature:
             best_q = self.of_action(next_q, means.argmax(-1))
-            return self.backed_up(reward, rows["discount"], best_q)
-        probs, entropy = softmax_policy(means, config.soft_temperature)
-        reward = reward + rows["discount"] * config.soft_temperature * entropy
+            return self.backed_up(reward, discount, best_q)
+        temperature = config.soft_temperature
+        probs, entropy = softmax_policy(means, temperature)
+        reward = reward + discount * temperature * entropy
         if config.munchausen:
             q_now = permitted(self.means(nets.target, target_view.obs, draws.target), rows["mask_now"])
-            bonus = scaled_log_policy(q_now, rows["action"], config.soft_temperature, config.munchausen_floor)
+            bonus = scaled_log_policy(q_now, rows["action"], temperature=temperature, floor=config.munchausen_floor)
             reward = reward + config.munchausen * bonus
-        mean_q = (append_axes(probs, next_q) * next_q).sum(1)
-        return self.backed_up(reward, rows["discount"], mean_q)
-
-    def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-        """Return reward + discount * next_q, `[N]` or `[N, K]` like `next_q`. `reward` and `discount` are `[N]`.
-
-        With the option `rescale`, `next_q` and the result are rescaled values, see `drl_cli.losses.value.backed_up`.
-        """
-        reward, discount = append_axes(reward, next_q), append_axes(discount, next_q)
-        target: Tensor = backed_up(reward, discount, next_q, self.config.rescale)
-        return target
+        mean_q = (append_axes(probs, next_q) * next_q).sum(1)  # over the actions: [N] or [N, K]
+        return self.backed_up(reward, discount, mean_q)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
         """Return the mean loss and |TD error| `[N]` of the values `q` `[N]` of the batch's actions.
 
-        `target` `[N]` has the targets of these values. `weight` `[N]` multiplies the loss of each row. Only IQN reads
-        the random numbers `random`.
+        `target` `[N]` has the targets of these values. `weight` `[N]` multiplies the loss of each row. `random` has the
+        random numbers that computed `q`; only IQN reads them.
         """
         error = q - target
         if self.config.loss == "huber":

@@ -41,16 +41,16 @@ class Policy(dqn.Policy):
 
     config: Config
 
-    def acting(self, config: dqn.Config, network: NetworkConfig) -> ActingNetwork:
+    def make_network(self, config: dqn.Config, network: NetworkConfig) -> ActingNetwork:
         assert isinstance(config, Config)
         fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
         width, actions = self.encoder.width, self.action.size
-        shapes = implicit.implicit_shapes(network, width, actions, config.dueling, config.noisy)
+        shapes = implicit.implicit_shapes(network, width, actions, dueling=config.dueling, noisy=config.noisy)
         return ActingImplicitNetwork(shapes, fraction)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         features, memory = self.encoder(obs, last)
-        return self.expected(self.q(features, None)), memory
+        return self.expected(self.q(features, None)), memory  # None: without noise
 
     def exported_head(self) -> Head:
         assert isinstance(self.q, ActingImplicitNetwork)
@@ -76,12 +76,13 @@ class Algorithm(qr_dqn.Algorithm):
         assert isinstance(config, Config)
         super().setup(config, spec)
         self.inputs_per_row = config.quantiles
-        self.mean_fraction = torch.from_numpy(midpoints(config.policy_quantiles)).to(self.context.device)
-        self.uniform = self.params.generator("fractions", self.seed + 3)
+        self.midpoints = torch.from_numpy(midpoints(config.policy_quantiles)).to(self.context.device)
+        self.fraction_generator = self.params.generator("fractions", self.seed + 3)
 
     def network_shapes(self, spec: EnvSpec) -> Mapping[str, QShape]:
         width, config = self.encoder.size, self.config
-        return implicit.implicit_shapes(self.network, width, spec.action.size, config.dueling, config.noisy)
+        actions = spec.action.size
+        return implicit.implicit_shapes(self.network, width, actions, dueling=config.dueling, noisy=config.noisy)
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
         """Return the quantiles `[N, A, K]` of all actions' returns, given features `x` `[N, F]` (eq. 4).
@@ -101,7 +102,7 @@ class Algorithm(qr_dqn.Algorithm):
         return quantiles.view(len(x), -1, self.num_actions).mT
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
-        return super().means(nets, x, random._replace(fraction=self.mean_fraction))
+        return super().means(nets, x, random._replace(fraction=self.midpoints))
 
     def draw(self, rows: int) -> Draws:
         """Draw the random numbers of an update, with fractions `[rows, K]` for the online and the target network.
@@ -109,9 +110,10 @@ class Algorithm(qr_dqn.Algorithm):
         Each row gets one random fraction from each of K equal intervals of (0, 1).
         """
         draws, sizes = super().draw(rows), [self.config.quantiles, self.config.target_quantiles]
-        uniform = torch.split(self.context.rand(rows, sum(sizes), self.uniform), sizes, 1)
+        uniform = self.context.rand(rows, sum(sizes), self.fraction_generator)
         fractions = []
-        for place, size in zip(uniform, sizes, strict=True):  # `place` is the place of a fraction in its interval
+        # `place`, from 0 to 1, is the place of a fraction in its interval.
+        for place, size in zip(torch.split(uniform, sizes, 1), sizes, strict=True):
             interval = torch.arange(size, device=self.context.device)
             fractions.append((place + interval) / size)
         online = draws.online._replace(fraction=fractions[0])

@@ -38,7 +38,8 @@ class Features(nn.Module):
         update (a loss is not finite) does not call `keep`.
         """
         x = self.torso(obs).double()
-        statistics = torch.stack([torch.ones_like(x[0]), x.mean(0), x.square().mean(0)])
+        one_batch = torch.ones_like(x[0])
+        statistics = torch.stack([one_batch, x.mean(0), x.square().mean(0)])
         group.mean_(statistics)
         self._sums = self.get_buffer("sums") + statistics
 

@@ -95,7 +95,7 @@ class RewardStream:
         if not (isinstance(kind, type) and issubclass(kind, Reward) and issubclass(kind, torch.nn.Module)):
             raise Refused(f"reward={config.name}: derive the class from drl.Reward and torch.nn.Module")
         make = cast(Any, kind)  # Any: mypy knows no constructor with these arguments
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # so that the other networks' weights do not depend on the module
             torch.manual_seed(seed)
             module = make(network, spec, config) if config.name in BUILT_IN else make(network, spec)
         given = {"coef": config.coef, "gamma": config.gamma, "lr": config.lr, "minibatch_size": config.minibatch_size}
@@ -116,7 +116,8 @@ class RewardStream:
         shape, needed = tuple(bonus.shape), tuple(batch["reward"].shape)
         if shape != needed:
             raise Refused(f"reward={self.context.reward.name}: bonus has shape {shape}, needed is {needed}")
-        statistics = torch.stack([torch.ones_like(bonus[0]), bonus.mean(), bonus.square().mean()])
+        one_batch = torch.ones_like(bonus[0])
+        statistics = torch.stack([one_batch, bonus.mean(), bonus.square().mean()])
         self.context.group.mean_(statistics)
         self._moments = self.module.moments + statistics  # `keep` stores it, if the update is not skipped
         num_batches, sum_of_means, sum_of_squares = self._moments
