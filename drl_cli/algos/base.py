@@ -162,10 +162,7 @@ class Policy(ABC):
         return None
 
     def state(self) -> State:
-        """Return the state that a checkpoint saves besides parameters and exploration values.
-
-        This is the state of the random generator. A recurrent policy adds its recurrent state.
-        """
+        """Return the states of the random generator and, in a recurrent policy, of the network, for a checkpoint."""
         return {"rng": rng_state(self.rng)}
 
     def load_state(self, state: State) -> None:

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """The options of all built-in algorithms: the options of AlgoConfig, and the learning rate `lr`.
-
-    The default values are in conf/algo/*.yaml, one file for each algorithm.
-    """
+    """The options of all built-in algorithms: the options of AlgoConfig, and the learning rate `lr`."""
 
     lr: Positive
 
@@ -53,9 +50,8 @@ class Learner(Algorithm):
 
     optimizer_class = Optimizer
     has_own_weights = True
-    """Whether the generator `self.init` draws the initial weights. If False, torch's default generator draws them.
-
-    Some algorithms keep False, so that a seed gives the same run as in earlier versions of drl-cli.
+    """Whether the generator `self.init` draws the initial weights. If False, torch's default generator draws them, so
+    that a seed gives the same run as in earlier versions of drl-cli.
     """
 
     averages_in_loss = False

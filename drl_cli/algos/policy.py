@@ -118,8 +118,8 @@ class NetworkPolicy(RandomActions):
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Sample discrete actions `[n]`, or multi-discrete actions `[n, k]`, from the softmax of each component's logits.
 
-    `choices` and the columns of `logits` are as in `best_choices`. The argmax of logits plus Gumbel noise is a sample
-    of the softmax (Gumbel-max).
+    `choices` has the number of choices of each of the k components. `logits` `[n, sum(choices)]` has the logits of all
+    components, one after the other. The argmax of logits plus Gumbel noise is a sample of the softmax (Gumbel-max).
     """
     return best_choices(logits + rng.gumbel(size=logits.shape), choices)
 

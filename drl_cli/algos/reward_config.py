@@ -18,7 +18,6 @@ class RewardConfig:
 
     If `coef`, `gamma`, `lr` or `minibatch_size` is None, the module keeps the default value of its class. Only rnd and
     icm use `hidden` and `features`, and only icm uses `forward_share`. Both modules need values for these options.
-
     `name` is a built-in module or the import path `my_pkg.my_module:Class` of a user's module.
     """
 

@@ -62,8 +62,7 @@ class TorchPolicy(RandomActions):
     def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
         """Return the actions `[E, ...]` without exploration for observations `[E, ...]`.
 
-        The default is the mode of `distribution`. A recurrent policy reads and sets `self.memory`, as in
-        `distribution`.
+        The default is the mode of `distribution`. A recurrent policy also sets `self.memory`, as in `distribution`.
         """
         distribution, _ = self.distribution(obs, None)
         mode: Tensor = distribution.mode

@@ -18,9 +18,9 @@ from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.model_based._model import (
     SearchModel,
     Support,
+    action_inputs,
     build_heads,
     build_networks,
-    encoded,
     make_model,
     no_memory,
 )
@@ -179,12 +179,12 @@ class ModelLearner(Algorithm):
         num = random.shape[1]
         random_actions = (random * self.action.size).long()
         actions = torch.where(is_past_end[:, :num], random_actions, rows["action"][:, :num])
-        return encoded(actions, self.action)
+        return action_inputs(actions, self.action)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = as_windows(batch)
-        # Copy the networks to the target networks before the targets of this update are computed. DQN copies them at the
-        # end of the previous update, when `opt_steps + 1` is a multiple of the period, which gives the same targets.
+        # Copy the networks to the target networks before this update computes its targets. DQN copies them at the end
+        # of the previous update, when `opt_steps + 1` is a multiple of the period, which gives the same targets.
         if self.has_targets and counts.opt_steps % self.config.target_period == 0:
             self.params.follow(1.0)
         if self.config.fresh_values:
@@ -215,8 +215,8 @@ class ModelLearner(Algorithm):
         """
         num_windows, length = rows["valid"].shape
         number = torch.arange(1, num_windows + 1, device=rows["valid"].device).double()
-        count = number * self.config.reanalyze  # how many of the first 1, 2, ... windows to choose, not rounded
-        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # where the rounded count grows
+        count = number * self.config.reanalyze  # of the first 1, 2, ... windows, this many are chosen, rounded down
+        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # the rounded number grows here
         chosen = is_chosen.nonzero().squeeze(1)
         flat_obs = map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"])  # [number of chosen windows * L, ...]
         columns = self.search(self.target_model, flat_obs)

@@ -25,8 +25,7 @@ EPS = 1e-3
 class Support:
     """Converts between scalars (rewards, values) and distributions over the integers -size, ..., size.
 
-    A scalar x is represented by a distribution with the mean h(x), where h compresses large numbers (MuZero,
-    Schrittwieser et al. 2020, arXiv 1911.08265, appendix F).
+    A scalar x is represented by a distribution with the mean h(x), see `EPS`.
     """
 
     def __init__(self, size: int, device: torch.device | None = None) -> None:
@@ -74,7 +73,7 @@ def build_heads(network: NetworkConfig) -> Mapping[str, nn.Module]:
     return {"projection": Head(network), "predictor": Head(network)}
 
 
-def encoded(action: Tensor, spec: ActionSpec) -> Tensor:
+def action_inputs(action: Tensor, spec: ActionSpec) -> Tensor:
     """Return actions as float32 inputs of the dynamics, `[..., A]`: Box actions unchanged, discrete actions one-hot."""
     return action if spec.kind == "box" else one_hot(action, spec.size)
 
@@ -100,7 +99,7 @@ class SearchModel:
         return latent, policy, self.support.mean(value)
 
     def recurrent(self, embedding: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
-        latent, reward = self.nets.dynamics(embedding, encoded(action, self.action))
+        latent, reward = self.nets.dynamics(embedding, action_inputs(action, self.action))
         policy, value = self.nets.prediction(latent)
         reward, value = self.support.mean(torch.stack([reward, value])).unbind()  # one call is faster than two
         return reward, self.discount(latent), policy, value, latent
@@ -130,7 +129,7 @@ class PrefixModel(SearchModel):
 
     def recurrent(self, embedding: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
         latent, memory, parent_prefix, steps = embedding
-        latent, _ = self.nets.dynamics(latent, encoded(action, self.action))
+        latent, _ = self.nets.dynamics(latent, action_inputs(action, self.action))
         prefix, memory = self.nets.value_prefix(latent, memory)
         policy, value = self.nets.prediction(latent)
         prefix, value = self.support.mean(torch.stack([prefix, value])).unbind()

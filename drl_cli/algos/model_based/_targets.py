@@ -43,8 +43,9 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
     total, discount, last_summed = n_step_windows(rows["reward"], rows["discount"], is_summed, n_step)
     bootstrap = (last_summed + 1).clamp(max=length - 1)  # the step whose root value follows the summed rewards
     value = torch.where(is_summed, total + discount * root.gather(1, bootstrap), root)
-    is_known = torch.where(is_summed, (discount == 0.0) | has_root.gather(1, bootstrap), has_root)
-    last_valid = valid.sum(1, keepdim=True) - 1
+    bootstrap_is_known = (discount == 0.0) | has_root.gather(1, bootstrap)  # a discount of 0 needs no root value
+    is_known = torch.where(is_summed, bootstrap_is_known, has_root)
+    last_valid = valid.sum(1, keepdim=True) - 1  # the index of the last valid step, [B, 1]
     is_past_end = ~valid & terminated.gather(1, last_valid)  # padding after an episode that terminated
     next_is_past_end = is_past_end | (valid & terminated)
     past_end = torch.cat([is_past_end, next_is_past_end[:, -1:]], 1)  # [B, L + 1]: also the state after the last step
@@ -63,4 +64,5 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
 
 def first_steps(x: Tensor, num: int) -> Tensor:
     """Return the first `num` steps `[B, num, ...]` of a column `[B, L, ...]`. If `num` is L + 1, the last step is 0."""
-    return torch.cat([x, torch.zeros_like(x[:, :1])], 1)[:, :num]
+    zero_step = torch.zeros_like(x[:, :1])
+    return torch.cat([x, zero_step], 1)[:, :num]

@@ -81,12 +81,12 @@ class Policy(SearchPolicy):
             normal = torch.from_numpy(self.rng.standard_normal(normal.shape, np.float32))
             gumbel = self.rng.gumbel(size=(rows, config.candidates))
         found = search(config, self.model, obs, normal, gumbel)
-        candidates = found.root[0].numpy()  # [E, K, A]
+        candidates = found.root[0].numpy()  # [E, K, A]; `root` of a `Sampled` model begins with the candidates
         action: Array = candidates[np.arange(rows), found.action]
         return action, found
 
     def stored(self, found: Found) -> dict[str, Tensor]:
-        return {**stored(found), "candidates": found.root[0]}
+        return {**stored(found), "candidates": found.root[0]}  # as in `search`
 
     def prior(self, obs: Any) -> Tensor:
         latent = self.modules["representation"](obs)
@@ -110,7 +110,7 @@ class Algorithm(ModelLearner):
         rows = num_rows(obs)
         normal = self.fixed_noise.expand(rows, -1, -1, -1)
         found = search(self.config, model, obs, normal, np.zeros((rows, self.config.candidates)))
-        return {**stored(found), "candidates": found.root[0]}
+        return {**stored(found), "candidates": found.root[0]}  # as in the policy's `search`
 
     def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
         """Return the loss of the predicted policies after 0, ..., U unrolled steps, `[B, U + 1]`.

@@ -51,8 +51,7 @@ def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
         return action.size, 0
     means = config.components * action.size
     logits = config.components if config.components > 1 else 0
-    log_stds = means  # one for each mean
-    return means + logits, log_stds
+    return means + logits, means  # each mean has one log standard deviation
 
 
 class Policy(NetworkPolicy):
@@ -82,7 +81,7 @@ class Policy(NetworkPolicy):
         if self.action.kind != "box":
             logits = permitted(out, action_mask(obs))
             return {"action": sample_choices(logits, self.action.choices, self.rng), **memory}
-        component = sample_choices(self.mixture_logits(out), (self.components,), self.rng)
+        component = sample_choices(self.mixture_logits(out), (self.components,), self.rng)  # one of the K Gaussians
         mean, std = self.means(out, component), self.std[component]
         action = mean + std * self.rng.standard_normal(std.shape, np.float32)
         return {"action": np.clip(action, -1.0, 1.0), **memory}
@@ -94,7 +93,7 @@ class Policy(NetworkPolicy):
         return self.means(out, self.mixture_logits(out).argmax(-1))
 
     def mixture_logits(self, out: Array) -> Array:
-        """Return the logits `[E, K]` of the K Gaussians, given the actor's outputs `[E, outputs]` in E states."""
+        """Return the logits `[E, K]` of the K Gaussians, which follow the means in the outputs `[E, outputs]`."""
         return out[:, self.std.size :] if self.components > 1 else np.zeros((len(out), 1), np.float32)
 
     def means(self, out: Array, component: Array) -> Array:

@@ -44,9 +44,8 @@ class Algorithm(sac.Algorithm):
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
         """Return the random numbers of the critics' loss and of the actor's loss.
 
-        The critics' loss gets the random numbers of SAC and noise for the sampled actions of the conservative term:
-        `policy` `[rows, 2 S A]` is standard normal, and `uniform` `[rows, S A]` is in [0, 1), where S is
-        `config.samples`.
+        For the S = `config.samples` sampled actions of the conservative term, the critics' loss also gets the columns
+        `policy` `[rows, 2 S A]`, standard normal, and `uniform` `[rows, S A]`, uniform in [0, 1).
         """
         critics, actor = super().draws(rows, trains_actor)
         num = self.config.samples * self.size

@@ -36,8 +36,7 @@ class Algorithm(dqn.Algorithm):
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         """Return DQN's loss plus the conservative term (eq. 4), and a dict.
 
-        The dict has metrics and `td_error`, the |TD errors| `[B]`, which become the priorities. `draws` has the random
-        numbers of the online network and of the target network.
+        The dict has metrics and `td_error`, the |TD errors| `[B]`, which become the priorities.
         """
         view, weight = self.see(nets, rows), rows.get("weight")
         valid = rows.get("valid_weight")  # 0 for padding

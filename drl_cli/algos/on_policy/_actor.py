@@ -65,7 +65,7 @@ class Policy(NetworkPolicy):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        chosen = self.distribution(out, obs)
+        chosen = distribution(self.action, self.is_squashed, out, log_std=self.log_std, mask=action_mask(obs))
         if self.is_squashed:
             action = chosen.sample(self.rng)
             log_prob = chosen.log_prob(action)  # from the rounded action (tanh may give 1), as the trainer computes it
@@ -80,9 +80,5 @@ class Policy(NetworkPolicy):
             log_prob = np.full(len(action), -size * np.log(2.0), np.float32)  # uniform on [-1, 1]: the density is 1/2
             return {**columns, "log_prob": log_prob}
         equal_logits = np.zeros((len(action), size), np.float32)
-        uniform = self.distribution(equal_logits, obs)
+        uniform = distribution(self.action, False, equal_logits, log_std=None, mask=action_mask(obs))
         return {**columns, "log_prob": uniform.log_prob(action)}
-
-    def distribution(self, out: Array, obs: Obs) -> Distribution:
-        """Return the distribution of legal actions for E observations, given the actor's outputs `[E, outputs]`."""
-        return distribution(self.action, self.is_squashed, out, log_std=self.log_std, mask=action_mask(obs))

@@ -80,9 +80,9 @@ class ActorCritic(OnPolicy):
         if self.stream is not None:
             intrinsic = self.stream.batch(batch, self.stream.rewards(batch))
             value, next_value = (self.reward_critic(x).squeeze(-1) for x in (features, next_features))
-            bonus, reward_target = self.advantages(intrinsic, rollout, features, value, next_value)
+            intrinsic_advantage, reward_target = self.advantages(intrinsic, rollout, features, value, next_value)
             rollout.rows["reward_target"] = reward_target
-            advantage = advantage + self.stream.module.coef * bonus
+            advantage = advantage + self.stream.module.coef * intrinsic_advantage
         rollout.rows["target"] = target
         rollout.rows["advantage"] = self.scaled(advantage, rollout)
         return {"explained_variance": explained}
@@ -90,8 +90,7 @@ class ActorCritic(OnPolicy):
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
         """Store more columns in `rollout.rows` before the first epoch, such as the old policy; the default stores none.
 
-        `features` `[N, F]` are the encoder's outputs for the observations of N transitions, and `value` `[N]` is
-        V(obs).
+        `features` `[N, F]` are the encoder's outputs for `obs`, and `value` `[N]` is V(obs).
         """
 
     def advantages(
@@ -151,8 +150,7 @@ class ActorCritic(OnPolicy):
     def keep_policy(self, rollout: EncodedRollouts, features: Tensor) -> None:
         """Store the current policy's distributions in `rollout.rows`. A loss can bound the KL divergence from them.
 
-        `features` `[N, F]` are the encoder's outputs for the observations. `kept_policy` reads the stored
-        distributions.
+        `features` `[N, F]` are the encoder's outputs for `obs`.
         """
         out = self.actor(features)
         rollout.rows["old_out"] = out

@@ -54,7 +54,7 @@ class OnPolicy(Learner):
             self.dropout_generator = self.params.generator("dropout", seed + 2)
         learned = [name for name in self.params.slices if name not in self.fixed]
         self.gradients = Gradients(self.params, self.loss, self.context, *learned)
-        self.fast_step = self.context.chained(self.step, self)  # `step`, perhaps replayed or compiled
+        self.fast_step = self.context.chained(self.step, self)  # `step`, replayed or compiled if possible
 
     @abstractmethod
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:

@@ -69,8 +69,7 @@ class Policy(dqn.Policy):
         """
         config, probs = self.config, self.distribution(out)
         if config.risk != "mean":
-            # `cumulative` has the probability of a return of at most v, for each return v of the support.
-            cumulative = probs.cumsum(-1).clip(max=1.0)  # rounding can give a sum above 1
+            cumulative = probs.cumsum(-1).clip(max=1.0)  # the clip removes rounding errors
             risky = risky_share(cumulative, config.risk, config.risk_level)
             probs = np.diff(risky, axis=-1, prepend=np.float32(0.0))
         mean: Array = probs @ self.support

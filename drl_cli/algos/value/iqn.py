@@ -80,8 +80,7 @@ class Algorithm(qr_dqn.Algorithm):
         self.fraction_generator = self.params.generator("fractions", self.seed + 3)
 
     def network_shapes(self, spec: EnvSpec) -> Mapping[str, QShape]:
-        width, config = self.encoder.size, self.config
-        actions = spec.action.size
+        config, width, actions = self.config, self.encoder.size, spec.action.size
         return implicit.implicit_shapes(self.network, width, actions, dueling=config.dueling, noisy=config.noisy)
 
     def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
@@ -99,7 +98,7 @@ class Algorithm(qr_dqn.Algorithm):
             hidden = activation(self.part(nets, "trunk", x, random))  # [N, W]
         product = hidden.unsqueeze(1) * embedded  # [N, K, W]
         quantiles = self.part(nets, "online", product.flatten(0, 1), random)  # [N K, A]
-        return quantiles.view(len(x), -1, self.num_actions).mT
+        return quantiles.view(len(x), -1, self.num_actions).mT  # [N, K, A] -> [N, A, K]
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
         return super().means(nets, x, random._replace(fraction=self.midpoints))

@@ -49,8 +49,7 @@ class Policy(dqn.Policy):
         super().load(params)
         *_, weight, bias = self.params
         # A value is a weighted mean of quantiles, so a last layer with averaged parameters returns the values directly.
-        mean_weight, mean_bias = self.expected(weight), self.expected(bias[None])[0]  # `expected` needs a batch of rows
-        self.params[-2:] = mean_weight, mean_bias
+        self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]  # [None] makes a batch of one row
 
     def expected(self, out: Array) -> Array:
         """Convert quantiles `[N, A K]` to values `[N, A]`: the weighted mean of the K quantiles of each action."""

@@ -73,7 +73,7 @@ class Module(Reward, nn.Module):
         if not self.choices:
             return 0.5 * (out - self.actions(batch)).square().sum(-1)
         log_probs = [logits.log_softmax(-1) for logits in torch.split(out, list(self.choices), -1)]
-        return -(torch.cat(log_probs, -1) * self.actions(batch)).sum(-1)  # the log-probabilities of the actions
+        return -(torch.cat(log_probs, -1) * self.actions(batch)).sum(-1)  # minus log p(action)
 
     def actions(self, batch: Batch) -> Tensor:
         """Return the batch's actions as float vectors `[B, A]`: Box actions clipped to [-1, 1], or one-hot vectors.
