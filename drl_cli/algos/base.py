@@ -162,7 +162,7 @@ class Policy(ABC):
         return None
 
     def state(self) -> State:
-        """Return the states of the random generator and, in a recurrent policy, of the network, for a checkpoint."""
+        """Return what a checkpoint saves: the state of the random generator, and the recurrent state if it exists."""
         return {"rng": rng_state(self.rng)}
 
     def load_state(self, state: State) -> None:

@@ -7,7 +7,7 @@ The parts of the network are:
 - `online`: the last hidden layer and the output layer. Their input is the product of trunk and embedding.
 
 Policies evaluate these networks in numpy, with the classes below. The trainer's forward pass is
-`drl_cli.algos.value.iqn.Algorithm.read`.
+`drl_cli.algos.value.iqn.Algorithm.evaluate`.
 """
 
 import dataclasses

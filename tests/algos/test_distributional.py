@@ -225,9 +225,9 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
     with torch.no_grad():
         if module is iqn:
-            expected = algorithm.read(nets(algorithm), obs, NOT_RANDOM._replace(fraction=at[::10])).mean(-1)
+            expected = algorithm.evaluate(nets(algorithm), obs, NOT_RANDOM._replace(fraction=at[::10])).mean(-1)
         else:
-            law = algorithm.distribution(algorithm.read(nets(algorithm), obs, NOT_RANDOM))
+            law = algorithm.distribution(algorithm.evaluate(nets(algorithm), obs, NOT_RANDOM))
             if module is qr_dqn:
                 expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
             else:

@@ -63,8 +63,8 @@ class SearchPolicy(TorchPolicy):
         with torch.random.fork_rng(devices=[]):  # so that a new policy does not advance the trainer's generator
             super().__init__(config, network, spec, seed)
         model = make_model(Nets(self.modules), config, Support(config.support), spec.action)
-        # A search is faster if it replays the model's recorded tensor operations. Repeated wraps `model.recurrent` in a
-        # function `call` with the arguments that Replays needs, and then makes the Replays of `call` with the lambda.
+        # A search is faster if it replays the model's recorded tensor operations. A Replays records a function of a
+        # dict of tensors. Repeated makes this function, `call`, from `model.recurrent`, and passes it to the lambda.
         self.model = Repeated(model, lambda call: Replays(call, model))
 
     @abstractmethod

@@ -42,8 +42,8 @@ class Algorithm(dqn.Algorithm):
         valid = rows.get("valid_weight")  # 0 for padding
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)
-        values = self.read(nets, view.learned, draws.online)  # [B, A]
-        q = self.of_action(values, rows["action"])  # [B]
+        values = self.evaluate(nets, view.learned, draws.online)  # [B, A]
+        q = self.chosen_values(values, rows["action"])  # [B]
         bellman, error = self.compare(q, target, weight, draws.online)
         gap = permitted(values, rows["mask_now"]).logsumexp(-1) - q
         conservative = self.config.cql_alpha * mean(gap, weight)

@@ -93,7 +93,7 @@ class Algorithm(OnPolicy):
         entropy_cost = self.params["log_alpha"].flat.exp() * log_prob
         discount = batch["discount"]
         soft_reward = batch["reward"] - discount * entropy_cost
-        next_q = self.mean(logits)
+        next_q = self.q_value(logits)
         target = lambda_returns(soft_reward, discount, next_q, batch["cut"], self.config.td_lambda)
         columns = {"old": self.actor(features), "next_embedding": embedding, "target": target}
         rollout.rows.update(columns | {"terminated": batch["terminated"]})
@@ -103,7 +103,7 @@ class Algorithm(OnPolicy):
         super().before_epoch(rollout)
         rollout.rows["noise"] = self.draw(rollout)
 
-    def mean(self, logits: Tensor) -> Tensor:
+    def q_value(self, logits: Tensor) -> Tensor:
         """Return the means `[N]` of distributions of the return, given their logits `[N, atoms]`."""
         value: Tensor = logits.softmax(-1) @ self.support
         return value
@@ -127,7 +127,7 @@ class Algorithm(OnPolicy):
         action, log_prob = policy.sample_log_prob(rows["noise"])
         alpha, beta = nets.log_alpha.exp(), nets.log_beta.exp()
         q_logits, _, _ = nets.frozen.critic(fixed_features, action, masks)  # the actor does not train the critic
-        q, kl = self.mean(q_logits), old_policy.kl(policy)
+        q, kl = self.q_value(q_logits), old_policy.kl(policy)
         is_near = kl < config.kl_bound
         soft_q_loss, kl_loss = alpha.detach() * log_prob - q, beta.detach() * kl
         actor_loss = mean(torch.where(is_near, soft_q_loss, kl_loss), weight)
@@ -137,6 +137,6 @@ class Algorithm(OnPolicy):
         entropy, mean_kl = -mean(log_prob.detach(), weight), mean(kl.detach(), weight)
         dual_loss = (alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)).sum()
         metrics = {"critic_loss": critic_loss, "prediction_loss": prediction_loss, "actor_loss": actor_loss}
-        metrics |= {"q_mean": mean(self.mean(logits.detach()), weight), "entropy": entropy, "kl": mean_kl}
+        metrics |= {"q_mean": mean(self.q_value(logits.detach()), weight), "entropy": entropy, "kl": mean_kl}
         metrics |= {"alpha": alpha.squeeze(), "beta": beta.squeeze(), "near": mean(is_near.float(), weight)}
         return critic_loss + config.prediction_coef * prediction_loss + actor_loss + dual_loss, metrics

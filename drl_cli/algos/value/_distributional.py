@@ -29,6 +29,6 @@ class Config(dqn.Config):
 class Algorithm(dqn.Algorithm):
     """DQN whose network returns K numbers for each action: logits of probabilities, or quantiles of the return."""
 
-    def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
+    def evaluate(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
         """Return the network's outputs `[N, A, K]` for features `x` `[N, F]`."""
-        return super().read(nets, x, random).view(len(x), self.num_actions, -1)
+        return super().evaluate(nets, x, random).view(len(x), self.num_actions, -1)

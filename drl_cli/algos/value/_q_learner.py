@@ -91,12 +91,12 @@ class QLearner(Learner):
         `rows` has the columns `[N, ...]` of the batch. `draws` has the random numbers of the networks.
         """
 
-    def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
+    def evaluate(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
         """Evaluate the Q network of `nets` for features `x` `[N, F]`.
 
         Return its outputs: values `[N, A]`, or `[N, A, K]` if a distributional network has K outputs for each action.
         """
-        return self.part(nets, "online", x, random)
+        return self.evaluate_part(nets, "online", x, random)
 
     def distribution(self, out: Tensor) -> Tensor:
         """Convert outputs `[..., K]` of the network to distributions of the return: probabilities or quantiles.
@@ -120,15 +120,15 @@ class QLearner(Learner):
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
         """Return the mean return of each action, `[N, A]`, for features `x` `[N, F]`."""
-        out = self.read(nets, x, random)
+        out = self.evaluate(nets, x, random)
         return self.expected(self.distribution(out))
 
-    def of_action(self, values: Tensor, action: Tensor) -> Tensor:
+    def chosen_values(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the values `[N, ...]` of the actions `[N]`, given the values `[N, A, ...]` of all actions."""
         index = append_axes(action.unsqueeze(1), values).expand(-1, -1, *values.shape[2:])  # [N, 1, ...], for gather
         return values.gather(1, index).squeeze(1)
 
-    def part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
+    def evaluate_part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
         """Evaluate one part of a Q network, such as `online`: inputs `x` `[N, inputs]` -> outputs `[N, outputs]`."""
         noise = random.noise.get(name)
         masks = random.masks if name == "online" else ()

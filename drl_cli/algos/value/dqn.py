@@ -7,8 +7,7 @@ explains all options. These options add other algorithms to DQN:
 - `dueling` and `noisy`: dueling streams and noisy layers, see `drl_cli.networks.q_network`.
 - `soft_temperature`: targets with the value and the entropy of a softmax policy (Haarnoja et al. 2017, arXiv
   1702.08165, eq. 3).
-- `munchausen`: a bonus for actions that are likely under the softmax policy (Vieillard et al. 2020, arXiv 2007.14430,
-  eq. 1).
+- `munchausen`: a bonus for likely actions of the softmax policy (Vieillard et al. 2020, arXiv 2007.14430, eq. 1).
 - `rescale`: rescaled values h(Q), so that rewards need no clipping (R2D2, Kapturowski et al. 2019, section 2.3).
 - `temperature`: Boltzmann exploration, which draws actions from softmax(values / temperature).
 """
@@ -76,8 +75,8 @@ class Algorithm(QLearner):
         view = self.see(nets, rows)
         with torch.no_grad():
             target = self.target(nets, rows, view, draws)
-        values = self.read(nets, view.learned, draws.online)
-        q = self.of_action(values, rows["action"])  # [N], or [N, K] for a distributional network
+        values = self.evaluate(nets, view.learned, draws.online)
+        q = self.chosen_values(values, rows["action"])  # [N], or [N, K] for a distributional network
         loss, error = self.compare(q, target, rows.get("weight"), draws.online)
         q_mean = self.expected(self.distribution(q)).mean()
         return loss, {"q_loss": loss, "q_mean": q_mean, "td_error": error}
@@ -91,12 +90,13 @@ class Algorithm(QLearner):
         """
         config, reward, discount = self.config, rows["reward"], rows["discount"]
         target_view = self.see_target(nets, rows, view)
-        next_q = self.distribution(self.read(nets.target, target_view.next_obs, draws.target))  # [N, A] or [N, A, K]
+        out = self.evaluate(nets.target, target_view.next_obs, draws.target)
+        next_q = self.distribution(out)  # [N, A] or [N, A, K]
         # The mean returns `[N, A]` by which the next action is chosen. Double DQN takes those of the online network.
         means = self.means(nets, view.next_obs, draws.chooser) if config.double else self.expected(next_q)
         means = permitted(means, rows["mask_next"])
         if not config.soft_temperature:
-            best_q = self.of_action(next_q, means.argmax(-1))
+            best_q = self.chosen_values(next_q, means.argmax(-1))
             return self.backed_up(reward, discount, best_q)
         temperature = config.soft_temperature
         probs, entropy = softmax_policy(means, temperature)

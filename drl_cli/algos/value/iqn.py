@@ -83,7 +83,7 @@ class Algorithm(qr_dqn.Algorithm):
         config, width, actions = self.config, self.encoder.size, spec.action.size
         return implicit.implicit_shapes(self.network, width, actions, dueling=config.dueling, noisy=config.noisy)
 
-    def read(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
+    def evaluate(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
         """Return the quantiles `[N, A, K]` of all actions' returns, given features `x` `[N, F]` (eq. 4).
 
         The K quantiles are at the fractions `random.fraction`, `[N, K]`, or `[K]` if all rows have the same fractions.
@@ -95,9 +95,9 @@ class Algorithm(qr_dqn.Algorithm):
         hidden = x
         if "trunk" in self.shapes:
             activation = getattr(torch.nn.functional, self.network.activation)
-            hidden = activation(self.part(nets, "trunk", x, random))  # [N, W]
+            hidden = activation(self.evaluate_part(nets, "trunk", x, random))  # [N, W]
         product = hidden.unsqueeze(1) * embedded  # [N, K, W]
-        quantiles = self.part(nets, "online", product.flatten(0, 1), random)  # [N K, A]
+        quantiles = self.evaluate_part(nets, "online", product.flatten(0, 1), random)  # [N K, A]
         return quantiles.view(len(x), -1, self.num_actions).mT  # [N, K, A] -> [N, A, K]
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
