@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """The options of all built-in algorithms: the options of AlgoConfig, and the learning rate `lr`."""
+    """The options of AlgoConfig, and the learning rate `lr`."""
 
     lr: Positive
 

@@ -118,7 +118,8 @@ class ModelLearner(Algorithm):
         value_losses = masked(self.support.loss(value, targets.value), targets.has_value)  # [B, K + 1]
         policy_losses = masked(self.policy_loss(policy, targets.policy, rows), targets.has_policy)  # [B, K + 1]
         reward_target = targets.reward.cumsum(1) if config.value_prefix else targets.reward
-        reward_loss = masked(self.support.loss(reward, reward_target), targets.has_reward).mean(1)
+        reward_losses = masked(self.support.loss(reward, reward_target), targets.has_reward)  # [B, K]
+        reward_loss = reward_losses.mean(1)
         value_loss = value_losses[:, 0] + value_losses[:, 1:].sum(1) / num_actions
         policy_loss = policy_losses[:, 0] + policy_losses[:, 1:].sum(1) / num_actions
         window_loss = reward_loss + config.value_weight * value_loss + policy_loss  # [B]
@@ -222,7 +223,7 @@ class ModelLearner(Algorithm):
         columns = self.search(self.target_model, flat_obs)
         for name, column in columns.items():
             new = column.to(rows[name]).view(len(chosen), length, *rows[name].shape[2:])
-            rows[name] = rows[name].index_copy(0, chosen, new)
+            rows[name] = rows[name].index_copy(0, chosen, new)  # not in place: the batch must not change
         rows["is_random"] = rows["is_random"].index_fill(0, chosen, False)
         rows["has_root"] = rows["has_root"].index_fill(0, chosen, True)
         return rows

@@ -8,8 +8,8 @@ learns from a dataset and online.
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
 from drl_cli.losses.critics import mean, twin_critics
@@ -23,10 +23,9 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of AWAC."""
 
-    lr: Positive
     tau: Fraction
     temperature: Positive
     max_weight: Positive
@@ -77,6 +76,7 @@ class Algorithm(Learner):
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
         num = len(rows["reward"])
-        random: Random = {"action": self.context.randn(num, 2 * self.size, self.noise)}
-        loss, found = self.gradients(rows, random | self.critic_masks(self.critic, num, self.noise))
+        noise = self.context.randn(num, 2 * self.size, self.noise)
+        random: Random = {"action": noise, **self.critic_masks(self.critic, num, self.noise)}
+        loss, found = self.gradients(rows, random)
         return self.finish(loss, found, batch)

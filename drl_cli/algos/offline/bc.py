@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.offline._gaussian import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.algos.on_policy._actor import distribution
 from drl_cli.algos.policy import NetworkPolicy, sample_choices
@@ -24,7 +24,7 @@ from drl_cli.networks.mlp import mlp_shapes
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import Count, Fraction, Positive
+from drl_cli.utils.ranges import Count, Fraction
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 MODES = ("offline",)
@@ -32,10 +32,9 @@ TABLES = ("uniform", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of BC."""
 
-    lr: Positive
     components: Count
     top: Fraction
 

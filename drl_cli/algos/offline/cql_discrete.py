@@ -34,10 +34,7 @@ class Algorithm(dqn.Algorithm):
     """Trains a Q network with the targets of DQN and CQL's conservative term."""
 
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return DQN's loss plus the conservative term (eq. 4), and a dict.
-
-        The dict has metrics and `td_error`, the |TD errors| `[B]`, which become the priorities.
-        """
+        """Return DQN's loss plus the conservative term (eq. 4), and a dict: metrics and priorities `td_error` `[B]`."""
         view, weight = self.see(nets, rows), rows.get("weight")
         valid = rows.get("valid_weight")  # 0 for padding
         with torch.no_grad():

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.offline._scale import mean_abs
 from drl_cli.algos.policy import NetworkPolicy
@@ -22,17 +22,16 @@ from drl_cli.networks.mlp import mlp_numpy, mlp_shapes
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
+from drl_cli.utils.ranges import Count, Fraction, NonNegative
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of FQL."""
 
-    lr: Positive
     tau: Fraction
     alpha: NonNegative
     flow_steps: Count
@@ -135,7 +134,7 @@ class Algorithm(Learner):
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
         num = len(rows["reward"])
-        random: Random = {"action": self.context.randn(num, 3 * self.size, self.noise)}
-        random |= {"time": self.context.rand(num, 1, self.noise), **self.critic_masks(self.critic, num, self.noise)}
+        noise, time = self.context.randn(num, 3 * self.size, self.noise), self.context.rand(num, 1, self.noise)
+        random: Random = {"action": noise, "time": time, **self.critic_masks(self.critic, num, self.noise)}
         loss, found = self.gradients(rows, random)
         return self.finish(loss, found, batch)

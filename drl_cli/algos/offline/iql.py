@@ -8,8 +8,8 @@ of the data's actions, weighted by exp(beta * advantage). The advantage is Q(s, 
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Learner
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
 from drl_cli.losses.critics import mean, twin_critics
@@ -24,10 +24,9 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of IQL."""
 
-    lr: Positive
     tau: Fraction
     expectile: Fraction
     beta: NonNegative
@@ -77,5 +76,6 @@ class Algorithm(Learner):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
-        loss, found = self.gradients(rows, self.critic_masks(self.critic, len(rows["reward"]), self.noise))
+        masks = self.critic_masks(self.critic, len(rows["reward"]), self.noise)
+        loss, found = self.gradients(rows, masks)
         return self.finish(loss, found, batch)

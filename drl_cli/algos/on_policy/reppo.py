@@ -133,10 +133,9 @@ class Algorithm(OnPolicy):
         actor_loss = mean(torch.where(is_near, soft_q_loss, kl_loss), weight)
 
         # Alpha grows while the entropy is below its target, and beta grows while the KL divergence is above its bound.
-        # Both are tensors `[1]`, whose sum is a scalar.
         entropy, mean_kl = -mean(log_prob.detach(), weight), mean(kl.detach(), weight)
-        dual_loss = (alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)).sum()
+        dual_loss = alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)  # [1]
         metrics = {"critic_loss": critic_loss, "prediction_loss": prediction_loss, "actor_loss": actor_loss}
         metrics |= {"q_mean": mean(self.q_value(logits.detach()), weight), "entropy": entropy, "kl": mean_kl}
         metrics |= {"alpha": alpha.squeeze(), "beta": beta.squeeze(), "near": mean(is_near.float(), weight)}
-        return critic_loss + config.prediction_coef * prediction_loss + actor_loss + dual_loss, metrics
+        return critic_loss + config.prediction_coef * prediction_loss + actor_loss + dual_loss.sum(), metrics
