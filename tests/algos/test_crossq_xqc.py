@@ -36,8 +36,7 @@ def forward(leaves, stats, x, trains):
     return torch.stack(values), seen
 
 
-def doubles(algorithm):
-    critic = algorithm.params.modules["critic"]
+def doubles(critic):
     leaves = {name: p.detach().double().clone().requires_grad_() for name, p in critic.named_parameters()}
     return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
 
@@ -59,7 +58,7 @@ def test_an_update_equals_an_independent_implementation():
     generator.set_state(algorithm.state()["generator.noise"])
     noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
     actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
-    leaves, stats = doubles(algorithm)
+    leaves, stats = doubles(algorithm.params.modules["critic"])
     obs, action, reward, next_obs, discount, weight = doubled(batch)
     with torch.no_grad():
         next_action, next_log_prob = sample(actor, next_obs, noise[0])
@@ -74,7 +73,7 @@ def test_an_update_equals_an_independent_implementation():
     torch.testing.assert_close(update.priorities.double(), (q - target).abs().mean(0).detach(), rtol=1e-3, atol=1e-4)
     for name, parameter in params.modules["critic"].named_parameters():
         torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
-    after, moved = doubles(algorithm)
+    after, moved = doubles(algorithm.params.modules["critic"])
     check_running(moved, stats, seen)
     new, log_prob = sample(actor, obs, noise[1])
     value = forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].amin(0)
@@ -142,11 +141,6 @@ def xqc_forward(leaves, stats, x, trains):
     return torch.stack(outputs), seen
 
 
-def xqc_doubles(critic):
-    leaves = {name: p.detach().double().clone().requires_grad_() for name, p in critic.named_parameters()}
-    return leaves, [(norm.mean.double().clone(), norm.std.double().clone()) for norm in critic.norms]
-
-
 def test_an_update_of_xqc_equals_an_independent_implementation():
     algorithm, batch = make(xqc, **XQC), make_batch()
     params, generator, values = algorithm.params, torch.Generator(), torch.linspace(V_MIN, V_MAX, ATOMS).double()
@@ -158,8 +152,8 @@ def test_an_update_of_xqc_equals_an_independent_implementation():
     noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
     actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
     (leaves, stats), (slow_leaves, slow_stats), slow_before = (
-        xqc_doubles(critic),
-        xqc_doubles(slow.module),
+        doubles(critic),
+        doubles(slow.module),
         slow.flat.clone(),
     )
     obs, action, reward, next_obs, discount, weight = doubled(batch)
@@ -187,7 +181,7 @@ def test_an_update_of_xqc_equals_an_independent_implementation():
     for weight in critic.weights:
         torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]))
     torch.testing.assert_close(slow.flat, slow_before + 0.1 * (params["critic"].flat - slow_before))
-    after, moved = xqc_doubles(critic)
+    after, moved = doubles(critic)
     check_running(moved, stats, seen)
     new, log_prob = sample(actor, obs, noise[1])
     value = (xqc_forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].exp() @ values).amin(0)

@@ -194,14 +194,6 @@ def test_the_stream_of_impala_has_vtrace_advantages_that_pass_the_ends_of_episod
     torch.testing.assert_close(bonus, rho * (rewards - value), rtol=1e-4, atol=1e-5)
 
 
-def test_options_of_the_command_line_reach_the_module():
-    case = case_of("icm", "reward.coef=0.5", "reward.gamma=0.9", "reward.lr=0.01", "reward.features=3")
-    module = module_of(case)
-    assert (module.coef, module.gamma, module.lr, module.minibatch_size) == (0.5, 0.9, 0.01, 8)
-    assert module.encoder[-1].out_features == 3
-    assert compose(["env=CartPole-v1", "algo=ppo"]).reward == RewardConfig()
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -228,11 +220,3 @@ def test_an_episode_that_ends_does_not_end_the_stream():
     batch = case.batch(1)
     assert batch["terminated"].any()
     assert stream.batch(batch, batch["reward"])["discount"].tolist() == pytest.approx([0.9] * 16)
-
-
-@pytest.mark.parametrize("reward", NAMES)
-def test_every_update_adds_one_batch_to_the_statistics(reward):
-    case = case_of(reward)
-    algorithm = case.algorithm()
-    case.learn(algorithm, 0, 3)
-    assert (algorithm.stream.module.seen.sums[0] == 3).all()

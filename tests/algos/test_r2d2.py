@@ -14,7 +14,6 @@ from drl_cli.losses import value
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.testing.case import tensors
-from drl_cli.types import Column
 
 N_STEP, EPS = 3, 1e-2
 SUPPORT = torch.linspace(-3, 3, 7).double()
@@ -100,16 +99,6 @@ def test_an_update_is_what_the_equations_say(memory, algo):
     assert given == pytest.approx(priorities, rel=1e-3, abs=1e-5)
     for part in algorithm.params.slices:
         torch.testing.assert_close(algorithm.params[part].grad, online.grads(part), rtol=1e-3, atol=1e-6)
-
-
-def test_priorities_of_padding_do_not_count():
-    """Of the five real steps four are burn-in, and three are missing."""
-    replay = make_config(COUNTER, "replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=0").replay
-    table = replay.make_table({"reward": Column((), "float32")}, np.random.default_rng(0), 10)
-    mask = np.arange(8) < 5
-    table.insert({"reward": np.zeros((1, 8), np.float32), "valid": mask[None]}, np.zeros(5, np.int64))
-    table.update_priorities(np.array([[0]]), np.array([[[2.0, 9.0, 9.0, 9.0]]]))
-    assert table.sampler.tree.values[0] == pytest.approx((2.0 + replay.eps) ** replay.alpha)
 
 
 @pytest.mark.parametrize("n_step", [2, 3, 5])

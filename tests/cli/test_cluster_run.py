@@ -135,12 +135,3 @@ def test_a_module_that_is_missing_on_the_nodes_is_named_for_each(drl, tiny, ray_
         assert line.startswith("error: node ")
         assert "No module named 'far_helper'" in line
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.ray
-def test_a_missing_cluster_is_one_error(drl, tiny, tmp_path):
-    done = drl("train", *tiny, ON_RAY, "env=Pendulum-v1", "ray.address=127.0.0.1:9", cwd=tmp_path)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ray.address: no Ray cluster answers at 127.0.0.1:9.")
-    assert not (tmp_path / "outputs").exists()

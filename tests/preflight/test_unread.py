@@ -211,13 +211,6 @@ def test_advice_that_is_typed_does_not_lead_back(words):
     assert [*loops({**words, "mode": "single", "tuned": "none"})] == []
 
 
-def test_crossq_says_that_it_has_no_memory():
-    words = [PENDULUM, "algo=crossq", "network=lstm", "dry_run=true"]
-    assert refused(*words) == ["network.memory=lstm: CROSSQ has no memory; say network.memory=none"]
-    both = refused(*words, "replay=sequences")
-    assert any("CROSSQ has no memory" in line for line in both)
-
-
 def test_the_search_for_loops_finds_one():
     def ask(words):
         return ["b: say a=2"] if words["a"] == "1" else ["b: say a=1"]

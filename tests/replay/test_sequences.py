@@ -4,7 +4,7 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
-from counting import check_counter_rows, check_counter_sequences, check_tree
+from counting import check_counter_sequences, check_tree
 from gymnasium.spaces import Box, Dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +15,9 @@ from drl_cli import types
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
+from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
-from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
+from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.sequences import SequenceBuilder, mix, sequence_schema
 from drl_cli.replay.store import RingStore
@@ -181,35 +181,6 @@ def make_rows(spec, builder, table, num_steps, block_steps):
             block = builder.take()
             table.insert(block, np.zeros(types.num_rows({"r": block["reward"]}), np.int64))
     return table.contents()
-
-
-@pytest.mark.parametrize("kind", ["uniform", "prioritized", "fifo-once"])
-@pytest.mark.parametrize("framed", [True, False])
-@pytest.mark.parametrize("n_step", [1, 4])
-def test_rows(kind, framed, n_step):
-    spec, config = read_spec(TREE), replace(CONFIGS[kind], capacity=400)
-    schema, stackings = types.transition_schema(spec), make_stackings(spec)
-    assert spec.frame_stacks == {"camera": FrameStack(-1, 2)}
-    builder = NStepBuilder(n_step, 0.9)
-    if kind == "fifo-once":
-        builder, framed, n_step = RolloutBuilder(0.9), False, 1
-        schema |= RolloutBuilder.extra_columns
-    table = config.make_table(reference_schema(schema, stackings if framed else {}), np.random.default_rng(0), 9)
-    if framed:
-        builder = FrameBuilder(builder, stackings, make_codec("none"), 0, 0, n_step - 1)
-        table = FrameTable(table, stackings, make_codec("none"))
-    rows = make_rows(spec, builder, table, 100, 10)
-    check_counter_rows(check_tree(rows), n_step, 0.9, 300)
-    assert rows.keys() >= {"obs.camera", "next_obs.inner.1"}
-    drawn = table.sample(3, 20, 0)
-    check_tree({name: column.reshape(60, *column.shape[2:]) for name, column in drawn.columns.items()})
-    if framed:  # each frame once: the plain table has four for every row
-        assert table.nbytes < config.table_bytes(reference_schema(schema, stackings)) + frame_bytes(
-            stackings, 400, "none"
-        )
-    rows["next_obs.inner.0"][7] += 1
-    with pytest.raises(AssertionError):
-        check_tree(rows)
 
 
 class Beside(gymnasium.ObservationWrapper):

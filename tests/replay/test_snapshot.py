@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from images import IMAGES
 from replays import CONFIGS, Source, call, check_equal_answers, check_same, clone, make
 
-from drl_cli.replay.frames import make_codec
 from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
 
 
@@ -117,16 +116,6 @@ def test_frames_are_saved_once_per_chunk_and_loaded_once(kind):
     for each in tables:
         each.insert(*block)
     assert distinct(loaded) <= distinct(table)
-
-
-def test_frames_of_another_codec_are_repacked():
-    table, source = make("frames"), Source("frames")
-    table.insert(*source.block(30))
-    loaded = load("frames-lz4", *save(table, 8))
-    for a, b in zip(table.contents().values(), loaded.contents().values(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    lz4 = make_codec("lz4")
-    assert {lz4.unpack([frame], 6).shape for frame in loaded.table.contents()["obs"].flat} == {(1, 6)}
 
 
 def test_refuses_rows_with_other_columns():

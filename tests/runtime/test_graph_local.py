@@ -194,17 +194,6 @@ def test_an_evaluation_is_confirmed_in_two_halves(build_graph, monkeypatch, conf
     assert len({seed for part in seeds for seed in part}) == sum(sizes)
 
 
-def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
-    graph = run_graph(COUNTER, "mode=async", "manage.eval_period=128")
-    lines = (graph.folder / "eval.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(graph.evaluations)
-    for line, report in zip(lines[1:], graph.evaluations, strict=True):
-        env_steps, opt_steps, version = (int(value) for value in line.split(",")[:3])
-        scored = report.params_header
-        assert (env_steps, opt_steps, version) == (scored.env_steps, scored.opt_steps, scored.version)
-    assert graph.progress.last.params_header.opt_steps == graph.progress.opt_steps
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", "logger.report_s=0.01")

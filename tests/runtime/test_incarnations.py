@@ -25,11 +25,6 @@ def births(incarnation, proxies):
     return runtime.born
 
 
-def test_workers_start_with_the_given_incarnation():
-    assert births(0, 0) == [("worker 0", 0), ("worker 1", 0)]
-    assert births(5, 0) == [("worker 0", 5), ("worker 1", 5)]
-
-
 @pytest.mark.parametrize(("incarnation", "life"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
 def test_a_proxys_incarnation_follows_from_its_workers(incarnation, life):
     first = life * (RESTARTS + 1)

@@ -9,7 +9,6 @@ from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import replay_saver
 from drl_cli.runtime.files.replay_files import file_name, read_states, refill
 from drl_cli.runtime.files.replay_saver import MARGIN_BYTES, ReplaySaver
-from drl_cli.types import num_rows
 
 
 @pytest.fixture
@@ -67,22 +66,6 @@ def test_the_oldest_rows_of_several_shards_come_first(save, tmp_path):
     states, manifest = save("uniform", (12,), (12,))
     (rows,) = refilled("uniform", 1, tmp_path, states, manifest)
     assert [*range(4), *range(12, 16), *range(4, 8), *range(16, 20), *range(8, 12), *range(20, 24)] == rows
-
-
-@pytest.mark.parametrize("kind", ["random", "fifo-once", "sequences"])
-def test_rows_of_other_kinds_of_tables(save, tmp_path, kind):
-    states, manifest = save(kind, (20, 20, 13))
-    table, like = make(kind), make(kind)
-    source = Source(kind)
-    for rows in (20, 20, 13):
-        like.insert(*source.block(rows))
-    refill(table, 0, 1, tmp_path, manifest, states)
-    if kind == "fifo-once":
-        assert num_rows(table.contents()) == 0
-    elif kind == "sequences":
-        assert table.contents()["id"].tolist() == like.contents()["id"].tolist()
-    else:  # every chunk holds rows of all ages
-        assert (len(table), max(table.contents()["id"])) == (40, 52)
 
 
 def test_an_empty_share_has_no_rows(save, tmp_path):

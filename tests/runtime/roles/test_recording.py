@@ -1,5 +1,4 @@
 import csv
-import json
 import os
 
 import numpy as np
@@ -193,18 +192,6 @@ def test_wandb_and_mlflow_record_the_same(make, monkeypatch):
     assert ("perf/x", 1.0, 50) in theirs.metrics
     assert ("eval/return_mean", 4.0, 40) in theirs.metrics
     assert theirs.info.status == "FAILED"
-
-
-def test_by_default_there_are_no_other_recorders_and_no_videos(make, monkeypatch):
-    wandb, mlflow = install_wandb(monkeypatch), install_mlflow(monkeypatch)
-    manage = make()
-    manage.report({"perf/x": 1.0}, 50)
-    evaluate(manage, 10)
-    manage.close("done")
-    assert not (manage.folder / "videos").exists()
-    assert not wandb.runs
-    assert not mlflow.stores
-    assert json.loads((manage.folder / "metrics.jsonl").read_text()) == {"env_steps": 50, "perf/x": 1.0}
 
 
 def videos(manage):

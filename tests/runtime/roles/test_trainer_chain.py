@@ -9,7 +9,7 @@ from interpreted import without_compiler
 
 from drl_cli.chains.when import When
 from drl_cli.envs.make import read_spec
-from drl_cli.errors import AlgorithmFailed, Diverged
+from drl_cli.errors import Diverged
 from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.factories import WORTH_A_WAIT, make_trainer, make_when
 from drl_cli.runtime.messages import BatchTrainingData
@@ -111,17 +111,6 @@ def test_divergence_inside_a_program_names_the_update():
         messages.append(str(error.value))
     assert messages[0] == messages[1]
     assert f"at update {2 * UPDATES + 3}" in messages[0] or f"update {2 * UPDATES + 2}" in messages[0]
-
-
-def test_an_exception_of_the_users_update_is_the_users(monkeypatch):
-    trainer = make("trainer.compile=true")
-    type(trainer.algorithm).__module__, module = "my_algo", type(trainer.algorithm).__module__
-    try:
-        monkeypatch.setattr(trainer.algorithm, "learn", lambda batch, counts: 1 / 0)
-        with pytest.raises(AlgorithmFailed, match="ZeroDivisionError"):
-            train(trainer, 1)
-    finally:
-        type(trainer.algorithm).__module__ = module
 
 
 @pytest.mark.parametrize(

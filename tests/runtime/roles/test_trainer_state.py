@@ -46,6 +46,26 @@ def test_torchs_global_generator_is_part_of_the_state():
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing():
+    words = ("env.normalize_obs=true", "env.normalize_reward=true")
+    one = trainer(*words)
+    state, before = trainer(*words, "seed=9").state(), one.state()  # the second trainer seeds torch
+    array = next(key for key in state if key.startswith("algorithm.optimizer."))
+    bad = {**state, array: np.zeros((1, 1), np.float32), "algorithm.spare": np.zeros(2)}
+    del bad["normalizer.before"], bad["opt_steps"]
+    with pytest.raises(ValueError, match="does not fit") as caught:
+        one.load_state(bad)
+    for text in (
+        f"{array} is float32[1, 1], needed is float32",
+        "algorithm.spare is float64[2], needed is nothing",
+        "normalizer.before is missing, needed is float64[9]",
+        "opt_steps is missing",
+    ):
+        assert text in str(caught.value)
+    after = one.state()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
 def test_a_trainer_continues_from_the_state_of_a_trainer_on_another_device():
     """The state of a CUDA generator has 16 bytes."""
     first, second, *_ = batches()
