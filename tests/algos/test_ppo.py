@@ -120,6 +120,8 @@ def test_explained_variance_compares_values_with_their_targets():
     assert float(make().learn(batch | {"reward": value}, Counts()).metrics["explained_variance"]) == pytest.approx(1.0)
     constant = make().learn(batch | {"reward": torch.zeros_like(value)}, Counts()).metrics["explained_variance"]
     assert torch.isfinite(constant)
+    diverged = make().learn(batch | {"reward": batch["reward"] * torch.nan}, Counts()).metrics["explained_variance"]
+    assert not torch.isfinite(diverged)  # 1 would look like a perfect critic
 
 
 def equals_an_independent_implementation(kind, activation="tanh", **options):

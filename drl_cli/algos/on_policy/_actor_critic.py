@@ -76,7 +76,6 @@ class ActorCritic(OnPolicy):
         self.remember(rollout, features, value)
         advantage, target = self.advantages(batch, rollout, features, value, next_value)
         error_ratio = advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)
-        explained = 1.0 - error_ratio.nan_to_num()  # finite even if the advantages are not
         if self.stream is not None:
             intrinsic = self.stream.batch(batch, self.stream.rewards(batch))
             value, next_value = (self.reward_critic(x).squeeze(-1) for x in (features, next_features))
@@ -85,7 +84,7 @@ class ActorCritic(OnPolicy):
             advantage = advantage + self.stream.module.coef * intrinsic_advantage
         rollout.rows["target"] = target
         rollout.rows["advantage"] = self.scaled(advantage, rollout)
-        return {"explained_variance": explained}
+        return {"explained_variance": 1.0 - error_ratio}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
         """Store more columns in `rollout.rows` before the first epoch, such as the old policy; the default stores none.
