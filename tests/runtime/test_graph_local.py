@@ -257,7 +257,7 @@ def test_errors_of_the_users_parts_name_their_module_in_every_role(build_graph, 
 
 
 SYNC = ("mode=sync", "worker.num=2")
-ARGS = (COUNTER, "manage.eval_period=128", "stop.return=5", "total_env_steps=2000")
+ARGS = (COUNTER, "manage.eval_period=128", "stop.return=5", "total_env_steps=2000", "logger.report_s=0.1")
 SLOW = 300
 
 

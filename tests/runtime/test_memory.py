@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from graphs import COUNTER
 
-ROUNDS = 2000
+ROUNDS = 1000
 FIRST = 1400  # numpy, Ray and the reports have filled their small caches by then
 
 
