@@ -49,8 +49,10 @@ class Algorithm(SoftAlgorithm):
     def make_critics(self) -> Any:
         from drl_cli.networks import batch_renorm  # imports torch
 
-        inputs = self.encoder.size + self.size
-        return batch_renorm.RenormCritics(self.network, inputs, 2, self.config.momentum, self.config.warm_up)
+        config, inputs = self.config, self.encoder.size + self.size
+        return batch_renorm.RenormCritics(
+            self.network, inputs, ensemble=2, momentum=config.momentum, warm_up=config.warm_up
+        )
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics, and a dict with metrics and columns.

@@ -76,7 +76,7 @@ class Algorithm(Learner):
             old = squashed(nets.target.actor(next_obs)).inner  # the target actor's Gaussian, before tanh
             noise = random["action"].view(len(next_obs), -1, self.size).transpose(0, 1)  # [S, B, A]
             sampled = old.mean + old.log_std.exp() * noise  # [S, B, A], actions before tanh
-            masks = [mask.repeat(1, config.samples, 1) for mask in random["target_masks"]]
+            masks = [mask.repeat(1, config.samples, 1) for mask in random["target_masks"]]  # equal for all samples
             repeated = next_obs.repeat(config.samples, 1)
             next_q = nets.target.critic(repeated, sampled.flatten(0, 1).tanh(), masks)
             next_q = next_q.view(config.samples, -1)  # [S, B]
@@ -111,7 +111,7 @@ class Algorithm(Learner):
         random |= self.critic_masks(self.critic, num, self.noise)
         loss, found = self.gradients(rows, random)
         self.optimizer.step(loss)
-        if (counts.opt_steps + 1) % self.config.target_period == 0:
+        if (counts.opt_steps + 1) % self.config.target_period == 0:  # + 1 counts the step just made
             self.params.follow(1.0)  # copy the networks to the target networks
         metrics = dict(found)
         td_error = metrics.pop("td_error")

@@ -74,7 +74,7 @@ class Algorithm(SoftAlgorithm):
         quantiles = self.quantiles(nets.critic, view.learned, rows["action"], random["masks"])  # [N, B, K]
         td_error = (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
         weight = rows.get("weight")
-        losses = [quantile_critic(own, target, self.fraction, 1.0, weight) for own in quantiles]  # one for each critic
+        losses = [quantile_critic(own, target, self.fraction, weight=weight) for own in quantiles]  # of each critic
         loss = torch.stack(losses).mean() / config.quantiles
         metrics = {"critic_loss": loss, "q_mean": mean(quantiles.mean(-1), rows.get("valid_weight"))}
         return loss, metrics | {"td_error": td_error, "features": view.obs}

@@ -70,8 +70,10 @@ class Algorithm(SoftAlgorithm):
     def make_critics(self) -> Any:
         from drl_cli.networks import categorical  # imports torch
 
-        inputs = self.encoder.size + self.size
-        return categorical.CategoricalCritics(self.network, inputs, 2, self.config.momentum, self.config.atoms)
+        config, inputs = self.config, self.encoder.size + self.size
+        return categorical.CategoricalCritics(
+            self.network, inputs, ensemble=2, momentum=config.momentum, outputs=config.atoms
+        )
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy with the target, summed over both critics, and a dict with metrics and columns.
