@@ -157,13 +157,13 @@ class Cluster:
             files = cluster.shipped_modules(modules)
         except ValueError as error:
             raise ClusterUnfit([str(error)]) from error
-        ours = Answer(platform.python_version(), version("ray"), __version__, None)
-        answers = self._join(address, env, modules, files)
+        self._ours = Answer(platform.python_version(), version("ray"), __version__, None)
+        answers = self._join(address, files)
         lacking = [node for node, answer in answers.items() if answer is not None and answer.package is None]
-        problems = cluster.unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
+        problems = cluster.unfit({node: answer for node, answer in answers.items() if node not in lacking}, self._ours)
         if lacking and not problems:  # join again, and send drl_cli to the nodes, too
-            answers = self._join(address, env, modules, [*files, Path(__file__).parents[2]])
-            problems = cluster.unfit(answers, ours)
+            answers = self._join(address, [*files, Path(__file__).parents[2]])
+            problems = cluster.unfit(answers, self._ours)
         if problems or not answers:
             self.close()
             raise ClusterUnfit(problems or [f"ray.address: the cluster at {address} has no node with a CPU"])
@@ -181,7 +181,6 @@ class Cluster:
         return self.nodes
 
     def _look(self) -> None:
-        ours = Answer(platform.python_version(), version("ray"), __version__, None)
         fit = {node.id for node in self.nodes}
         known = set(fit)
         while not self._end.wait(LOOK_S):
@@ -189,7 +188,7 @@ class Cluster:
                 live = live_nodes()
                 for node in live:
                     if node.id not in known:
-                        problems = cluster.unfit(_ask([node], self._env, self._modules, self._folder), ours)
+                        problems = cluster.unfit(_ask([node], self._env, self._modules, self._folder), self._ours)
                         known.add(node.id)
                         fit |= set() if problems else {node.id}
                         for problem in problems:
@@ -213,9 +212,7 @@ class Cluster:
         self._end.set()
         ray.shutdown()
 
-    def _join(
-        self, address: str, env: EnvConfig, modules: Sequence[str], files: Sequence[Path]
-    ) -> dict[Node, Answer | None]:
+    def _join(self, address: str, files: Sequence[Path]) -> dict[Node, Answer | None]:
         """Join the cluster, send these files and packages to all processes, and return the answers of the nodes."""
         ray.shutdown()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
@@ -231,7 +228,7 @@ class Cluster:
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         _have_ray_log()
-        return _ask(live_nodes(self._only_here), env, modules, self._folder)
+        return _ask(live_nodes(self._only_here), self._env, self._modules, self._folder)
 
 
 @contextmanager
