@@ -1,17 +1,16 @@
 """The interface of recorders, and recorders for the two text files of each run."""
 
 import csv
-import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO, TypeAlias
 
+from drl_cli.metrics.status import finite
 from drl_cli.optim.schedules import Unit
-from drl_cli.utils.files import replace_file
+from drl_cli.utils.files import write_csv
 
 Value: TypeAlias = float | int | str | bool | None
 
@@ -63,8 +62,7 @@ class JsonLines:
         self.file, self.unit = path.open("a", buffering=1), unit
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        finite = {tag: value if math.isfinite(value) else None for tag, value in scalars.items()}
-        self.file.write(json.dumps({self.unit: env_steps, **finite}) + "\n")
+        self.file.write(json.dumps({self.unit: env_steps, **finite(scalars)}) + "\n")
 
     def close(self, status: str) -> None:
         self.file.close()
@@ -110,10 +108,8 @@ class Csv:
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Write the file again with this header and these rows. Missing cells are empty."""
-        content = io.StringIO(newline="")
         wide = ([*row, *[""] * (len(columns) - len(row))] for row in rows)
-        csv.writer(content).writerows([columns, *wide])
-        replace_file(self.path, content.getvalue().encode())
+        write_csv(self.path, columns, wide)
 
     def _open(self) -> TextIO:
         self.file = self.path.open("a", newline="", buffering=1)

@@ -19,7 +19,8 @@ from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.ranking import by_return, print_values
 from drl_cli.sweeps.study import Study, Trials
-from drl_cli.sweeps.sweep import Sweep, write_csv
+from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils.files import write_csv
 from drl_cli.utils.outside import source_file
 
 SEARCH_KEYS = ("trials", "seeds", "pruner", "fresh_seeds")

@@ -1,9 +1,7 @@
 """Sweep: the jobs of one `drl-train -m` command, and the files in the sweep's folder. Files are written atomically."""
 
-import csv
 import datetime
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Space, domain
 from drl_cli.sweeps.job import Job
-from drl_cli.utils.files import replace_file
+from drl_cli.utils.files import write_csv
 
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
 
@@ -87,13 +85,6 @@ class Sweep:
             values = {**job.results(), "status": job.status, "exit_code": job.exit_code, "run": job.run}
             rows.append([job.number, *(job.differs.get(key) for key in keys), *(values[name] for name in COLUMNS)])
         write_csv(self.folder / "sweep.csv", ["job", *keys, *COLUMNS], rows)
-
-
-def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a csv file atomically."""
-    text = io.StringIO()
-    csv.writer(text).writerows([head, *rows])
-    replace_file(path, text.getvalue().encode())
 
 
 @contextmanager

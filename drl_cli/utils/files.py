@@ -3,15 +3,17 @@
 The operating system releases a lock when its process ends, even if the process is killed.
 """
 
+import csv
 import errno
 import fcntl
+import io
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
 
@@ -55,6 +57,13 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a csv file in one step, as `replace_file` does."""
+    text = io.StringIO()
+    csv.writer(text).writerows([head, *rows])
+    replace_file(path, text.getvalue().encode())
 
 
 class LogFile(logging.FileHandler):
