@@ -67,7 +67,7 @@ OPTION_CONFIG = algo_config(
     "dqn", Config, lr=1e-3, double=False, loss="huber", target_period=1000,
     epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1,
 )  # fmt: skip
-SOFT = {"soft_temperature": 0.2, "munchausen": 0.9}
+SOFT = {"soft_temperature": 0.2, "munchausen": 0.9, "munchausen_floor": -0.25}  # clips some of the terms
 
 
 def with_options(seed=0, network=NETWORK, **options):
