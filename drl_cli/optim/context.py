@@ -27,14 +27,16 @@ _NUMBERS = count()
 class Context:
     """The settings that all updates of an algorithm share.
 
+    - `device`: The device of all tensors.
     - `group`: The trainers that make each update together. Each trainer has some rows of the batch.
     - `skips`: An update is skipped if its loss or gradient is not finite.
     - `products`: The functions for matrix products, which set the library and the precision.
     - `compiles`: torch.compile compiles each loss function together with its gradient.
-    - `chain`: The time at which whole updates are compiled (drl_cli.chains.when). With None, they are not compiled.
+    - `chain`: Says when a run compiles its whole updates (drl_cli.chains.when). With None, they are not compiled.
     - `replays`: The tensor operations of one update are recorded, and later updates repeat them without the update's
       Python code (drl_cli.chains.replays).
-    - `recorded`: One Replays object for each function that `replays` applies to.
+    - `recorded`: The Replays object of each function that is replayed.
+    - `optimizer`: The options of the optimizer, such as its name.
     - `clock`: The length of the run, and its unit: environment steps or updates. Schedules use it.
     """
 
@@ -99,16 +101,20 @@ class Context:
         `chain_of` does the same for a whole update. `columns` has the tensors of a minibatch by name. The algorithm
         `owner` has the attribute `optimizer`, which the step has to call. The step may read other tensors too, if
         they are only changed in place. If a step is skipped because a loss or gradient is not finite, the function
-        returns `skipped()`.
+        returns `skipped()`, by default {}.
         """
         if self.chain is None and not self.replays:
             return step
 
+        # A replay returns tensors, but sets no attribute. So the gradient's norm is returned, and `call` stores it.
         def update(columns: Any, counts: Any = ()) -> tuple[Any, Tensor | None]:
             result = step(columns)
-            return result, owner.optimizer.norm  # a replay returns tensors, but sets no attribute
+            return result, owner.optimizer.norm
 
-        chain = self.chain_of(update, owner, skipped=lambda: (skipped(), None))
+        def without_norm() -> tuple[Any, None]:
+            return skipped(), None
+
+        chain = self.chain_of(update, owner, without_norm)
 
         def call(columns: Any) -> Any:  # Any: columns of a batch, by name
             is_recordable = type(columns) is dict and all(isinstance(x, torch.Tensor) for x in columns.values())
@@ -130,16 +136,15 @@ class Context:
         from drl_cli.chains.chain import Chain
         from drl_cli.chains.replays import Replays
 
-        uncompiled: Callable[[Any, Any], Any] = update
+        plain: Callable[[Any, Any], Any] = update  # what runs if the update is not compiled
         # A replay cannot skip an update, and cannot contain a function that torch.compile has compiled.
         if self.replays and not self.skips and not self.compiles:
             replays = Replays(update, owner)
             self.recorded.append(replays)
-            uncompiled = replays
+            plain = replays
         if self.chain is None:
-            return uncompiled
-        least = self.group.least
-        return Chain(update, owner, when=self.chain, skipped=skipped, plain=uncompiled, least=least)
+            return plain
+        return Chain(update, owner, when=self.chain, skipped=skipped, plain=plain, least=self.group.least)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
         """Return standard normal noise `[rows, size]` for this trainer's rows of the batch.
@@ -181,7 +186,7 @@ def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry 
     a small update.
     """
 
-    def is_kept(guard: Any) -> bool:
+    def is_kept(guard: Any) -> bool:  # L['self'] is torch's name of the method's object
         is_own_tensor = "L['self']" in guard.name and guard.guard_type == "TENSOR_MATCH"
         return not (guard.is_global or is_own_tensor)
 
@@ -198,4 +203,6 @@ def _with_own_code(function: Any) -> Any:  # Any: a function or method of any ty
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
-    return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

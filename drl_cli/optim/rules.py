@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from drl_cli.chains import recording
 from drl_cli.optim.modules import load_tensors
 from drl_cli.optim.optimizer_config import OptimizerConfig, Part
 from drl_cli.optim.params import Params
 from drl_cli.utils.lazy import Tensor, torch
+
+BETAS = (0.9, 0.999)
+"""Adam's default betas."""
 
 
 class Rule(Protocol):
@@ -41,6 +44,17 @@ def filled(part: float | Part, config: OptimizerConfig) -> Part:
     return own
 
 
+class _Group(NamedTuple):
+    """Parts with equal `options`. The other fields are the tensors of Adam: lists with one view for each part."""
+
+    options: Part
+    flats: list[Tensor]
+    grads: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+    counts: list[Tensor]
+
+
 class FusedAdam:
     """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019), with torch's fused kernel.
 
@@ -56,8 +70,7 @@ class FusedAdam:
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
         self.count = torch.zeros(len(parts), device=params.device)  # number of steps of each part
         self.kernel_options = {"eps": config.kwargs.get("eps", 1e-8), "amsgrad": False, "maximize": False}
-        # What `_groups_of` returned for these names
-        self._groups: dict[Sequence[str], list[tuple[Part, list[list[Tensor]]]]] = {}
+        self._groups: dict[Sequence[str], list[_Group]] = {}  # what `_groups_of` returned for these names
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         groups = self._groups.get(names)
@@ -66,30 +79,30 @@ class FusedAdam:
         self._count_step(names, groups)
         recorder = recording()
         if recorder is not None and recorder.wants_plain:
-            for part, lists in groups:
+            for options, *lists in groups:
                 for tensors_of_part in zip(*lists, strict=True):
-                    self._plain_step(part, factor, *tensors_of_part)
+                    self._plain_step(options, factor, *tensors_of_part)
             return
         fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
         no_maxima: list[Tensor] = []  # the maxima of the squares, which only amsgrad needs
-        for part, (flats, grads, means, squares, counts) in groups:
-            beta1, beta2 = part.betas or (0.9, 0.999)
-            lr, decay = part.lr * factor, part.weight_decay
+        for options, flats, grads, means, squares, counts in groups:
+            beta1, beta2 = options.betas or BETAS
+            lr, decay = options.lr * factor, options.weight_decay
             keywords = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.kernel_options}
             fused(flats, grads, means, squares, no_maxima, counts, **keywords)
 
-    def _count_step(self, names: Sequence[str], groups: Sequence[tuple[Part, list[list[Tensor]]]]) -> None:
+    def _count_step(self, names: Sequence[str], groups: Sequence[_Group]) -> None:
         """Add 1 to the number of steps of the parts `names`. `groups` has views of these numbers."""
         if len(names) == len(self.parts):
             self.count += 1
             return
-        for _, (*_, counts) in groups:  # views, because a list of indices would be copied to the GPU in every step
-            for count in counts:
+        for group in groups:  # the counts are views: a list of indices would be copied to the GPU in every step
+            for count in group.counts:
                 count += 1
 
     def _plain_step(
         self,
-        part: Part,
+        options: Part,
         factor: float | Tensor,
         flat: Tensor,
         grad: Tensor,
@@ -102,26 +115,22 @@ class FusedAdam:
         `flat`, `grad`, `mean` and `square` are `[size]`, and `count` is `[]`. The result equals that of the fused
         kernel up to rounding.
         """
-        beta1, beta2 = part.betas or (0.9, 0.999)
-        lr = part.lr * factor
+        beta1, beta2 = options.betas or BETAS
+        lr = options.lr * factor
         decay: float | Tensor = 1.0
-        if part.weight_decay and self.config.name == "adam":
-            grad = grad + part.weight_decay * flat
-        elif part.weight_decay:  # adamw
-            decay = 1.0 - lr * part.weight_decay
+        if options.weight_decay and self.config.name == "adam":
+            grad = grad + options.weight_decay * flat
+        elif options.weight_decay:  # adamw
+            decay = 1.0 - lr * options.weight_decay
         mean.copy_(beta1 * mean + (1.0 - beta1) * grad)
         square.copy_(beta2 * square + (1.0 - beta2) * grad * grad)
         steps = count.double()  # in float32, 1 - 0.999 would have only four correct digits
         step_size = (lr / (1.0 - beta1**steps)).float()
-        scale = (1.0 - beta2**steps).rsqrt().float()
+        scale = (1.0 - beta2**steps).rsqrt().float()  # corrects the bias of `square`
         flat.copy_(decay * flat - step_size * mean / (square.sqrt() * scale + self.kernel_options["eps"]))
 
-    def _groups_of(self, names: Sequence[str]) -> list[tuple[Part, list[list[Tensor]]]]:
-        """Group the parts `names` (such as actor and critic) by their options; return (options, lists) for each group.
-
-        The lists are the kernel's arguments: flat, grad, mean, square and count. Each list has one view for each part
-        of the group.
-        """
+    def _groups_of(self, names: Sequence[str]) -> list[_Group]:
+        """Group the parts `names` (such as actor and critic) by their options."""
         by_options: dict[Part, list[str]] = {}
         for name in names:
             options = replace(self.parts[name], max_norm=None)  # the optimizer has clipped the gradient before
@@ -130,9 +139,9 @@ class FusedAdam:
         for options, members in by_options.items():
             slices = [self.params.slices[name] for name in members]
             whole = (self.params.flat, self.params.grad, self.mean, self.square)
-            lists = [[tensor[where] for where in slices] for tensor in whole]
+            flats, grads, means, squares = ([tensor[where] for where in slices] for tensor in whole)
             counts = [self.count[list(self.parts).index(name)] for name in members]
-            groups.append((options, [*lists, counts]))
+            groups.append(_Group(options, flats, grads, means, squares, counts))
         return groups
 
     def state(self) -> dict[str, Tensor]:

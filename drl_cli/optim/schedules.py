@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 Unit: TypeAlias = Literal["env_steps", "opt_steps"]
+UNIT_TEXTS: dict[str, str] = {"env_steps": "env steps", "opt_steps": "updates"}
 
 
 class HasCounts(Protocol):
@@ -37,9 +38,6 @@ class RunClock(NamedTuple):
     def text(self) -> str:
         """The unit in words, for messages."""
         return UNIT_TEXTS[self.unit]
-
-
-UNIT_TEXTS: dict[str, str] = {"env_steps": "env steps", "opt_steps": "updates"}
 
 
 def linear(count: int, start: float, end: float, length: int) -> float:

@@ -26,7 +26,7 @@ class OneForEachPart(ABC):
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig, kind: Any) -> None:
         self.parts = parts
         self.optimizers: dict[str, torch.optim.Optimizer] = {
-            name: kind(self.leaves(params, name), **arguments(name, part, kind, config))
+            name: kind(self.leaves(params, name), **optimizer_arguments(kind, name, part=part, config=config))
             for name, part in parts.items()
             if len(params[name].flat)
         }
@@ -60,10 +60,11 @@ class OneForEachPart(ABC):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned. If a name or a shape does not fit, change nothing and raise ValueError."""
-        loaded = [self._located(name, value) for name, value in state.items() if name.startswith("optimizer.")]
+        saved = {name: value for name, value in state.items() if name.startswith("optimizer.")}
+        loaded = [(*self._located(name, value), value) for name, value in saved.items()]
         for optimizer in self.optimizers.values():
             _forget(optimizer)
-        for (optimizer, place, key), value in loaded:
+        for optimizer, place, key, value in loaded:
             group = optimizer.param_groups[0]
             memory = group if place == "group" else optimizer.state[group["params"][int(place)]]
             if key.startswith("number."):
@@ -73,18 +74,18 @@ class OneForEachPart(ABC):
             else:
                 memory[key] = value.to(group["params"][0].device, copy=True)
 
-    def _located(self, name: str, value: Tensor) -> tuple[tuple[torch.optim.Optimizer, str, str], Tensor]:
-        """Find the optimizer to which a saved tensor with the name `optimizer.PART.PLACE.KEY` belongs.
+    def _located(self, name: str, value: Tensor) -> tuple[torch.optim.Optimizer, str, str]:
+        """Find the optimizer to which the saved tensor `value` with the name `optimizer.PART.PLACE.KEY` belongs.
 
-        Return ((optimizer of the part, place, key), value). The place is the index of a parameter, "0", "1", ..., or
-        "group" for a value in the optimizer's param group.
+        Return the optimizer of the part, the place and the key. The place is the index of a parameter, "0", "1", ...,
+        or "group" for a value in the optimizer's param group.
 
         Raise ValueError if no optimizer has such a tensor, or if the shape differs from that of the parameter.
         """
         _, part, *rest = name.split(".", 3)
         if len(rest) == 1:  # earlier versions left out the index if a part had only one parameter
             rest = ["0", *rest]
-        place, key = rest if len(rest) == 2 else ("", "")
+        place, key = rest if len(rest) == 2 else ("", "")  # an incomplete name is refused below
         optimizer = self.optimizers.get(part)
         parameters = optimizer.param_groups[0]["params"] if optimizer else []
         places = ["group", *map(str, range(len(parameters)))]
@@ -94,7 +95,7 @@ class OneForEachPart(ABC):
         is_like_parameter = value.ndim == len(expected)  # other values are single numbers, such as a count of steps
         if is_like_parameter and value.shape != expected:
             raise ValueError(f"saved '{name}' has shape {tuple(value.shape)}, needed is {tuple(expected)}")
-        return (optimizer, place, key), value
+        return optimizer, place, key
 
     def knows(self, key: str) -> bool:
         """Return whether `key` can be the name of a tensor or number in the state of these optimizers."""
@@ -176,7 +177,7 @@ def _forget(optimizer: torch.optim.Optimizer) -> None:
     group.update({key: value for key, value in optimizer.defaults.items() if key != "lr"})
 
 
-def arguments(name: str, part: Part, kind: Any, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class, its options
+def optimizer_arguments(kind: Any, name: str, part: Part, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class
     """Return the keyword arguments for an optimizer of the torch class `kind` that optimizes one part.
 
     `name` is the name of the part, such as "critic", and `part` has its options. Raise ValueError if the class does not
