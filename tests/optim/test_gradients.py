@@ -296,6 +296,15 @@ class Scale:
         return FACTOR * self.weight * rows["x"] + self.offset
 
 
+def test_a_compiled_function_keeps_the_defaults_of_its_keywords(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+
+    def times(x, *, factor=FACTOR):
+        return factor * x
+
+    assert Context(torch.device("cpu"), compiles=True).compiled(times)(3.0) == 6.0
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_compiled_functions_check_arguments_and_plain_values_but_neither_globals_nor_own_tensors(monkeypatch):
