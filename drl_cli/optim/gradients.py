@@ -154,8 +154,9 @@ def _buffers(params: Params) -> _Buffers:
 
 
 def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buffers) -> Nets:
-    """Return the Nets that `_one_graph` passes to the loss function: functions that use the given tensors.
+    """Return the Nets that `_one_graph` passes to the loss function, made from the given tensors.
 
+    A part with a module becomes a function that calls the module with these tensors. Another part is its tensor.
     `flats` has the parameters `[size]` of each part, and `targets` has those of each target network. `buffers` is what
     `_buffers` returns.
     """
