@@ -105,7 +105,7 @@ class Optimizer:
         self.params.changed(names)
 
     def _check_finite(self, grads: Sequence[Tensor]) -> None:
-        """Raise NotFinite if a gradient is not finite. A recorded update makes this check in each repetition."""
+        """Raise NotFinite if a gradient is not finite. Give the check to a recorder if there is one."""
         recorder = recording()
         if recorder is not None:
             recorder.require(torch.stack([grad.isfinite().all() for grad in grads]).all())
