@@ -62,7 +62,7 @@ def _tensor(obs: Tensor, column: Column) -> Tensor:
         return one_hot.scatter_(1, obs.reshape(obs.shape[0], -1) + first, 1.0)
     if obs.ndim == 2 and obs.dtype == torch.float32:
         return obs
-    x = obs.flatten(1).float()
+    x = obs.reshape(obs.shape[0], width(column)).float()  # flatten(1) needs two axes; a single number has one
     return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 
 

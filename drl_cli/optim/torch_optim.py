@@ -167,7 +167,7 @@ def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:
         return False
     if isinstance(value, torch.Tensor):
         return True  # a step may have changed it in place, and `defaults` may have the same tensor
-    return key not in optimizer.defaults or value != optimizer.defaults[key]
+    return key not in optimizer.defaults or value is not optimizer.defaults[key]  # a step that sets it makes an object
 
 
 def _forget(optimizer: torch.optim.Optimizer) -> None:

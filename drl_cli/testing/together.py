@@ -46,5 +46,9 @@ class Together(ProcessGroup):
         self.barrier.wait()
         both = torch.stack([member.given for member in self.members if member.given is not None])
         self.barrier.wait()
-        is_sum = operation == torch.distributed.ReduceOp.SUM
-        tensor.copy_(both.sum(0) if is_sum else both.max(0).values)
+        if operation == torch.distributed.ReduceOp.SUM:
+            tensor.copy_(both.sum(0))
+        elif operation == torch.distributed.ReduceOp.MAX:
+            tensor.copy_(both.max(0).values)
+        else:
+            raise NotImplementedError(f"{operation} of two trainers")

@@ -70,3 +70,7 @@ def test_choices_of_several_axes_are_one_hot_in_their_order():
     rows = both(column, np.int32([[[1, 2], [3, 4]], [[0, 0], [0, 0]]]))
     assert (rows.shape, np.flatnonzero(rows[0]).tolist()) == ((2, 14), [1, 4, 8, 13])
     assert np.flatnonzero(rows[1]).tolist() == [0, 2, 5, 9]
+
+
+def test_a_single_number_is_one_input():
+    assert both(Column((), "float32"), np.float32([0.5, -2.0])).tolist() == [[0.5], [-2.0]]

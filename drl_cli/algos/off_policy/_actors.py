@@ -19,7 +19,8 @@ from drl_cli.utils.ranges import NonNegative, Positive
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 """The random numbers of one loss function, by name.
 
-`action` is normal noise `[B, A]`. `masks` and `target_masks` are dropout masks of the critics and of their targets.
+`action` is normal noise for one or more actions, `[B, A]`, `[B, 2 A]`, ... `masks` and `target_masks` are dropout
+masks of the critics and of their targets. An algorithm may draw others, see its method `draw`, `draws` or `update`.
 """
 
 

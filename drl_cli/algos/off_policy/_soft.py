@@ -109,7 +109,7 @@ class SoftAlgorithm(Learner):
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
         """Draw the random numbers of the critics' loss and of the actor's loss.
 
-        The result for the actor's loss is {} if `trains_actor` is False.
+        The actor's loss is not computed if `trains_actor` is False. Its random numbers may then be {}.
         """
         critic_random = self.draw(rows)
         actor_random = self.draw(rows) if trains_actor else {}
