@@ -32,6 +32,13 @@ def module_of(case, seed=0):
     return stream.module
 
 
+def test_options_of_the_command_line_reach_the_module():
+    case = case_of("icm", "reward.coef=0.5", "reward.gamma=0.9", "reward.lr=0.01", "reward.features=3")
+    module = module_of(case)
+    assert (module.coef, module.gamma, module.lr, module.minibatch_size) == (0.5, 0.9, 0.01, 8)
+    assert module.encoder[-1].out_features == 3
+
+
 @pytest.mark.parametrize(
     ("reward", "env"), [("rnd", "Reach"), ("icm", "Choose"), *some([("icm", "Reach"), ("icm", "Switches")])]
 )

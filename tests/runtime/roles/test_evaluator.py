@@ -280,3 +280,10 @@ def test_close_returns_the_last_problems(manage):
 
 def test_recorders_end_well_before_the_orchestrators_limit():
     assert recording.CLOSE_S <= orchestrator.CLOSE_S - 2
+
+
+def test_equal_weights_give_equal_scores_and_other_weights_other_ones():
+    evaluator, params, _ = make()
+    first, other, again = (evaluator.evaluate(vector) for vector in (params, -2 * params, params))
+    np.testing.assert_array_equal(first.returns, again.returns)
+    assert not np.array_equal(first.returns, other.returns)

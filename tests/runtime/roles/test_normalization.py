@@ -132,6 +132,7 @@ def test_a_normalizer_continues_from_its_state():
     once, again = BatchNormalizer(LAYOUT, is_on_policy=True), BatchNormalizer(LAYOUT, is_on_policy=True)
     for version in (0, 1, 2):
         receive(once, version)
+    once.before = LAYOUT.moments(rows(7, seed=9))
     again.load_state(once.state())
     for version in (2, 3):  # of which the first is not new
         for learner in (once, again):
