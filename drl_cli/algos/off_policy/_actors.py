@@ -106,6 +106,11 @@ class BatchNormPolicy(SquashedPolicy):
             raise Refused(f"network.layer_norm=true: {config.name} has batch norm; say network.layer_norm=false")
         if network.dropout:
             raise Refused(f"network.dropout={network.dropout:g}: {config.name} has batch norm; say network.dropout=0")
+        if network.memory != "none":
+            raise Refused(
+                f"network.memory={network.memory}: the batch norm of {config.name} would see the padding of sequences; "
+                "say network.memory=none"
+            )
 
 
 def check_one_trainer(name: str, context: Context) -> None:
