@@ -7,6 +7,7 @@ import pytest
 import torch
 from choices import some
 from confs import algo_config
+from learners import ACTIONS, CPU
 
 from drl_cli.algos import base
 from drl_cli.algos.base import Counts
@@ -18,15 +19,9 @@ from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.testing import check_algorithm, contract
-from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
+from drl_cli.types import Column, EnvSpec, transition_schema
 
-CPU = Context(torch.device("cpu"))
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
-ACTIONS = {
-    "box": ActionSpec("box", 2, "Box(2,)"),
-    "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
-    "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
-}
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 FIRST = [(name, kind) for name, kind in CASES if kind == load_algorithm(name).ACTIONS[0] or name == "ppo"]
 

@@ -11,6 +11,7 @@ TREE = {
     "buttons": Column((2,), "bool"),
     "camera": Column((1, 2), "uint8"),
     "keys": Column((2,), "int32", (2, 3)),
+    "speed": Column((), "float32"),
     "action_mask": Column((4,), "bool"),
 }
 OBS = {
@@ -19,10 +20,11 @@ OBS = {
     "buttons": np.array([[True, False], [False, False]]),
     "camera": np.uint8([[[51, 255]], [[0, 1]]]),
     "keys": np.int32([[1, 0], [0, 2]]),
+    "speed": np.float32([0.5, -2.0]),
     "action_mask": np.array([[True] * 4, [False] * 4]),
 }
 ROWS = np.float32(
-    [[0.1, -7.0, 0, 0, 1, 1, 0, 0.2, 1, 0, 1, 1, 0, 0], [3.0, 2.0, 1, 0, 0, 0, 0, 0, 1 / 255, 1, 0, 0, 0, 1]]
+    [[0.1, -7.0, 0, 0, 1, 1, 0, 0.2, 1, 0, 1, 1, 0, 0, 0.5], [3.0, 2.0, 1, 0, 0, 0, 0, 0, 1 / 255, 1, 0, 0, 0, 1, -2]]
 )
 
 
@@ -38,7 +40,7 @@ def both(column, obs):
 
 def test_the_parts_of_a_tree_one_after_the_other_without_the_mask():
     inputs = Inputs(TREE)
-    assert inputs.size == 14
+    assert inputs.size == 15
     rows = inputs.array(OBS)
     np.testing.assert_allclose(rows, ROWS, rtol=1e-6)
     torch_obs = {path: torch.from_numpy(part) for path, part in OBS.items()}
@@ -70,7 +72,3 @@ def test_choices_of_several_axes_are_one_hot_in_their_order():
     rows = both(column, np.int32([[[1, 2], [3, 4]], [[0, 0], [0, 0]]]))
     assert (rows.shape, np.flatnonzero(rows[0]).tolist()) == ((2, 14), [1, 4, 8, 13])
     assert np.flatnonzero(rows[1]).tolist() == [0, 2, 5, 9]
-
-
-def test_a_single_number_is_one_input():
-    assert both(Column((), "float32"), np.float32([0.5, -2.0])).tolist() == [[0.5], [-2.0]]
