@@ -14,8 +14,8 @@ LOG_2PI = math.log(2 * math.pi)
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions tanh(u) `[B, A]`, where u = mean + exp(log_std) * noise, and their log-probabilities `[B]`.
 
-    All arguments are `[B, A]`; `noise` is standard normal. The log-probability contains the term log(1 - tanh(u)^2). It
-    is computed as 2 (log 2 - u - softplus(-2u)) to avoid underflow (SAC, Haarnoja et al. 2018, appendix C).
+    All arguments are `[B, A]`; `noise` is standard normal. To avoid underflow, the code computes log(1 - tanh(u)^2) as
+    2 (log 2 - u - softplus(-2u)) (SAC, Haarnoja et al. 2018, appendix C).
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))
@@ -32,9 +32,10 @@ def tanh_gaussian_backward(
     `d_action` `[B, A]` and `d_log_prob` `[B]` are the gradients of the loss with respect to the results of
     `tanh_gaussian`. `log_std` and `noise` are its arguments, and `action` `[B, A]` has the actions that it returned.
     """
-    d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)  # d log_prob / du = 2 tanh(u)
-    d_log_std = d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)  # through u, and the term -log_std of log_prob
-    return d_u, d_log_std  # d_u is also the gradient of the mean
+    d_log_prob = d_log_prob.unsqueeze(-1)
+    d_u = d_action * (1.0 - action.square()) + d_log_prob * (2.0 * action)  # d log_prob / du = 2 tanh(u)
+    d_log_std = d_u * log_std.exp() * noise - d_log_prob  # through u, and through the term -log_std of log_prob
+    return d_u, d_log_std  # d_u is also the gradient of the mean, because du / dmean = 1
 
 
 def one_hot(action: Tensor, size: int) -> Tensor:
@@ -69,6 +70,6 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     """
     surrogate = ratio * advantage
     clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
-    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)  # of the negative mean
+    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)  # the loss is a negative mean of B rows
     loss = -torch.minimum(surrogate, clipped).mean()
     return loss, d_ratio
