@@ -232,7 +232,10 @@ class Algorithm(ABC):
         self.params.load_vector(self.policy_parts, params)
 
     def state(self) -> dict[str, Tensor]:
-        """Return all tensors, by name, that a checkpoint saves. With these tensors, a resumed run continues exactly."""
+        """Return all tensors of the algorithm, by name, that a checkpoint saves.
+
+        With them, a resumed algorithm learns from the same batches as if it had not stopped, bit for bit.
+        """
         return self.params.state() | self.optimizer.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

@@ -163,7 +163,7 @@ class Learner(Algorithm):
         return Update(metrics, priorities=per_sequence(td_error, batch))
 
     def masks(self, mlp: MLP, rows: int, generator: torch.Generator) -> Sequence[Tensor]:
-        """Draw dropout masks for one forward pass of `mlp` with `rows` inputs. Return () if there is no dropout."""
+        """Draw dropout masks for one forward pass of `mlp` with `rows` rows. Return () without dropout."""
         if not self.network.dropout:
             return ()
         uniform = self.context.rand(rows, mlp.dropout_size, generator)

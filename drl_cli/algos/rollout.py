@@ -145,14 +145,15 @@ class EncodedRollouts(Rollouts):
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:
             self.rows["obs"] = encoder.features(batch["obs"])
-            self._next_rows = like(batch, {"obs": columns["next_obs"]})
+            # `features` encodes these when it needs them. Until then, stacks of images are not joined.
+            self._next_rows = like(batch, {"next_obs": columns["next_obs"]})
         if encoder.memory is not None:
             self._state = batch["state"]
 
     def features(self) -> tuple[Tensor, Tensor]:
         """Return the features of obs and of next_obs of all rows, `[N, F]` each, with the encoder's present weights."""
         if not self.encoder.is_trainable:
-            return self.rows["obs"], self.encoder.features(self._next_rows["obs"])
+            return self.rows["obs"], self.encoder.features(self._next_rows["next_obs"])
         if self.encoder.memory is not None:
             return self._recurrent_features()
         all_rows = torch.arange(self.num, device=self.rows["action"].device)

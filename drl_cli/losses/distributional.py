@@ -94,8 +94,8 @@ def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
 def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Return the quantile regression loss `[B]`, and its derivative with respect to `quantiles`, `[B, K]`.
 
-    `quantiles` `[B, K]` has K estimated quantiles of the return, and `fraction`, `[K]` or `[B, K]`, has their
-    fractions. `target` `[B, M]` has samples or quantiles of the return. With u = target_j - quantiles_i, the loss is
+    `quantiles` `[B, K]` has K estimated quantiles of the return. `fraction`, `[K]` or `[B, K]`, has their fractions.
+    `target` `[B, M]` has samples or quantiles of the return. With u = target_j - quantiles_i, the loss of a row is
 
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
@@ -156,6 +156,5 @@ def distorted_fraction(fraction: Array, risk: str, level: float) -> Array:
 
 def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
     """Return the softmax of an array over its last axis, in the shape of `logits`."""
-    largest = logits.max(-1, keepdims=True)
-    powers = np.exp(logits - largest)  # the difference avoids an overflow
+    powers = np.exp(logits - logits.max(-1, keepdims=True))  # the difference avoids an overflow
     return powers / powers.sum(-1, keepdims=True)

@@ -47,7 +47,7 @@ class Distribution(ABC):
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy `[B]`, in nats. If there is no formula, estimate it from one sampled action per row."""
+        """Return the entropy `[B]`, in nats. Without a formula, estimate it from `action`, one sample per row."""
         return self.entropy()
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:

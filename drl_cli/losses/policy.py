@@ -14,8 +14,9 @@ LOG_2PI = math.log(2 * math.pi)
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions tanh(u) `[B, A]`, where u = mean + exp(log_std) * noise, and their log-probabilities `[B]`.
 
-    All arguments are `[B, A]`; `noise` is standard normal. To avoid underflow, the code computes log(1 - tanh(u)^2) as
-    2 (log 2 - u - softplus(-2u)) (SAC, Haarnoja et al. 2018, appendix C).
+    All arguments are `[B, A]`; `noise` is standard normal. The log-probability is that of u, minus the sum of
+    log(1 - tanh(u)^2) over the A dimensions (SAC, Haarnoja et al. 2018, appendix C). This logarithm is computed as
+    2 (log 2 - u - softplus(-2u)), because 1 - tanh(u)^2 rounds to 0 for large |u|.
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))

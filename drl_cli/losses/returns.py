@@ -103,8 +103,8 @@ def vtrace(
         advantage_t = rho_t (r_t + discount_t v_{t+1} - V_t), with v_{t+1} = V(next_obs_t) at a cut
 
     A cut is a step where `cut` is True, or the last of the T steps. There, the last term of v_t is 0. The advantage
-    contains the factor rho, as in the paper's policy gradient. With the defaults and equal policies, v_t is the n-step
-    return that ends at the next cut.
+    contains the factor rho, as in the paper's policy gradient. If both policies are equal, the default `rho_max`,
+    `c_max` and `lambda_` make v_t the n-step return that ends at the next cut.
     """
     ratio = log_ratio.exp()
     rho = ratio.clamp(max=rho_max)

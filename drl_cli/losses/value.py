@@ -40,7 +40,7 @@ def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
 
 def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: float) -> Tensor:
-    """Return temperature * log pi(a|s), clipped to [floor, 0], `[B]`. Munchausen RL adds a part of it to the reward.
+    """Return temperature * log pi(a|s), clipped to [floor, 0], `[B]`. Munchausen RL adds a multiple to the reward.
 
     pi is softmax(q / temperature), `q` is `[B, A]`, and `action` is int64 `[B]` (Vieillard et al. 2020, section 2).
     """

@@ -122,8 +122,7 @@ class Gradients:
         """Return the gradients, the loss and the metrics. torch.compile compiles this method.
 
         `learned` has the parameters `[size]` of each part that gets a gradient. The gradients have the same shapes.
-        `others` and `targets` have the parameters of the other parts and of the target networks. `inputs` is (batch,
-        noise).
+        `others` and `targets` have those of the other parts and of the target networks. `inputs` is (batch, noise).
         """
 
         def loss_of(learned: Sequence[Tensor], buffers: _Buffers) -> tuple[Tensor, Tensors]:
@@ -154,8 +153,9 @@ def _buffers(params: Params) -> _Buffers:
 
 
 def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buffers) -> Nets:
-    """Return the Nets that `_one_graph` passes to the loss function: functions that use the given tensors.
+    """Return the Nets that `_one_graph` passes to the loss function, made from the given tensors.
 
+    A part with a module becomes a function that calls the module with these tensors. Another part is its tensor.
     `flats` has the parameters `[size]` of each part, and `targets` has those of each target network. `buffers` is what
     `_buffers` returns.
     """

@@ -71,7 +71,7 @@ class ProcessGroup:
             return tensor
         by_rank = tensor.new_zeros(self.size, *tensor.shape)
         by_rank[self.rank] = tensor
-        self._all_reduce(by_rank, torch.distributed.ReduceOp.SUM)  # adds the zeros of the other trainers
+        self._all_reduce(by_rank, torch.distributed.ReduceOp.SUM)  # in each row, all other trainers add 0
         return by_rank.flatten(0, 1)
 
     def spread(self, tensor: Tensor) -> Tensor:

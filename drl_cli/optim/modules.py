@@ -96,7 +96,7 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Return a deep copy of a module, without the bfloat16 and the compilation that `prepare` may have added."""
+    """Return a deep copy of a module, without the bfloat16 `forward` and the compilation that `prepare` added."""
     attributes = vars(module)
     set_by_prepare = attributes.keys() & {"forward", "_compiled_call_impl"}
     prepared = {name: attributes.pop(name) for name in set_by_prepare}

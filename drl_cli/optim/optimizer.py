@@ -101,7 +101,7 @@ class Optimizer:
         self.params.changed(names)
 
     def _check_finite(self, grads: Sequence[Tensor]) -> None:
-        """Raise NotFinite if a gradient is not finite. A recorded update makes this check in each repetition."""
+        """Raise NotFinite if a gradient is not finite. Give the check to a recorder if there is one."""
         recorder = recording()
         if recorder is not None:
             recorder.require(torch.stack([grad.isfinite().all() for grad in grads]).all())
@@ -150,10 +150,8 @@ class Optimizer:
             _scale(grads, limit=limit, norm=norm)
 
     def metrics(self) -> dict[str, float]:
-        """Return the first learning rate, and the gradient's norm before clipping.
-
-        The norm is that of the last step. If gradients are not clipped, it is the norm of the whole `params.grad`.
-        """
+        """Return the first learning rate, and the gradient's norm before clipping."""
+        # If nothing is clipped, this is the norm of the latest gradients of all parts, and else that of the last step.
         norm = self.params.grad.norm() if self.norm is None else self.norm
         first_lr = next(iter(self.lrs.values()))
         return {"lr": first_lr * self.factor, "grad_norm": float(norm)}

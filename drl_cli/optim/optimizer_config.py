@@ -24,8 +24,9 @@ OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) fo
 class Part:
     """Options of the optimizer for one part of an algorithm's parameters, such as the critic.
 
-    With None, the value in the config's options `optimizer` is used. A part with its own `max_norm` is clipped alone.
-    The gradients of all other parts are clipped together. Raise ValueError if a value is out of range.
+    An option that is None gets its value from OptimizerConfig (`betas` from its `kwargs`). A part with its own
+    `max_norm` is clipped alone. The gradients of all other parts are clipped together. Raise ValueError if a value is
+    out of range.
     """
 
     lr: float

@@ -156,7 +156,7 @@ class Params:
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """Copy a vector that `vector` returned into the parts `names` and into their target networks.
+        """Load a result of the method `vector`: copy its values into the parts `names` and their target networks.
 
         Raise ValueError if the vector has another size.
         """

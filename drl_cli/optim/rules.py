@@ -1,4 +1,4 @@
-"""Rule: the update rule of an optimizer, and FusedAdam: Adam and AdamW. Other rules are in torch_optim.py."""
+"""Rule, the interface of an optimizer's update rule, and FusedAdam, which is Adam or AdamW."""
 
 from __future__ import annotations
 

@@ -160,10 +160,12 @@ def _values(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:  
 
 
 def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
-    """Return whether a step of the optimizer has added or changed this option, so that a checkpoint has to save it."""
+    """Return whether a step of the optimizer may have added or changed this option, so that a checkpoint saves it."""
     if key in ("params", "lr") or not isinstance(value, int | float | torch.Tensor):
         return False
-    return key not in optimizer.defaults or value is not optimizer.defaults[key]  # `!=` of tensors gives a tensor
+    if isinstance(value, torch.Tensor):
+        return True  # a step may have changed it in place, and `defaults` may have the same tensor
+    return key not in optimizer.defaults or value != optimizer.defaults[key]
 
 
 def _reset(optimizer: torch.optim.Optimizer) -> None:

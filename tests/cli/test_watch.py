@@ -173,7 +173,7 @@ def test_a_run_that_is_done_is_shown_with_its_end(drl_here, small_run, monkeypat
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_run_in_the_background_is_watched_from_start_to_end(start, tmp_path):
-    run = start(*SMALL, "mode=async", "logger.report_s=0.5", "total_env_steps=15000")
+    run = start(*SMALL, "mode=async", "logger.report_s=0.5", "total_env_steps=8000")
     run.until(lambda: any(run.cwd.glob("outputs/*/*/*/run.json")))
     watching = Run(tmp_path, "latest", "period_s=1", command="watch")
     assert run.wait() == 0, run.err

@@ -340,20 +340,22 @@ class LaProp(torch.optim.Optimizer):
     """LaProp (Ziyin et al. 2020, arXiv 2002.04839), with numbers in its state and in its group."""
 
     def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "total": 0.0})
+        options = {"betas": betas, "weight_decay": weight_decay, "total": 0.0, "calls": torch.zeros(())}
+        super().__init__(params, {"lr": lr, **options})
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             group["total"] += 0.1
+            group["calls"] += 1.0  # in place
             for p in group["params"]:
                 state = self.state[p]
                 if not state:
                     state |= {"steps": 0, "mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
                 state["steps"] += 1
                 state["square"].lerp_(p.grad.square(), 1 - beta2)
-                norm = (state["square"] / (1 - beta2 ** state["steps"])).sqrt() + 1e-8
+                norm = (state["square"] / (1 - beta2 ** state["steps"])).sqrt() + 1e-3 * group["calls"]
                 state["mean"].lerp_(p.grad / norm, 1 - beta1)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(state["mean"], alpha=-group["lr"] * group["total"] / (1 - beta1 ** state["steps"]))

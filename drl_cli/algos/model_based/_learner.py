@@ -3,7 +3,8 @@
 MuZero has three networks. The representation maps an observation to a latent state `[Z]`. The dynamics map a latent
 state and an action to the next latent state and the reward. The prediction maps a latent state to a policy and a value.
 A batch has B windows. Each step has the results of the tree search that chose its action: a policy and a root value.
-The loss unrolls the dynamics over the first K actions of a window.
+A step with a random action had no search. Its results are zeros, which the loss leaves out. The loss unrolls the
+dynamics over the first K actions of a window.
 """
 
 from __future__ import annotations

@@ -95,6 +95,7 @@ class SearchPolicy(TorchPolicy):
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
         """Return columns of zeros for E random actions, because random actions need no search."""
         rows = num_rows(obs)
+        # The base class fills the column `is_random`.
         shapes = {name: column.shape for name, column in self.declared_columns.items() if name != "is_random"}
         return {name: torch.zeros(rows, *shape) for name, shape in shapes.items()}
 

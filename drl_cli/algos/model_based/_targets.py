@@ -1,4 +1,7 @@
-"""The targets of MuZero's unrolled model. A batch has B windows of L steps; each step stores the result of a search."""
+"""The targets of MuZero's unrolled model.
+
+A batch has B windows of L steps. Each step stores the result of a search, unless its action was random.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of SAC (Haarnoja et al. 2018, arXiv 1812.05905) and of algorithms that are SAC with other critics."""
+"""The base class of SAC (Haarnoja et al. 2018, arXiv 1812.05905) and of its variants with other critics."""
 
 import math
 from abc import abstractmethod
@@ -71,6 +71,7 @@ class SoftAlgorithm(Learner):
             log_alpha=1,
         )
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
+        # `self.init` takes the place of a generator if nothing is drawn from it. Checkpoints then need no generator.
         needs_random = self.samples_actions or self.network.dropout > 0
         self.noise = self.params.generator("noise", self.seed + 1) if needs_random else self.init
         self.critic_parts = (*self.encoder.parts, "critic")

@@ -46,7 +46,7 @@ class Algorithm(Learner):
         # `lrs` is for the actor, and `lr` for the other networks: the critic and the encoder.
         lr, lrs, targets = config.critic_lr, {"actor": config.lr}, ("actor", "critic")
         self.build(policy=("actor",), lr=lr, lrs=lrs, targets=targets, actor=actor, critic=self.critic)
-        # Only dropout draws random numbers. Without dropout, checkpoints need no generator.
+        # Only dropout draws random numbers. Without dropout, `self.init` takes the generator's place and draws none.
         self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
         self.gradients = Gradients(self.params, self.loss, self.context)
 

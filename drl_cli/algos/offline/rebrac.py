@@ -53,9 +53,9 @@ class Algorithm(td3.Algorithm):
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
         """Return Q of the next actions minus the penalty on the distance from the data's next actions, `[B]` (eq. 5).
 
-        `next_action` `[B, A]` are the actions of the target actor, and `next_q` `[B]` are their values.
+        `next_action` `[B, A]` are the actions of the target actor, with noise, and `next_q` `[B]` are their values.
         """
-        if "next_action" not in rows:
+        if "next_action" not in rows:  # in `drl_cli.testing`, whose batches have no columns of a dataset
             return next_q
         distance: Tensor = (next_action - rows["next_action"]).square().sum(-1)
         penalty: Tensor = self.config.critic_penalty * distance

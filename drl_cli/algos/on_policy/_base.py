@@ -120,9 +120,13 @@ class OnPolicy(Learner):
         return dict(metrics)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of a minibatch for `loss`; the method `features` turns its observations into features."""
+        """Return the columns of a minibatch for `loss`.
+
+        With a trainable encoder, the column `batch`, which is the minibatch itself, replaces `obs` and `next_obs`, and
+        `features` encodes its observations. Otherwise, the column `obs` already has the features.
+        """
         if not self.encoder.is_trainable:
-            return dict(batch)  # EncodedRollouts has replaced the observations by their features
+            return dict(batch)
         rows = steps(batch, self.context)
         del rows["obs"], rows["next_obs"]
         return {**rows, "batch": batch}

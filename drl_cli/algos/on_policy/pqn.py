@@ -82,7 +82,7 @@ class Algorithm(OnPolicy):
         return {}
 
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the loss of a minibatch and metrics. The loss is half the mean squared error of Q(s, a), a scalar."""
+        """Return the scalar loss of a minibatch, half the mean squared error of Q(s, a), and metrics."""
         weight = rows.get("weight")
         values = nets.q(self.features(nets, rows), masks)  # [M, A]
         q = values.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)  # Q of the chosen actions, [M]

@@ -28,7 +28,7 @@ class QPolicy(NetworkPolicy):
         self.config = config
         self.explore({"epsilon": config.epsilon_start, "temperature": config.temperature})
         self.q = self.make_network(config, network)
-        self.shapes = self.q.shapes
+        self.shapes = self.q.shapes  # by which the base class's `load` splits the parameters
 
     def make_network(self, config: Any, network: NetworkConfig) -> ActingNetwork:
         """Return a new Q network, which numpy evaluates."""

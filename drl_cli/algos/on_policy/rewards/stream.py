@@ -61,7 +61,8 @@ class Reward:
         """Add a batch to the module's statistics, such as the mean observation; the default does nothing.
 
         `observe` is called before `bonus`. With several trainers, `group.mean_` averages a tensor over the trainers.
-        The next call of `observe` discards this batch again, unless `keep` is called in between.
+        A module that overrides `observe` has to remove this batch from its statistics at the next call of `observe`,
+        unless `keep` was called in between.
         """
 
     def keep(self) -> None:
