@@ -88,9 +88,9 @@ class ProcessGroup:
         """Return the smallest of the values that the trainers pass; raise PeerLost as `mean_` does."""
         if self.size == 1:
             return value
-        smallest = torch.tensor([value])
-        self._all_reduce(smallest, torch.distributed.ReduceOp.MIN)
-        return int(smallest)
+        negative = torch.tensor([-value])
+        self._all_reduce(negative, torch.distributed.ReduceOp.MAX)  # the maximum of -value is the negative minimum
+        return -int(negative)
 
     def _mean_(self, tensor: Tensor) -> None:
         self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
