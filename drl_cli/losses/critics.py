@@ -13,7 +13,7 @@ from drl_cli.utils.lazy import Tensor
 
 
 def mse(error: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of `weight * error^2` (default: of `error^2`), `[]`. Both have the same shape, such as `[B]`."""
+    """Return the mean of `weight * error^2`, `[]`. `weight` (default: 1) has the shape of `error`, such as `[B]`."""
     return mean(error.square(), weight)
 
 
@@ -29,8 +29,8 @@ def huber(error: Tensor, weight: Tensor | None = None) -> Tensor:
 def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the mean squared error of each of N critics, summed over the critics, `[]`.
 
-    `q` `[N, B]` has the values. `target` `[B]` is the target of all critics and has no gradient. `weight` `[B]`
-    multiplies the squared errors of each row. Raise ValueError if `q` or `target` has another shape, because
+    `q` `[N, B]` has the critics' values. `target` `[B]` is the target of all critics and has no gradient. `weight`
+    `[B]` multiplies the squared errors of each row. Raise ValueError if `q` or `target` has another shape, because
     broadcasting would give a wrong loss.
     """
     if q.ndim != 2 or target.shape != q.shape[1:]:
@@ -50,7 +50,7 @@ def quantile_critic(
 
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
-    With kappa = 0, |u| replaces huber_kappa(u) / kappa. `weight` `[B]` multiplies each row's loss.
+    [u < 0] is 1 or 0. With kappa = 0, |u| replaces huber_kappa(u) / kappa. `weight` `[B]` multiplies each row's loss.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
     return mean(loss, weight)
@@ -76,12 +76,13 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, w
 
 
 def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
+    """Return the loss that `formula(x, *others)` computes. Autograd uses the derivative that the formula returns."""
     from drl_cli.losses.nodes import differentiable  # not at the top, because nodes.py imports torch
 
     return differentiable(formula, x, *others)
 
 
 def mean(loss: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean of `weight * loss` (default: of `loss`), `[]`. Both have the same shape, such as `[B]`."""
+    """Return the mean of `weight * loss`, `[]`. `weight` (default: 1) has the shape of `loss`, such as `[B]`."""
     weighted = loss if weight is None else weight * loss
     return weighted.mean()

@@ -20,13 +20,15 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
     """
     least, most, last = support[0], support[-1], len(support) - 1
     target = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
+    finite_target = target.nan_to_num()  # because NaN has no position; the last line makes these rows NaN again
     # The target as a position in the support: 2.25 lies between the values with the indices 2 and 3.
-    position = ((target.nan_to_num() - least) * (last / (most - least))).clamp(0.0, last)
+    position = ((finite_target - least) * (last / (most - least))).clamp(0.0, last)
     lower = position.floor().clamp(max=last - 1)  # so that the index lower + 1 exists
     upper_share = position - lower
-    index = lower.long()
-    projected = torch.zeros_like(probs).scatter_add_(-1, index, probs * (1.0 - upper_share))
-    projected.scatter_add_(-1, index + 1, probs * upper_share)
+    lower_index = lower.long()
+    projected = torch.zeros_like(probs)
+    projected.scatter_add_(-1, lower_index, probs * (1.0 - upper_share))
+    projected.scatter_add_(-1, lower_index + 1, probs * upper_share)
     return projected + 0.0 * reward.unsqueeze(-1)  # adds 0, or NaN if the reward is not finite
 
 
@@ -35,8 +37,8 @@ def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, 
     gap = (support[-1] - support[0]) / (len(support) - 1)
     target = backed_up(reward[:, None], discount[:, None], support, rescale)
     clipped = np.clip(target, support[0], support[-1])
-    # By linear interpolation, each target divides its probability between its two neighbours in the support.
-    shares = np.clip(1.0 - np.abs(clipped[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K targets, K values]
+    distance = np.abs(clipped[:, :, None] - support) / gap  # in gaps, [B, K targets, K values]
+    shares = np.clip(1.0 - distance, 0.0, 1.0)  # linear interpolation: 0 except for a target's two neighbours
     projected: Array = (probs[:, :, None] * shares).sum(1)
     projected[~np.isfinite(reward)] = np.nan
     return projected
@@ -52,23 +54,24 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     """
     gap = support[1] - support[0]
     edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])  # of the intervals, [K + 1]
-    mean = torch.where(target.isfinite(), target.clamp(support[0], support[-1]), torch.nan).unsqueeze(-1)
-    cumulative: Tensor = torch.special.ndtr((edges - mean) / (width * gap))
-    unscaled = cumulative.diff(dim=-1)
-    total = cumulative[:, -1:] - cumulative[:, :1]
-    return unscaled / total
+    clipped = target.clamp(support[0], support[-1])
+    mean = torch.where(target.isfinite(), clipped, torch.nan).unsqueeze(-1)
+    cumulative: Tensor = torch.special.ndtr((edges - mean) / (width * gap))  # of a normal variable
+    probs = cumulative.diff(dim=-1)  # of the intervals
+    total = cumulative[:, -1:] - cumulative[:, :1]  # the sum of `probs`
+    return probs / total
 
 
 def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy between `probs` and softmax(logits), its gradient, and the KL divergence.
 
-    Both arguments are `[B, K]`. The cross-entropy is `[B]`. The gradient `[B, K]` is with respect to the logits. The
-    divergence `[B]` is KL(probs || softmax(logits)).
+    Both arguments are `[B, K]`. The cross-entropy is `[B]`. The gradient `[B, K]` is with respect to the logits, for
+    probabilities whose sum is 1. The divergence `[B]` is KL(probs || softmax(logits)).
     """
     log_probs = logits.log_softmax(-1)
     loss = -(probs * log_probs).sum(-1)
     gradient = log_probs.exp() - probs
-    divergence = loss + torch.xlogy(probs, probs).sum(-1)
+    divergence = loss + torch.xlogy(probs, probs).sum(-1)  # the cross-entropy minus the entropy; 0 log 0 is 0
     return loss, gradient, divergence
 
 
@@ -79,25 +82,28 @@ def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
     between the two bins next to the value, by linear interpolation (MuZero, Schrittwieser et al. 2020, appendix F).
     Values outside the range of the bins are clipped.
     """
-    lower = (torch.bucketize(value.contiguous(), bins, right=True) - 1).clamp(0, len(bins) - 2)  # index of a bin
-    upper_share = ((value - bins[lower]) / (bins[lower + 1] - bins[lower])).clamp(0.0, 1.0)
+    first_larger = torch.bucketize(value.contiguous(), bins, right=True)  # the index of a bin; contiguous is faster
+    upper = first_larger.clamp(1, len(bins) - 1)  # so that both neighbours exist
+    lower = upper - 1
+    upper_share = ((value - bins[lower]) / (bins[upper] - bins[lower])).clamp(0.0, 1.0)
     log_probs = logits.log_softmax(-1)
-    neighbours = log_probs.gather(-1, torch.stack([lower, lower + 1], -1))
+    neighbours = log_probs.gather(-1, torch.stack([lower, upper], -1))  # [..., 2]
     return -((1.0 - upper_share) * neighbours[..., 0] + upper_share * neighbours[..., 1])
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Return the quantile regression loss `[B]`, and its derivative with respect to `quantiles`, `[B, K]`.
 
-    `quantiles` `[B, K]` has estimates at the fractions `fraction`, `[K]` or `[B, K]`. `target` `[B, M]` has samples or
-    quantiles of the return. With the errors u = target_j - quantiles_i, the loss of a row is
+    `quantiles` `[B, K]` has K estimated quantiles of the return. `fraction`, `[K]` or `[B, K]`, has their fractions.
+    `target` `[B, M]` has samples or quantiles of the return. With u = target_j - quantiles_i, the loss of a row is
 
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
     With kappa = 0, |u| replaces huber_kappa(u) / kappa (QR-DQN, Dabney et al. 2018a, eq. 10).
     """
     error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
-    factor = (fraction.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
+    is_negative = (error < 0).to(error.dtype)  # 1 or 0
+    factor = (fraction.unsqueeze(-1) - is_negative).abs()
     if kappa > 0:
         clipped = error.clamp(-kappa, kappa)
         loss = clipped * (error - 0.5 * clipped) / kappa  # Huber's loss
@@ -105,7 +111,7 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: f
     else:
         loss, slope = error.abs(), error.sign()
     row_loss = (factor * loss).mean(2).sum(1)
-    return row_loss, -(factor * slope).mean(2)
+    return row_loss, -(factor * slope).mean(2)  # negative, because the error contains -quantiles
 
 
 def midpoints(num: int) -> Array:
@@ -113,38 +119,38 @@ def midpoints(num: int) -> Array:
     return (np.arange(num, dtype=np.float32) + np.float32(0.5)) / np.float32(num)
 
 
-def risky_share(share: Array, risk: str, level: float) -> Array:
-    """Return the total weight that a risk measure gives to the worst returns, in the shape of `share`.
+def distorted_cumulative(cumulative: Array, risk: str, level: float) -> Array:
+    """Return cumulative probabilities of the return, changed by a distortion risk measure.
 
-    `share` says how many returns count as the worst: 0.1 means the worst tenth of all returns. The weights of all
-    returns sum to 1. `risk` names the risk measure:
+    An element c of `cumulative`, of any shape, stands for the worst returns, which have the total probability c. The
+    result, in the shape of `cumulative`, is the total weight of these returns. `risk` names the risk measure:
 
-    - `mean`: The weight is `share`.
-    - `cvar`: The weight is min(share / level, 1), so only the worst fraction `level` of the returns counts (Rockafellar
-      & Uryasev 2000).
-    - `power`: If level >= 0, the weight is share^(1 + level), which prefers risk. If level < 0, the weight is
-      1 - (1 - share)^(1 - level), which avoids risk (Dabney et al. 2018, section 3.1).
+    - `mean`: The weight is c.
+    - `cvar`: The weight is min(c / level, 1), so only the worst fraction `level` of the returns counts (Rockafellar &
+      Uryasev 2000).
+    - `power`: If level >= 0, the weight is c^(1 + level), which prefers risk. If level < 0, the weight is
+      1 - (1 - c)^(1 - level), which avoids risk (IQN, Dabney et al. 2018b, arXiv 1806.06923, section 3.1).
     """
     if risk == "cvar":
-        return np.minimum(share / np.float32(level), np.float32(1.0))
+        return np.minimum(cumulative / np.float32(level), np.float32(1.0))
     if risk == "power":
-        risky: Array = share ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - share) ** (1.0 - level)
-        return risky
-    return share
+        weight: Array = cumulative ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - cumulative) ** (1.0 - level)
+        return weight
+    return cumulative
 
 
-def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
+def distorted_fraction(fraction: Array, risk: str, level: float) -> Array:
     """Return the fractions of the quantiles whose mean approximates a risk measure, in the shape of `fraction`.
 
-    `fraction` has evenly spaced numbers in (0, 1). Each result is the share at which `risky_share`, with the same
-    `risk` and `level`, equals the given fraction. For example, cvar with the level 0.1 maps (0, 1) to (0, 0.1).
+    `fraction` has evenly spaced numbers in (0, 1). The function is the inverse of `distorted_cumulative` with the same
+    `risk` and `level`. For example, cvar with the level 0.1 maps (0, 1) to (0, 0.1).
     """
     if risk == "cvar":
         return fraction * np.float32(level)
     if risk == "power":
         power = 1.0 / (1.0 + abs(level))
-        risky: Array = fraction**power if level >= 0 else 1.0 - (1.0 - fraction) ** power
-        return risky
+        distorted: Array = fraction**power if level >= 0 else 1.0 - (1.0 - fraction) ** power
+        return distorted
     return fraction
 
 

@@ -23,7 +23,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, random: Any) -> Any:
-        """Return random actions. `random` is a numpy or torch generator, or noise in the shape of logits or mean."""
+        """Return random actions. `random` is a numpy or torch generator, or noise in the shape of the parameters."""
 
     @property
     @abstractmethod
@@ -43,14 +43,11 @@ class Distribution(ABC):
         """Return the KL divergence KL(self || other) `[B]`, in nats. `other` has the same class."""
 
     def kl_parts(self, other: Any) -> tuple[Any, ...]:
-        """Return the KL divergences, `[B]` each, that a trust region bounds separately. Gaussians have two of them."""
+        """Return the KL divergences, `[B]` each, that a trust region bounds separately. Gaussians return two."""
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy `[B]`, in nats, or an estimate from sampled actions if there is no formula.
-
-        `action` has one sampled action for each row.
-        """
+        """Return the entropy `[B]`, in nats. Without a formula, estimate it from `action`, one sample per row."""
         return self.entropy()
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
@@ -220,11 +217,11 @@ class TanhGaussian(Distribution):
         u = _atanh(action)
         z = (u - self.inner.mean) * _exp(-self.inner.log_std)
         fixed_z = z if isinstance(z, np.ndarray) else z.detach()
-        u_with_gradient = self.inner.sample(fixed_z)
+        u_with_gradient = self.inner.sample(fixed_z)  # equal to `u`
         return self.inner.entropy() + _log_slope(u_with_gradient)
 
     def kl(self, other: "TanhGaussian") -> Any:
-        return self.inner.kl(other.inner)  # tanh, being invertible, does not change the divergence
+        return self.inner.kl(other.inner)  # tanh is invertible, so it does not change the divergence
 
     def kl_parts(self, other: "TanhGaussian") -> tuple[Any, Any]:
         return self.inner.kl_parts(other.inner)
@@ -251,10 +248,9 @@ def _gumbel(random: Any, like: Any) -> Any:
     if isinstance(random, np.random.Generator):
         noise = random.gumbel(size=like.shape)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like.device)
-    exponential = -_log1p(-_uniform(random, like))  # the negative logarithm of exponential noise is Gumbel noise
-    return -_log(
-        _clamp(exponential, 1e-37, 100.0)
-    )  # avoids log 0 here if the noise is 0, and above if low precision rounds it to 1
+    # With uniform noise u, -log(-log(1 - u)) is Gumbel noise. It would be infinite if u is 0, or rounded to 1.
+    exponential = -_log1p(-_uniform(random, like))
+    return -_log(_clamp(exponential, 1e-37, 100.0))
 
 
 def _uniform(random: Any, like: Any) -> Any:
@@ -295,12 +291,15 @@ def _clamp(x: Any, least: float, most: float) -> Any:
 
 
 def _log_softmax(x: Any) -> Any:
-    return x - np.logaddexp.reduce(x, -1, keepdims=True) if isinstance(x, np.ndarray) else x.log_softmax(-1)
+    if isinstance(x, np.ndarray):
+        return x - np.logaddexp.reduce(x, -1, keepdims=True)  # log(sum(exp(x)))
+    return x.log_softmax(-1)
 
 
 def _split(x: Any, sizes: Sequence[int]) -> Any:
     if isinstance(x, np.ndarray):
-        return np.split(x, np.cumsum(sizes)[:-1], -1)
+        starts = np.cumsum(sizes)[:-1]  # of all parts except the first
+        return np.split(x, starts, -1)
     return torch.split(x, list(sizes), -1)
 
 

@@ -42,15 +42,15 @@ class _Formula(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
         loss, ctx.gradient, *_ = formula(x, *others)
-        ctx.num = len(others)
+        ctx.num_others = len(others)
         return loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
-        missing = ctx.gradient.ndim - d_loss.ndim
-        d_loss = d_loss.view(*d_loss.shape, *[1] * missing)  # such as [B, 1], for a loss [B] and x [B, K]
-        return None, ctx.gradient * d_loss, *[None] * ctx.num  # the gradients of formula, x and others
+        num_missing = ctx.gradient.ndim - d_loss.ndim
+        d_loss = d_loss.view(*d_loss.shape, *[1] * num_missing)  # such as [B, 1], for a loss [B] and x [B, K]
+        return None, ctx.gradient * d_loss, *[None] * ctx.num_others  # for formula, x and others
 
 
 class _TanhGaussian(torch.autograd.Function):

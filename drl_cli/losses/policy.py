@@ -33,9 +33,10 @@ def tanh_gaussian_backward(
     `d_action` `[B, A]` and `d_log_prob` `[B]` are the gradients of the loss with respect to the results of
     `tanh_gaussian`. `log_std` and `noise` are its arguments, and `action` `[B, A]` has the actions that it returned.
     """
-    d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)  # d log_prob / du = 2 tanh(u)
-    d_log_std = d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)  # through u, and the term -log_std of log_prob
-    return d_u, d_log_std  # d_u is also the gradient of the mean
+    d_log_prob = d_log_prob.unsqueeze(-1)
+    d_u = d_action * (1.0 - action.square()) + d_log_prob * (2.0 * action)  # d log_prob / du = 2 tanh(u)
+    d_log_std = d_u * log_std.exp() * noise - d_log_prob  # through u, and through the term -log_std of log_prob
+    return d_u, d_log_std  # d_u is also the gradient of the mean, because du / dmean = 1
 
 
 def one_hot(action: Tensor, size: int) -> Tensor:
@@ -70,6 +71,6 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     """
     surrogate = ratio * advantage
     clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
-    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)  # of the negative mean
+    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)  # the loss is a negative mean of B rows
     loss = -torch.minimum(surrogate, clipped).mean()
     return loss, d_ratio

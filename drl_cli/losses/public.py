@@ -1,19 +1,9 @@
 """`drl.losses`: losses and targets for your own algorithms, as pure functions of batched tensors."""
 
-from drl_cli.losses.critics import categorical_critic as categorical_critic
-from drl_cli.losses.critics import clipped_surrogate as clipped_surrogate
-from drl_cli.losses.critics import huber as huber
-from drl_cli.losses.critics import mse as mse
-from drl_cli.losses.critics import quantile_critic as quantile_critic
-from drl_cli.losses.critics import twin_critics as twin_critics
-from drl_cli.losses.distributional import midpoints as midpoints
-from drl_cli.losses.distributional import project as project
-from drl_cli.losses.returns import gae as gae
-from drl_cli.losses.returns import lambda_returns as lambda_returns
-from drl_cli.losses.returns import n_step_returns as n_step_returns
-from drl_cli.losses.returns import retrace as retrace
-from drl_cli.losses.returns import vtrace as vtrace
-from drl_cli.losses.value import soft_target as soft_target
+from drl_cli.losses.critics import categorical_critic, clipped_surrogate, huber, mse, quantile_critic, twin_critics
+from drl_cli.losses.distributional import midpoints, project
+from drl_cli.losses.returns import gae, lambda_returns, n_step_returns, retrace, vtrace
+from drl_cli.losses.value import soft_target
 
 __all__ = [
     "categorical_critic",

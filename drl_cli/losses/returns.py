@@ -20,18 +20,17 @@ def backward_sum(term: Tensor, decay: Tensor) -> Tensor:
     The last decay has no effect. Each pass of the loop doubles the number of terms in each sum, so log2(T) passes
     suffice (Hillis and Steele 1986).
     """
-    length = term.shape[-1]
-    covered = 1  # the number of terms in each sum; sums that reach the last step are complete
-    sums = term
-    # products_t is the product of the decays of the terms in sums_t. `products` is shorter than `sums` after the first
-    # pass, because complete sums need no product.
-    products = decay
-    while covered < length:
-        num_incomplete = length - covered
-        longer = torch.addcmul(sums[..., :num_incomplete], products[..., :num_incomplete], sums[..., covered:])
+    num_steps = term.shape[-1]
+    num_terms = 1  # in each sum; a sum that reaches the last step is complete and may have fewer
+    # sums_t has the terms from step t on, and products_t is the product of the decays of these steps.
+    sums, products = term, decay
+    while num_terms < num_steps:
+        num_incomplete = num_steps - num_terms
+        following = sums[..., num_terms:]  # the sum of the next terms, for each incomplete sum
+        longer = torch.addcmul(sums[..., :num_incomplete], products[..., :num_incomplete], following)
         sums = torch.cat([longer, sums[..., num_incomplete:]], -1)
-        products = products[..., :-covered] * products[..., covered:]
-        covered *= 2
+        products = products[..., :-num_terms] * products[..., num_terms:]  # complete sums need no products
+        num_terms *= 2
     return sums
 
 
@@ -61,9 +60,9 @@ def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
     """
     is_cut = cut.clone()
     is_cut[..., -1] = True
-    value_share = torch.full_like(reward, 1.0 - lambda_).masked_fill(is_cut, 1.0)
+    value_share = torch.full_like(reward, 1.0 - lambda_).masked_fill(is_cut, 1.0)  # the factor of V(next_obs)
     term = reward + discount * value_share * next_value
-    decay = torch.where(cut, 0.0, discount * lambda_)
+    decay = torch.where(is_cut, 0.0, discount * lambda_)
     return backward_sum(term, decay)
 
 
@@ -77,7 +76,7 @@ def n_step_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
     """
     result = reward + discount * next_value
     for _ in range(n - 1):  # each pass makes the returns one step longer, except at a cut
-        following = torch.cat([result[..., 1:], next_value[..., -1:]], -1)
+        following = torch.cat([result[..., 1:], next_value[..., -1:]], -1)  # the return of the next step
         result = reward + discount * torch.where(cut, next_value, following)
     return result
 
@@ -111,7 +110,8 @@ def vtrace(
     rho = ratio.clamp(max=rho_max)
     c = lambda_ * ratio.clamp(max=c_max)
     delta = rho * (reward + discount * next_value - value)
-    target = value + backward_sum(delta, torch.where(cut, 0.0, discount * c))
+    decay = torch.where(cut, 0.0, discount * c)
+    target = value + backward_sum(delta, decay)
     following = torch.cat([target[..., 1:], next_value[..., -1:]], -1)  # the target of the next step
     next_target = torch.where(cut, next_value, following)
     advantage = rho * (reward + discount * next_target - value)
@@ -141,15 +141,16 @@ def retrace(
     delta = reward + discount * next_value - q
     c = lambda_ * log_ratio.exp().clamp(max=1.0)
     next_c = torch.cat([c[..., 1:], torch.zeros_like(c[..., :1])], -1)
-    return q + backward_sum(delta, torch.where(cut, 0.0, discount * next_c))
+    decay = torch.where(cut, 0.0, discount * next_c)
+    return q + backward_sum(delta, decay)
 
 
 def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return n-step rewards, n-step discounts, and the index of the last step of each n-step window, `[B, L]` each.
 
-    `reward`, `discount` and `valid` `[B, L]` have B sequences of L steps. `valid` is False for padding. Consecutive
-    valid steps of a sequence have to belong to one episode. The window of step t has m steps from t on: m = `n_step`,
-    or fewer if the sequence or the episode ends earlier. With rewards r and 1-step discounts d, the results are
+    `reward`, `discount` and `valid` `[B, L]` have B sequences of L steps. `valid` is False for padding. The valid steps
+    of a sequence have to be consecutive steps of one episode. The window of step t has m steps from t on: m = `n_step`,
+    or fewer if the valid steps end earlier. With rewards r and 1-step discounts d, the results are
 
         reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k}
         discount_t = prod_{j < m} d_{t+j}
@@ -160,9 +161,9 @@ def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int)
     length = valid.shape[1]
     total, product = reward.clone(), discount.clone()
     last = torch.arange(length, device=valid.device).expand(valid.shape).clone()
-    for k in range(1, min(n_step, length)):
-        contains = valid[:, :-k] & valid[:, k:]  # whether the window of step t contains step t + k
-        total[:, :-k] += torch.where(contains, product[:, :-k] * reward[:, k:], 0.0)
-        product[:, :-k] *= torch.where(contains, discount[:, k:], 1.0)
-        last[:, :-k] += contains
+    for k in range(1, min(n_step, length)):  # add step t + k, [:, k:], to the window of step t, [:, :-k]
+        is_added = valid[:, :-k] & valid[:, k:]
+        total[:, :-k] += torch.where(is_added, product[:, :-k] * reward[:, k:], 0.0)
+        product[:, :-k] *= torch.where(is_added, discount[:, k:], 1.0)
+        last[:, :-k] += is_added.long()
     return total, product, last

@@ -21,10 +21,11 @@ def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tup
     `q` is `[N, B]`, and `target` is `[B]`. `weight` `[B]` multiplies the squared errors of each row (prioritized
     replay, Schaul et al. 2015, algorithm 1). The sum is `[]`. Its gradient with respect to `q` is `[N, B]`.
     """
+    rows = q.shape[1]
     error = q - target
     weighted = error if weight is None else weight * error
-    loss = (weighted * error).sum() / q.shape[1]
-    return loss, weighted * (2.0 / q.shape[1])
+    loss = (weighted * error).sum() / rows
+    return loss, weighted * (2.0 / rows)
 
 
 def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -55,17 +56,17 @@ def huber(error: Tensor) -> tuple[Tensor, Tensor]:
     2015).
     """
     slope = error.clamp(-1.0, 1.0)
-    loss = torch.sub(error, slope, alpha=0.5).mul_(slope)  # (error - slope / 2) * slope
+    loss = torch.sub(error, slope, alpha=0.5).mul_(slope)  # (error - slope / 2) * slope, with one new tensor
     return loss, slope
 
 
-def expectile(error: Tensor, share: float) -> Tensor:
-    """Return the loss of expectile regression, |share - 1(error < 0)| error^2, in the shape of `error`.
+def expectile(error: Tensor, tau: float) -> Tensor:
+    """Return the loss of expectile regression, |tau - [error < 0]| error^2, in the shape of `error`.
 
-    `error` is target - estimate. The estimate with the smallest mean loss is the expectile `share` of the targets. With
-    share = 0.5, this is their mean (IQL, Kostrikov et al. 2021, eq. 3).
+    `error` is target - estimate, and [error < 0] is 1 or 0. The estimate with the smallest mean loss is the
+    tau-expectile of the targets. With tau = 0.5, this is their mean (IQL, Kostrikov et al. 2021, eq. 3).
     """
-    factor = torch.where(error > 0, share, 1.0 - share)
+    factor = torch.where(error > 0, tau, 1.0 - tau)
     return factor * error.square()
 
 
@@ -96,7 +97,7 @@ def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> A
     With `rescale` = eps > 0, the values of the network are rescaled by the function h of `rescaled`. The target is then
     h(reward + discount * h^-1(value)) (R2D2, Kapturowski et al. 2019, section 2.3).
     """
-    if not rescale:
+    if rescale == 0.0:
         return reward + discount * value
     target = reward + discount * unscaled(value, rescale)
     return rescaled(target, rescale)

@@ -25,7 +25,7 @@ class Head:
     - `embedded` `[K, W]` (IQN): The input of `layers` is `embedded` times the output of the trunk's activation. The
       value of an action is the mean of its K outputs.
     - `support` `[K]` (C51): The outputs are K logits for each action. The value of an action is the mean of the
-      distribution, weighted by `risk` (drl_cli.losses.distributional.risky_share).
+      distribution, weighted by `risk` (drl_cli.losses.distributional.distorted_cumulative).
     - `components` K > 1 (BC): The outputs are K actions, followed by K logits. The policy chooses the action with the
       largest logit.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drl_cli.chains.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
-_NUMBERS = count()
+_NUMBERS = count()  # for `_with_own_code`
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,10 @@ def _graph_break(error: Exception) -> str:
     """Return an error message with the line of code that torch cannot compile, and with torch's reason."""
     reason = str(error).strip().splitlines()[0]
     stack = getattr(error, "real_stack", None) or []
-    frames = [frame for frame in stack if "/torch/" not in frame.filename]
-    if not frames:
+    outside_torch = [frame for frame in stack if "/torch/" not in frame.filename]
+    if not outside_torch:
         return reason
-    innermost = frames[-1]
+    innermost = outside_torch[-1]
     return f"{innermost.filename}:{innermost.lineno}: {reason} ({innermost.line})"
 
 

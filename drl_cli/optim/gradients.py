@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 _Buffers: TypeAlias = tuple[Mapping[str, Tensors], Mapping[str, Tensors]]  # of parts, and of target networks
-Loss: TypeAlias = Callable[["Nets", Any, Any], tuple[Tensor, Tensors]]
+Loss: TypeAlias = Callable[["Nets", Any, Any], tuple[Tensor, Tensors]]  # (nets, batch, noise) -> (loss, metrics)
 
 
 class Nets:
@@ -121,9 +121,8 @@ class Gradients:
     ) -> tuple[Sequence[Tensor], Tensor, Tensors]:
         """Return the gradients, the loss and the metrics. torch.compile compiles this method.
 
-        `learned` has the parameters `[size]` of each part that gets a gradient, and the gradients have the same shapes.
-        `others` has the parameters of the other parts, `targets` those of the target networks, and `inputs` is (batch,
-        noise).
+        `learned` has the parameters `[size]` of each part that gets a gradient. The gradients have the same shapes.
+        `others` and `targets` have those of the other parts and of the target networks. `inputs` is (batch, noise).
         """
 
         def loss_of(learned: Sequence[Tensor], buffers: _Buffers) -> tuple[Tensor, Tensors]:
@@ -165,8 +164,9 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
         """Return the tensor of a part without a module, or a function that calls the module with these tensors."""
         if module is None:
             return flat
-        names = [key for key, _ in trained(params.modules[name])]
-        (parameters,) = views(params.modules[name], flat)
+        trained_module = params.modules[name]  # in a target network, no parameter counts as trained
+        names = [key for key, _ in trained(trained_module)]
+        (parameters,) = views(trained_module, flat)
         tensors = dict(zip(names, parameters, strict=True)) | dict(named_buffers[name])
 
         def call(*args: Any, **options: Any) -> Any:  # Any: the module's arguments and result

@@ -34,11 +34,10 @@ class ProcessGroup:
     def join(self, host: str, port: int, device: torch.device) -> None:
         """Connect to the other trainers. `host` and `port` are the address at which the trainer of rank 0 listens.
 
-        The trainer of rank 0 has called `listen` before, so it has a store, and needs no address.
         Raise PeerLost if this fails, or takes longer than the timeout.
         """
         try:
-            if self.store is None:  # the rank is not 0
+            if self.store is None:  # rank 0 made its store in `listen`
                 self.store = self._store(host, port)
             torch.distributed.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
@@ -60,7 +59,7 @@ class ProcessGroup:
         recorder = recording()
         if recorder is None:
             self._mean_(tensor)
-        else:  # calls `_mean_` now, and again whenever the recorded update is repeated
+        else:  # call `_mean_` now, and again whenever the recorded update is repeated
             recorder.effect(self._mean_, tensor)
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class ProcessGroup:
             return tensor
         by_rank = tensor.new_zeros(self.size, *tensor.shape)
         by_rank[self.rank] = tensor
-        self._all_reduce(by_rank, torch.distributed.ReduceOp.SUM)  # all other trainers add 0
+        self._all_reduce(by_rank, torch.distributed.ReduceOp.SUM)  # in each row, all other trainers add 0
         return by_rank.flatten(0, 1)
 
     def spread(self, tensor: Tensor) -> Tensor:
@@ -90,7 +89,7 @@ class ProcessGroup:
         if self.size == 1:
             return value
         negative = torch.tensor([-value])
-        self._all_reduce(negative, torch.distributed.ReduceOp.MAX)
+        self._all_reduce(negative, torch.distributed.ReduceOp.MAX)  # the maximum of -value is the negative minimum
         return -int(negative)
 
     def _mean_(self, tensor: Tensor) -> None:

@@ -32,12 +32,12 @@ def frozen(module: nn.Module) -> Named:
     return [(name, p.data) for name, p in module.named_parameters() if not p.requires_grad]
 
 
-def views(module: nn.Module, *flat: Tensor) -> list[list[Tensor]]:
+def views(module: nn.Module, *flats: Tensor) -> list[list[Tensor]]:
     """Split each flat tensor `[size]` into a list of views with the shapes of the trained parameters of `module`."""
     shapes = [p.shape for _, p in trained(module)]
     sizes = [shape.numel() for shape in shapes]
-    split = [torch.split(tensor, sizes) for tensor in flat]
-    return [[piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)] for pieces in split]
+    split_flats = [torch.split(flat, sizes) for flat in flats]
+    return [[piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)] for pieces in split_flats]
 
 
 def check_module(name: str, module: nn.Module, context: Context) -> None:

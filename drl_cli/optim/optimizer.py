@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from drl_cli.chains import recording
 from drl_cli.optim.context import Context
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
 from drl_cli.optim.rules import FusedAdam, Rule, filled
-from drl_cli.optim.torch_optim import OwnRule, TorchOptim
+from drl_cli.optim.torch_optim import TorchOptim, UserRule
 from drl_cli.utils.lazy import Tensor, torch
-
-if TYPE_CHECKING:
-    from torch import optim
 
 
 class NotFinite(Exception):
@@ -37,7 +33,7 @@ class Optimizer:
         params: Params,
         lrs: Mapping[str, float | Part],
         context: Context,
-        rule: type[optim.Optimizer] | None = None,
+        rule: type[torch.optim.Optimizer] | None = None,
     ) -> None:
         missing, unknown = params.slices.keys() - lrs.keys(), lrs.keys() - params.slices.keys()
         if missing or unknown:
@@ -50,7 +46,7 @@ class Optimizer:
         self.limits = {name: part.max_norm for name, part in self.parts.items() if part.max_norm is not None}
         self.rule: Rule
         if rule is not None or ":" in self.config.name:  # my_mod:MyOptimizer
-            self.rule = OwnRule(params, self.parts, self.config, rule or self.config.kind)
+            self.rule = UserRule(params, self.parts, self.config, rule or self.config.kind)
         elif self.config.name in ("adam", "adamw"):
             self.rule = FusedAdam(params, self.parts, self.config)
         else:
@@ -95,7 +91,7 @@ class Optimizer:
             grads = [grad for grad in grads if len(grad)]  # a part may have no parameters
         factor = self._factor()
         if self.context.skips:
-            _spoil(grads[0], losses)
+            _add_nan(grads[0], losses)
         for grad in grads:
             self.context.group.mean_(grad)
         if self.context.skips:
@@ -154,7 +150,8 @@ class Optimizer:
             _scale(grads, limit=limit, norm=norm)
 
     def metrics(self) -> dict[str, float]:
-        """Return the first of the learning rates, and the norm of the last step's gradient before clipping."""
+        """Return the first learning rate, and the gradient's norm before clipping."""
+        # If nothing is clipped, this is the norm of the latest gradients of all parts, and else that of the last step.
         norm = self.params.grad.norm() if self.norm is None else self.norm
         first_lr = next(iter(self.lrs.values()))
         return {"lr": first_lr * self.factor, "grad_norm": float(norm)}
@@ -168,8 +165,8 @@ class Optimizer:
         self.rule.load_state(state)
 
 
-def _spoil(grad: Tensor, losses: Sequence[Tensor]) -> None:
-    """Add NaN to a gradient if a loss is not finite. The average of the gradient is then NaN in every trainer."""
+def _add_nan(grad: Tensor, losses: Sequence[Tensor]) -> None:
+    """Add NaN to the first value of a gradient if a loss is not finite. The average over trainers is then NaN, too."""
     for loss in losses:
         grad[0] += 0.0 * loss  # adds 0, or NaN if the loss is NaN or infinite
 
@@ -182,5 +179,6 @@ def _norm(grads: Sequence[Tensor]) -> Tensor:
 
 def _scale(grads: Sequence[Tensor], limit: float, norm: Tensor) -> None:
     """Clip gradients in place to the norm `limit`. `norm` is their norm before."""
-    for grad in grads:  # as torch.nn.utils.clip_grad_norm_
-        grad *= (limit / (norm + 1e-6)).clamp(max=1.0)
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    for grad in grads:
+        grad *= factor

@@ -58,8 +58,8 @@ class OptimizerConfig:
         """Return the factor that multiplies all learning rates at a position of the run.
 
         `position` and `total`, the length of the run, count environment steps or updates. The factor grows linearly
-        from 0 to 1 during the warm-up. Then it stays 1, or falls to `end` at the end of the run, linearly or along half
-        a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
+        to 1 during the warm-up. Then it stays 1, or falls to `end` at the end of the run, linearly or along half a
+        cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
         """
         if position < self.warmup_steps:
             return (position + 1) / (self.warmup_steps + 1)
@@ -92,8 +92,8 @@ def option_problems(config: OptimizerConfig) -> list[str]:
     """
     if config.name in ("adam", "adamw"):
         return _unknown(config, {"betas", "eps"})
-    is_users = ":" in config.name
-    if not is_users and not config.kwargs and not config.weight_decay:
+    is_users_class = ":" in config.name
+    if not is_users_class and not config.kwargs and not config.weight_decay:
         return []  # without an import of torch, which takes seconds
     try:
         kind = config.kind
@@ -101,14 +101,14 @@ def option_problems(config: OptimizerConfig) -> list[str]:
         return [f"optimizer.name: {error}"]
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         return [f"optimizer.name: {config.name} has to be a class derived from torch.optim.Optimizer"]
-    taken = takes(kind)
-    problems = [] if "lr" in taken else [f"optimizer.name: {config.name} has to take the argument lr"]
-    if config.weight_decay and "weight_decay" not in taken:
+    known = argument_names(kind)
+    problems = [] if "lr" in known else [f"optimizer.name: {config.name} has to take the argument lr"]
+    if config.weight_decay and "weight_decay" not in known:
         problems.append(f"optimizer.weight_decay: {config.name} has none; say optimizer.weight_decay=0")
-    return problems + _unknown(config, taken - FIXED)
+    return problems + _unknown(config, known - FIXED)
 
 
-def takes(kind: Any) -> set[str]:  # Any: a class derived from torch.optim.Optimizer
+def argument_names(kind: Any) -> set[str]:  # Any: a class derived from torch.optim.Optimizer
     """Return the names of an optimizer's arguments. A class with `**kwargs` also takes the arguments of its base."""
     names: set[str] = set()
     for base in kind.__mro__:
@@ -121,5 +121,6 @@ def takes(kind: Any) -> set[str]:  # Any: a class derived from torch.optim.Optim
 
 
 def _unknown(config: OptimizerConfig, known: set[str]) -> list[str]:
-    has = f"{config.name} has no such option; it has {', '.join(sorted(known))}"
-    return [f"optimizer.kwargs.{key}: {has}" for key in config.kwargs if key not in known]
+    """Return an error message for each key of `kwargs` that is not in `known`."""
+    reason = f"{config.name} has no such option; it has {', '.join(sorted(known))}"
+    return [f"optimizer.kwargs.{key}: {reason}" for key in config.kwargs if key not in known]

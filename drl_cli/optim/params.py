@@ -82,8 +82,7 @@ class Params:
             raise ValueError(f"part '{name}' is a module; compute the loss from the module's output")
         if not self._leaves[name]:  # this is the first call
             leaf = torch.nn.Parameter(torch.empty_like(part.flat))
-            leaf.data, leaf.grad = part.flat, part.grad
-            self._add_leaf(name, name, leaf, part.flat, part.grad)
+            self._add_leaf(part=name, name=name, leaf=leaf, flat=part.flat, grad=part.grad)
         return self._leaves[name][0]
 
     def leaves(self, names: Sequence[str]) -> list[nn.Parameter]:
@@ -153,7 +152,7 @@ class Params:
         For each part, the vector has the parameters, and then the module's frozen parameters and buffers.
         """
         pieces = [tensor.detach().float().flatten().cpu() for tensor in self._pieces(names)]
-        vector: npt.NDArray[np.float32] = torch.cat(pieces).numpy().copy()
+        vector: npt.NDArray[np.float32] = torch.cat(pieces).numpy()
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
@@ -165,7 +164,7 @@ class Params:
         sizes = [tensor.numel() for tensor in tensors]
         if vector.shape != (sum(sizes),):
             raise ValueError(f"parameter vector has shape {vector.shape}, the policy needs ({sum(sizes)},)")
-        pieces = torch.split(torch.from_numpy(vector.copy()), sizes)
+        pieces = torch.split(torch.from_numpy(vector.copy()), sizes)  # a copy, because `vector` may be read-only
         with torch.no_grad():
             for tensor, piece in zip(tensors, pieces, strict=True):
                 tensor.copy_(piece.view(tensor.shape))
@@ -226,11 +225,12 @@ class Params:
                 if owners:
                     raise Refused(f"{name}.{key} is also {owners[0]}; make the shared module a separate part")
                 flat.copy_(parameter)
-                parameter.data, parameter.grad = flat, grad
-                self._add_leaf(name, f"{name}.{key}", parameter, flat, grad)
+                self._add_leaf(part=name, name=f"{name}.{key}", leaf=parameter, flat=flat, grad=grad)
         prepare(module, self.context)
 
     def _add_leaf(self, part: str, name: str, leaf: nn.Parameter, flat: Tensor, grad: Tensor) -> None:
+        """Make the parameter `leaf` and its gradient use the memory of the views `flat` and `grad`."""
+        leaf.data, leaf.grad = flat, grad  # autograd does not notice changes of this memory: see `changed`
         self._leaves[part].append(leaf)
         self._adopted.append((name, leaf, flat, grad))
 

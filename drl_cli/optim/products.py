@@ -16,13 +16,14 @@ class Products:
     """Matrix products in float32 with torch's default library: MKL on a CPU, cuBLAS on a GPU."""
 
     def chosen(self) -> Mapping[str, Any]:
-        """Return the name of the library, and when it is used, as values that json can write. They go to run.json."""
+        """Return, for run.json, the name of the library and the smallest sizes for which it is used."""
         return {"library": "torch"}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return `x weight + bias`, `[B, out]`; x is `[B, in]`, weight is `[in, out]`, and bias is `[out]`."""
         if _is_faster_transposed(x, weight.shape[1]):
-            return torch.mm(weight.t(), x.t()).t().add_(bias)
+            transposed = torch.mm(weight.t(), x.t())  # [out, B]
+            return transposed.t().add_(bias)
         return torch.addmm(bias, x, weight)
 
     def weight_gradient(self, x: Tensor, d: Tensor, out: Tensor) -> None:
@@ -31,7 +32,8 @@ class Products:
         `x` `[B, in]` is the input of `linear`, and `d` `[B, out]` is the gradient with respect to its result.
         """
         if _is_faster_transposed(x, d.shape[1]):
-            out.copy_(torch.mm(d.t(), x).t())
+            transposed = torch.mm(d.t(), x)  # [out, in]
+            out.copy_(transposed.t())
         else:
             torch.mm(x.t(), d, out=out)
 
@@ -60,25 +62,26 @@ class OneDNN(Products):
         return {"library": "onednn", **least, "else": "torch"}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return self._product(x, weight, bias) if self._suits(x, weight) else super().linear(x, weight, bias)
+        return self._product(x, weight, bias) if self._is_large(x, weight) else super().linear(x, weight, bias)
 
     def weight_gradient(self, x: Tensor, d: Tensor, out: Tensor) -> None:
-        if self._suits(d, out):
+        if self._is_large(d, out):
             out.copy_(self._product(x.t(), d))
         else:
             super().weight_gradient(x, d, out)
 
     def input_gradient(self, d: Tensor, weight: Tensor) -> Tensor:
-        return self._product(d, weight.t()) if self._suits(d, weight) else super().input_gradient(d, weight)
+        return self._product(d, weight.t()) if self._is_large(d, weight) else super().input_gradient(d, weight)
 
-    def _suits(self, x: Tensor, weight: Tensor) -> bool:
+    def _is_large(self, x: Tensor, weight: Tensor) -> bool:
+        """Return whether oneDNN computes the products of a weight `[in, out]` and a batch `[B, ...]`."""
         rows = x.shape[0]
         inputs, outputs = weight.shape
         is_wide = inputs >= self.width and outputs >= self.width
         return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return `a b`, or `a b + bias`."""
+        """Return `a b`, or `a b + bias`, for matrices a and b."""
         if torch.compiler.is_compiling():  # torch.compile needs an operator, but a plain call is 10 us faster
             product: Tensor = self.differentiable(a, b, bias)
             return product
@@ -117,10 +120,10 @@ class BFloat16(OneDNN):
 def make_products(library: str, precision: str, device: torch.device, is_repeatable: bool = True) -> Products:
     """Return the Products for the options `trainer.products` (`library`) and `precision`.
 
-    With `auto`, AMD's Zen 5 with AVX-512 uses oneDNN, and other processors use torch. On Zen 5, oneDNN is faster for
-    products of about 2 million multiplications or more. A repeatable run uses oneDNN only for batches of at least 256
-    rows and layers of at least 256 units, so that a seed gives the same weights as in earlier versions. Raise
-    ValueError if `library` is onednn and torch lacks oneDNN.
+    GPUs always use torch. With `auto`, AMD's Zen 5 with AVX-512 uses oneDNN, and other processors use torch. On Zen 5,
+    oneDNN is faster for products of about 2 million multiplications or more. A repeatable run uses oneDNN only for
+    batches of at least 256 rows and layers of at least 256 units, so that a seed gives the same weights as in earlier
+    versions. Raise ValueError if `library` is onednn and torch lacks oneDNN.
     """
     if precision == "bf16":
         return BFloat16(device)
@@ -140,6 +143,7 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
 
 def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     """Return `a b + bias`, `[B, out]`, computed by oneDNN; a is `[B, in]`, b is `[in, out]`, and bias is `[out]`."""
+    # The operator takes a weight `[out, in]`. The last three arguments mean that no activation follows.
     product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
     return product
 
@@ -163,7 +167,7 @@ def _register_operator() -> torch.library.Library:
 
 @cache
 def _differentiable() -> Any:
-    """Return a function of (a, b, bias) that calls the operator of `_register_operator` and has a gradient."""
+    """Return a function of (a, b, bias) that computes `_onednn`, and that compiled code can differentiate."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -173,8 +177,9 @@ def _differentiable() -> Any:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            ctx.save_for_backward(*inputs[:2])
-            ctx.has_bias = inputs[2] is not None
+            a, b, bias = inputs
+            ctx.save_for_backward(a, b)
+            ctx.has_bias = bias is not None
 
         @staticmethod
         def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -188,7 +193,7 @@ def _differentiable() -> Any:
 
 
 def _is_faster_transposed(x: Tensor, outputs: int) -> bool:
-    """Return whether MKL computes the transposed product faster: up to four times for large inputs and few outputs."""
+    """Return whether MKL is faster (up to four times) if it computes the transposed product of a layer and `x`."""
     return 1 < outputs <= 8 and x.numel() >= 2**14
 
 

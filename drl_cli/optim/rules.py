@@ -32,11 +32,11 @@ class Rule(Protocol):
 
 
 def filled(part: float | Part, config: OptimizerConfig) -> Part:
-    """Return the options of one part (such as the critic), with None replaced by the values in `config`.
+    """Return the options of one part (such as the critic). Without own weight_decay or betas, it has those of `config`.
 
     `part` has options of the part, or only its learning rate.
     """
-    own = part if isinstance(part, Part) else Part(part)
+    own = part if isinstance(part, Part) else Part(lr=part)
     if own.weight_decay is None:
         own = replace(own, weight_decay=config.weight_decay)
     if own.betas is None and "betas" in config.kwargs:
@@ -117,7 +117,7 @@ class FusedAdam:
         """
         beta1, beta2 = options.betas or BETAS
         lr = options.lr * factor
-        decay: float | Tensor = 1.0
+        decay: float | Tensor = 1.0  # the factor of the parameters
         if options.weight_decay and self.config.name == "adam":
             grad = grad + options.weight_decay * flat
         elif options.weight_decay:  # adamw
@@ -135,12 +135,12 @@ class FusedAdam:
         for name in names:
             options = replace(self.parts[name], max_norm=None)  # the optimizer has clipped the gradient before
             by_options.setdefault(options, []).append(name)
-        groups = []
+        part_names, groups = list(self.parts), []
         for options, members in by_options.items():
             slices = [self.params.slices[name] for name in members]
             whole = (self.params.flat, self.params.grad, self.mean, self.square)
             flats, grads, means, squares = ([tensor[where] for where in slices] for tensor in whole)
-            counts = [self.count[list(self.parts).index(name)] for name in members]
+            counts = [self.count[part_names.index(name)] for name in members]
             groups.append(_Group(options, flats, grads, means, squares, counts))
         return groups
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from drl_cli.optim.optimizer_config import OptimizerConfig, Part, takes
+from drl_cli.optim.optimizer_config import OptimizerConfig, Part, argument_names
 from drl_cli.optim.params import Params
 from drl_cli.optim.plain_steps import PLAIN
 from drl_cli.utils.lazy import Tensor, torch
@@ -28,7 +28,7 @@ class OneForEachPart(ABC):
         self.optimizers: dict[str, torch.optim.Optimizer] = {
             name: kind(self.leaves(params, name), **optimizer_arguments(kind, name, part=part, config=config))
             for name, part in parts.items()
-            if len(params[name].flat)
+            if len(params[name].flat)  # torch refuses an optimizer without parameters
         }
 
     @staticmethod
@@ -49,8 +49,8 @@ class OneForEachPart(ABC):
         """
         saved: dict[str, Tensor] = {}
         for name, optimizer in self.optimizers.items():
-            for place, memory in _memories(optimizer).items():
-                for key, value in memory.items():
+            for place, values in _values(optimizer).items():
+                for key, value in values.items():
                     if isinstance(value, torch.Tensor):
                         saved[f"optimizer.{name}.{place}.{key}"] = value
                     elif isinstance(value, int | float):
@@ -63,24 +63,23 @@ class OneForEachPart(ABC):
         saved = {name: value for name, value in state.items() if name.startswith("optimizer.")}
         loaded = [(*self._located(name, value), value) for name, value in saved.items()]
         for optimizer in self.optimizers.values():
-            _forget(optimizer)
+            _reset(optimizer)
         for optimizer, place, key, value in loaded:
             group = optimizer.param_groups[0]
-            memory = group if place == "group" else optimizer.state[group["params"][int(place)]]
+            values = group if place == "group" else optimizer.state[group["params"][int(place)]]
             if key.startswith("number."):
-                memory[key.removeprefix("number.")] = value.item()
+                values[key.removeprefix("number.")] = value.item()
             elif value.ndim == 0:  # a number, such as the count of steps, stays on the CPU, as in torch.optim
-                memory[key] = value.clone()
+                values[key] = value.clone()
             else:
-                memory[key] = value.to(group["params"][0].device, copy=True)
+                values[key] = value.to(group["params"][0].device, copy=True)
 
     def _located(self, name: str, value: Tensor) -> tuple[torch.optim.Optimizer, str, str]:
         """Find the optimizer to which the saved tensor `value` with the name `optimizer.PART.PLACE.KEY` belongs.
 
         Return the optimizer of the part, the place and the key. The place is the index of a parameter, "0", "1", ...,
-        or "group" for a value in the optimizer's param group.
-
-        Raise ValueError if no optimizer has such a tensor, or if the shape differs from that of the parameter.
+        or "group" for a value in the optimizer's param group. Raise ValueError if no optimizer has such a tensor, or if
+        the shape differs from that of the parameter.
         """
         _, part, *rest = name.split(".", 3)
         if len(rest) == 1:  # earlier versions left out the index if a part had only one parameter
@@ -108,8 +107,8 @@ class TorchOptim(OneForEachPart):
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
         super().__init__(params, parts, config, config.kind)
         self.name = config.name
-        has_other_options = not config.kwargs.keys().isdisjoint({"dampening", "decoupled_weight_decay"})
-        self.is_plain = config.name in PLAIN and not has_other_options
+        other_options = config.kwargs.keys() & {"dampening", "decoupled_weight_decay"}  # which PLAIN does not have
+        self.is_plain = config.name in PLAIN and not other_options
 
     @staticmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
@@ -125,9 +124,8 @@ class TorchOptim(OneForEachPart):
             if name in self.optimizers:
                 (group,) = self.optimizers[name].param_groups
                 (flat,) = group["params"]
-                grad = flat.grad if flat.grad is not None else torch.zeros_like(flat)
-                memory = self.optimizers[name].state[flat]
-                PLAIN[self.name](group, memory, flat, grad, self.parts[name].lr * factor)
+                state = self.optimizers[name].state[flat]
+                PLAIN[self.name](group, state, flat=flat, grad=flat.grad, lr=self.parts[name].lr * factor)
 
     def knows(self, key: str) -> bool:
         return key in self._known
@@ -145,7 +143,7 @@ class TorchOptim(OneForEachPart):
         return {key for key, value in optimizer.state[parameter].items() if value is not None}
 
 
-class OwnRule(OneForEachPart):
+class UserRule(OneForEachPart):
     """The rule of a user's class derived from torch.optim.Optimizer, which gets the parameters as separate tensors."""
 
     @staticmethod
@@ -153,12 +151,12 @@ class OwnRule(OneForEachPart):
         return params.leaves([name]) if name in params.modules else [params.value(name)]
 
 
-def _memories(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:  # Any: tensors, numbers, others
+def _values(optimizer: torch.optim.Optimizer) -> dict[str, Mapping[str, Any]]:  # Any: tensors, numbers, others
     """Return an optimizer's state: a dict for each parameter by its index, and a dict `group` of changed options."""
     (group,) = optimizer.param_groups
-    memories = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
+    of_parameters = {str(i): optimizer.state.get(leaf, {}) for i, leaf in enumerate(group["params"])}
     changed = {key: value for key, value in group.items() if _is_changed(optimizer, key, value)}
-    return memories | {"group": changed}
+    return of_parameters | {"group": changed}
 
 
 def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:  # Any: an option of any type
@@ -170,7 +168,7 @@ def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:
     return key not in optimizer.defaults or value is not optimizer.defaults[key]  # a step that sets it makes an object
 
 
-def _forget(optimizer: torch.optim.Optimizer) -> None:
+def _reset(optimizer: torch.optim.Optimizer) -> None:
     """Clear the optimizer's state, and set its options except the learning rate to their initial values."""
     optimizer.state.clear()
     group = optimizer.param_groups[0]
@@ -186,7 +184,7 @@ def optimizer_arguments(kind: Any, name: str, part: Part, config: OptimizerConfi
     take one of these options.
     """
     options: dict[str, Any] = {"lr": part.lr, **config.kwargs}  # Any: arguments of the torch class
-    known = takes(kind)
+    known = argument_names(kind)
     if "weight_decay" in known:
         options["weight_decay"] = part.weight_decay
     elif part.weight_decay:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from drl_cli.losses.distributional import (
     cross_entropy,
+    distorted_cumulative,
+    distorted_fraction,
     hl_gauss,
     midpoints,
     project,
     project_numpy,
     quantile_huber,
-    risky_fraction,
-    risky_share,
 )
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0])
@@ -136,13 +136,15 @@ def test_quantile_huber_equals_brute_force(kappa, shared):
 )
 def test_what_the_worst_returns_count_for_a_risk_measure(risk, level, shares):
     worst = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
-    assert risky_share(worst, risk, level).tolist() == pytest.approx(shares)
+    assert distorted_cumulative(worst, risk, level).tolist() == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(("risk", "level"), [("mean", 1.0), ("cvar", 0.3), ("power", 1.5), ("power", -1.5)])
 def test_shares_and_fractions_of_a_risk_measure_are_inverse_to_each_other(risk, level):
     fraction = midpoints(50)
-    np.testing.assert_allclose(risky_share(risky_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5)
+    np.testing.assert_allclose(
+        distorted_cumulative(distorted_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5
+    )
 
 
 def normal_mass(low, high, mean, std):

@@ -15,7 +15,7 @@ from drl_cli.algos.value import _distributional, dqn
 from drl_cli.algos.value._q_learner import Random
 from drl_cli.errors import Refused
 from drl_cli.losses.critics import mean
-from drl_cli.losses.distributional import project, project_numpy, risky_share, softmax_numpy
+from drl_cli.losses.distributional import distorted_cumulative, project, project_numpy, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.head import Head
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
@@ -70,8 +70,8 @@ class Policy(dqn.Policy):
         config, probs = self.config, self.distribution(out)
         if config.risk != "mean":
             cumulative = probs.cumsum(-1).clip(max=1.0)  # the clip removes rounding errors
-            risky = risky_share(cumulative, config.risk, config.risk_level)
-            probs = np.diff(risky, axis=-1, prepend=np.float32(0.0))
+            distorted = distorted_cumulative(cumulative, config.risk, config.risk_level)
+            probs = np.diff(distorted, axis=-1, prepend=np.float32(0.0))
         mean: Array = probs @ self.support
         return mean
 

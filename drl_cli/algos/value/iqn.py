@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from drl_cli.algos.value import dqn, qr_dqn
 from drl_cli.algos.value._q_learner import NOT_RANDOM, Draws, Random
-from drl_cli.losses.distributional import midpoints, risky_fraction
+from drl_cli.losses.distributional import distorted_fraction, midpoints
 from drl_cli.networks import implicit
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.head import Head
@@ -43,7 +43,7 @@ class Policy(dqn.Policy):
 
     def make_network(self, config: dqn.Config, network: NetworkConfig) -> ActingNetwork:
         assert isinstance(config, Config)
-        fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
+        fraction = distorted_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
         width, actions = self.encoder.width, self.action.size
         shapes = implicit.implicit_shapes(network, width, actions, dueling=config.dueling, noisy=config.noisy)
         return ActingImplicitNetwork(shapes, fraction)

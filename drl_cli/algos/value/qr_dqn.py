@@ -13,7 +13,7 @@ import numpy as np
 from drl_cli.algos.value import _distributional, dqn
 from drl_cli.algos.value._q_learner import Random
 from drl_cli.losses.critics import quantile_critic
-from drl_cli.losses.distributional import midpoints, risky_share
+from drl_cli.losses.distributional import distorted_cumulative, midpoints
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
@@ -43,7 +43,7 @@ class Policy(dqn.Policy):
         super().__init__(config, network, spec, seed)
         # Each quantile stands for one of K equal intervals of (0, 1). Its weight is 1 / K, unless `risk` changes it.
         ends = np.linspace(0.0, 1.0, config.quantiles + 1, dtype=np.float32)
-        self.weights = np.diff(risky_share(ends, config.risk, config.risk_level))
+        self.weights = np.diff(distorted_cumulative(ends, config.risk, config.risk_level))
 
     def load(self, params: Array) -> None:
         super().load(params)
