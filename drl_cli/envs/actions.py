@@ -52,7 +52,7 @@ def _choices(space: Space) -> list[int]:
 def _text(space: Space) -> str:
     if isinstance(space, spaces.Box):
         return f"Box{space.shape}"
-    return f"Discrete({space.n})" if isinstance(space, spaces.Discrete) else str(space)
+    return f"Discrete({space.n})" if isinstance(space, spaces.Discrete) else " ".join(str(space).split())  # one line
 
 
 class ActionMap:

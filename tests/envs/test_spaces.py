@@ -151,6 +151,7 @@ def test_observations_that_are_refused(space, match):
 def test_actions_are_converted_to_the_space(space, kind, size, choices, given, expected):
     found = spec(action=space).action
     assert (found.kind, found.size, found.choices) == (kind, size, choices)
+    assert "\n" not in found.text  # error messages have it in their first line
     dtype = np.float32 if kind == "box" else np.int64
     assert found.column.shape == np.shape(given)[1:]
     assert found.column.dtype == np.dtype(dtype).name
