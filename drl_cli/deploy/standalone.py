@@ -73,7 +73,7 @@ class Caller:
             if len(extra) > 1 or value.shape != (*lead, *shape):
                 expected = f"{shape}, or (n, {', '.join(map(str, shape))}) for a batch"
                 raise ValueError(f"{part['name']} has shape {value.shape}, expected {expected}")
-            arrays.append(_checked(part, value).reshape(-1, *shape))
+            arrays.append(_checked(part, value).reshape(*(lead or (1,)), *shape))
         assert lead is not None
         return arrays, lead
 

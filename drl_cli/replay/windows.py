@@ -133,7 +133,7 @@ class WindowTable(ReplayTable):
         if len(padding):
             for column in columns.values():
                 if column.dtype != object:  # the table that wraps this one makes the images, and their padding
-                    column.reshape(-1, *column.shape[valid.ndim :])[padding] = 0
+                    column.reshape(valid.size, *column.shape[valid.ndim :])[padding] = 0
         columns["valid"] = valid
         return columns | {name: stored[name].take(slots, 0) for name in once if name in stored}
 

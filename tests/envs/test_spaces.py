@@ -279,11 +279,20 @@ def test_a_tree_of_every_kind():
     ).signature()
     signature = json.loads(json.dumps(signature), parse_constant=refuse)
     inputs = {part["name"]: part for part in signature["inputs"]}
-    assert list(inputs) == ["obs.camera", "obs.inner.0", "obs.inner.1", "obs.inner.2", "obs.who", "action_mask"]
+    names = [*(f"obs.{name}" for name in ("camera", "inner.0", "inner.1", "inner.2", "none", "who")), "action_mask"]
+    assert list(inputs) == names
     assert inputs["obs.inner.0"] | {"path": ["inner", 0], "start": -2, "choices": [4]} == inputs["obs.inner.0"]
     assert inputs["obs.inner.1"]["start"] == [0, 5]
     assert (inputs["obs.who"]["low"], inputs["obs.who"]["high"]) == (None, [1.0, None])
-    assert [inputs[name]["dtype"] for name in inputs] == ["uint8", "int64", "int64", "bool", "float32", "bool"]
+    assert [inputs[name]["dtype"] for name in inputs] == [
+        "uint8",
+        "int64",
+        "int64",
+        "bool",
+        "float32",
+        "float32",
+        "bool",
+    ]
     assert inputs["action_mask"] | {"path": [], "shape": [13]} == inputs["action_mask"]
     assert [part["name"] for part in signature["outputs"]] == ["action.move", "action.turn.0", "action.turn.1"]
     assert signature["actions"] == {"move": None, "turn": [None, None]}

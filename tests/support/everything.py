@@ -19,7 +19,8 @@ class Everything(gymnasium.Env):
         self.masked, self.bonus, self.render_mode = masked, bonus, render_mode
         inner = Tuple((Discrete(4, start=-2), MultiDiscrete([3, 2], start=[0, 5]), MultiBinary(3)))
         who = Box(-np.inf, np.array([1.0, np.inf]), (2,), np.float64)
-        self.observation_space = Dict(camera=Box(0, 255, (9, 8, 2), np.uint8), inner=inner, who=who)
+        none = Box(-1.0, 1.0, (0,), np.float32)
+        self.observation_space = Dict(camera=Box(0, 255, (9, 8, 2), np.uint8), inner=inner, none=none, who=who)
         boxes = (Box(0.0, np.array([[1.0], [3.0]]), (2, 1), np.float64), Box(-0.1, np.inf, (2,), np.float32))
         choices = (MultiDiscrete([3, 2], start=[1, 7]), MultiBinary(2))
         move = Discrete(4, start=-2) if discrete else Box(-2.0, 4.0, (1,), np.float32)

@@ -46,9 +46,11 @@ class Layout:
     def moments(self, columns: Columns) -> RunningMoments:
         valid = columns.get("valid", slice(None))  # leave out the padding of sequences
         names = [column_name("obs", path) for path in self.obs]
-        parts = [columns[name][valid].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
+        reward = columns["reward"][valid].reshape(-1, 1)
+        num = len(reward)
+        parts = [columns[name][valid].reshape(num, size) for name, size in zip(names, self.sizes, strict=True)]
         if self.reward:
-            parts.append(columns["reward"][valid].reshape(-1, 1))
+            parts.append(reward)
         return RunningMoments.of(np.concatenate(parts, -1).astype(np.float64))
 
 

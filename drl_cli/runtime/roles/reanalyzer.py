@@ -46,8 +46,8 @@ class Reanalyzer:
             self.version, self.opt_steps = params_header.version, params_header.opt_steps
         assert self.version >= 0, "the first call brings parameters"
         assert drawn.row_ids is not None, "replay gives the ids of windows"
-        shape = drawn.row_ids.shape
-        obs = map_parts(lambda part: part.reshape(-1, *part.shape[len(shape) :]), gathered(columns)["obs"])
+        shape, num_steps = drawn.row_ids.shape, drawn.row_ids.size
+        obs = map_parts(lambda part: part.reshape(num_steps, *part.shape[len(shape) :]), gathered(columns)["obs"])
         found = self.policy.reanalyze(obs)
         for name, column in found.items():
             needed = (len(column), *self.schema[name].shape) if name in self.schema else "no such column"

@@ -13,10 +13,12 @@ from drl_cli.runtime.messages import LoadParams, SampleBatch
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.reanalyzer import Reanalyzer
 from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import gathered
 
 SEARCHES = ("algo=gumbel_muzero", "mode=async", "reanalyzer.num=1", "algo.simulations=4", "reanalyzer.windows=4")
 SMALL = (*TINY, "env=CartPole-v1", *SEARCHES, "replay.capacity=64")
-PENDULUM = ("env=Pendulum-v1", "algo=sampled_muzero", "algo.candidates=5", "env.normalize_obs=true")
+SAMPLED = ("algo=sampled_muzero", "algo.candidates=5", "env.normalize_obs=true")
+PENDULUM, PARTS = (("env=Pendulum-v1", *SAMPLED), ("env=everything:Everything-v0", *SAMPLED))
 HEADER = LoadParams(3, 48, 64)
 
 
@@ -44,7 +46,7 @@ class Made:
         return drawn, *self.role.reanalyze(drawn, columns, HEADER, self.new)
 
 
-@pytest.mark.parametrize("overrides", [(), PENDULUM], ids=["gumbel", "sampled"])
+@pytest.mark.parametrize("overrides", [(), PENDULUM, PARTS], ids=["gumbel", "sampled", "parts"])
 def test_stored_values_become_those_of_a_search_with_the_new_parameters(overrides):
     made = Made(*overrides)
     before = made.manager.contents()
@@ -54,7 +56,7 @@ def test_stored_values_become_those_of_a_search_with_the_new_parameters(override
     made.manager.update_priorities(values)
     after, policy = made.manager.contents(), make_policy(made.config, made.spec, 9)
     policy.load(made.new)
-    found = policy.reanalyze(before["obs"])
+    found = policy.reanalyze(gathered(before)["obs"])
     assert {"policy", "root_value", "is_random"} <= found.keys()
     others = np.setdiff1d(np.arange(64), ids)
     for name, column in found.items():
