@@ -51,7 +51,7 @@ def quantile_critic(
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
     [u < 0] is 1 or 0. With kappa = 0, |u| replaces huber_kappa(u) / kappa. `weight` `[B]` multiplies each row's loss.
-    QR-DQN's loss (Dabney et al. 2018a, eq. 10) is not divided by kappa, and so is equal for kappa = 1.
+    QR-DQN's loss (Dabney et al. 2018a, eq. 10) is not divided by kappa. For kappa = 1, both are equal.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
     return mean(loss, weight)

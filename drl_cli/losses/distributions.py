@@ -1,6 +1,6 @@
 """Distributions of actions, for torch and numpy. With torch tensors as parameters, results are torch tensors.
 
-The argument of `sample(random)` is a numpy generator, an array of noise, or for torch a CPU generator. Categorical
+The argument of `sample(random)` is a numpy generator, noise, or, for torch, a torch generator on the CPU. Categorical
 distributions need uniform noise, which `context.rand` draws. Gaussians need standard normal noise, which
 `context.randn` draws. With noise from the context, two trainers sample the same actions as one trainer with all rows.
 Gradients flow through the sample of a Gaussian to its parameters (reparametrisation).

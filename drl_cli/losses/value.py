@@ -95,7 +95,7 @@ def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
 def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> Any:  # Any: numpy or torch
     """Return the Bellman target reward + discount * value, for arrays or tensors that broadcast.
 
-    With `rescale` = eps > 0, `value` and the target are values of the function h of `rescaled`. The target is then
+    With `rescale` = eps > 0, `value` and the result are rescaled by the function h of `rescaled`. The result is then
     h(reward + discount * h^-1(value)) (R2D2, Kapturowski et al. 2019, section 2.3).
     """
     if rescale == 0.0:

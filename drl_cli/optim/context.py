@@ -131,8 +131,8 @@ class Context:
 
         `columns` has the tensors of a batch by name. `counts` has the integers on which the update depends, such as
         the number of earlier updates. The settings of this context decide whether the function replays the update,
-        compiles the update, or only calls `update`. If a loss or gradient is not finite in a compiled update, or while
-        the update is recorded for that, the function undoes the update and returns `skipped()`. Otherwise, `update`
+        compiles the update, or only calls `update`. If a loss or gradient is not finite in a compiled update, or in one
+        that is recorded for compilation, the function undoes the update and returns `skipped()`. Otherwise, `update`
         raises NotFinite.
         """
         from drl_cli.chains.chain import Chain

@@ -118,7 +118,7 @@ def misfit(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None: 
 
 
 def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved values into `tensors`. If a name of `tensors` is missing or a shape differs, only raise ValueError."""
+    """Copy `saved` into `tensors`. If a name is missing or a shape differs, change nothing and raise ValueError."""
     if problem := misfit(tensors, saved):
         raise ValueError(problem)
     with torch.no_grad():

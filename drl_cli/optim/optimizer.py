@@ -52,7 +52,7 @@ class Optimizer:
         else:
             self.rule = TorchOptim(params, self.parts, self.config)
         self.factor = 1.0  # the schedule's factor of all learning rates
-        self.norm: Tensor | None = None  # of the last step's gradient, before clipping; None: see `_clip`
+        self.norm: Tensor | None = None  # of the last step's gradient, before clipping, if `_clip` computed it
         self._part_names = tuple(lrs)
 
     def schedule(self, position: int) -> None:
@@ -80,7 +80,7 @@ class Optimizer:
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         """Make one gradient step of all parameters, or only of `parts` (such as "critic"), with `params.grad`.
 
-        `params.grad` is first averaged over the trainers and clipped, in place. Other parts and their gradients stay.
+        `params.grad` is averaged over the trainers and clipped in place. Other parts and gradients stay the same.
         With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the gradient, averaged over the
         trainers, is not finite, or if a trainer has a loss in `losses` that is not finite.
         """
@@ -130,8 +130,8 @@ class Optimizer:
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
         """Store the norm of `grads`, the gradients of the parts `names` (such as the critic), and clip them in place.
 
-        A part with its own limit is clipped alone, and all other parts are clipped together. If the context neither
-        clips nor skips, do nothing.
+        A part with its own limit is clipped alone, and all other parts are clipped together. If the optimizer
+        neither clips nor skips, do nothing.
         """
         limit = self.config.max_norm
         if limit is None and not self.limits and not self.context.skips:
@@ -152,10 +152,10 @@ class Optimizer:
             _scale(grads, limit=limit, norm=norm)
 
     def metrics(self) -> dict[str, float]:
-        """Return the present learning rate of the first part, `lr`, and the norm of the gradient, `grad_norm`.
+        """Return `lr`, the present learning rate of the first part, and `grad_norm`, a gradient's norm before clipping.
 
-        If the optimizer clips or skips, this is the gradient of the last step before clipping, of the parts that the
-        step changed. Otherwise, it is the present `params.grad`: the latest gradients of all parts.
+        If the optimizer clips or skips, this is the gradient of the last step, only of the parts that the step changed.
+        Otherwise, it is the present `params.grad`, which has the latest gradients of all parts.
         """
         norm = self.params.grad.norm() if self.norm is None else self.norm
         first_lr = next(iter(self.lrs.values()))

@@ -44,7 +44,7 @@ class Params:
 
     `state` returns all of these for a checkpoint. A module's buffers and frozen parameters (requires_grad=False) are
     not in the flat tensors. They are saved and sent to the policy, but no optimizer changes them. The constructor moves
-    modules to the device. It raises Refused if two modules share a parameter, or as `check_module` does.
+    modules to the device. It raises Refused if two modules share a parameter or if `check_module` refuses a module.
     """
 
     def __init__(self, context: Context, **parts: int | nn.Module) -> None:

@@ -166,7 +166,7 @@ def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:
         return False
     if isinstance(value, torch.Tensor):
         return True  # a step may have changed it in place, and `defaults` may have the same tensor
-    return key not in optimizer.defaults or value is not optimizer.defaults[key]  # a step makes a new object
+    return key not in optimizer.defaults or value is not optimizer.defaults[key]  # a step sets a new object
 
 
 def _reset(optimizer: torch.optim.Optimizer) -> None:
