@@ -1,8 +1,8 @@
 """Losses for autograd. Each function returns the mean loss of a batch, a tensor `[]`.
 
-`weight` multiplies the loss of each row of the batch. It has importance weights, or 0 for padding. Every loss is a mean
-over rows. Therefore, if each of two trainers has half of the rows, the average of their gradients is the gradient of
-one trainer with all rows.
+`weight` multiplies the loss of each row of the batch. It has importance weights, or 0 for padding. Every loss is a sum
+divided by the number of rows, which includes rows with weight 0. Therefore, if each of two trainers has half of the
+rows, the average of their gradients is the gradient of one trainer with all rows.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def twin_critics(q: Tensor, target: Tensor, weight: Tensor | None = None) -> Ten
 def quantile_critic(
     quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
-    """Return the mean over the batch of the quantile regression loss, `[]` (QR-DQN, Dabney et al. 2018a, eq. 10).
+    """Return the mean over the batch of the quantile regression loss, `[]` (IQN, Dabney et al. 2018b, eq. 3).
 
     `quantiles` `[B, K]` has K estimated quantiles of the return. `fraction`, `[K]` or `[B, K]`, has the fraction of
     each quantile, such as 0.5 for the median. `target` `[B, M]` has samples or quantiles of the return, without a
@@ -51,6 +51,7 @@ def quantile_critic(
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
     [u < 0] is 1 or 0. With kappa = 0, |u| replaces huber_kappa(u) / kappa. `weight` `[B]` multiplies each row's loss.
+    QR-DQN's loss (Dabney et al. 2018a, eq. 10) is not divided by kappa. For kappa = 1, both are equal.
     """
     loss = _differentiable(distributional.quantile_huber, quantiles, target, fraction, kappa)
     return mean(loss, weight)
@@ -59,7 +60,8 @@ def quantile_critic(
 def categorical_critic(logits: Tensor, probs: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return the mean cross-entropy between the target `probs` `[B, K]` and softmax(logits), as in C51, `[]`.
 
-    `logits` is `[B, K]`. `project` computes such targets. `weight` `[B]` multiplies each row's loss.
+    `logits` is `[B, K]`. Each row of `probs` must sum to 1, as the results of `project` do. `weight` `[B]` multiplies
+    each row's loss.
     """
     return mean(_differentiable(distributional.cross_entropy, logits, probs), weight)
 
@@ -76,7 +78,7 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float = 0.2, w
 
 
 def _differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *others: Any) -> Tensor:
-    """Return the loss that `formula(x, *others)` computes. Autograd uses the derivative that the formula returns."""
+    """Return `nodes.differentiable(formula, x, *others)`, the loss that the formula computes."""
     from drl_cli.losses.nodes import differentiable  # not at the top, because nodes.py imports torch
 
     return differentiable(formula, x, *others)

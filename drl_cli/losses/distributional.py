@@ -37,7 +37,7 @@ def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, 
     gap = (support[-1] - support[0]) / (len(support) - 1)
     target = backed_up(reward[:, None], discount[:, None], support, rescale)
     clipped = np.clip(target, support[0], support[-1])
-    distance = np.abs(clipped[:, :, None] - support) / gap  # in gaps, [B, K targets, K values]
+    distance = np.abs(clipped[:, :, None] - support) / gap  # 1 for neighbours on the support, [B, K targets, K values]
     shares = np.clip(1.0 - distance, 0.0, 1.0)  # linear interpolation: 0 except for a target's two neighbours
     projected: Array = (probs[:, :, None] * shares).sum(1)
     projected[~np.isfinite(reward)] = np.nan
@@ -48,16 +48,17 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
     """Return a normal distribution around each target, as probabilities of the support's values: `[B, K]`.
 
     `target` `[B]` is clipped to the range of `support`, which has K equally spaced values. The standard deviation is
-    `width` times the distance between two neighbouring values (HL-Gauss, Farebrother et al. 2024, arXiv 2403.03950,
-    section 3.1). Each value gets the normal distribution's probability of the interval around the value. The
-    probabilities are then divided by their sum. A target that is not finite gives a row of NaN.
+    `width` times the gap between two neighbouring values (HL-Gauss, Farebrother et al. 2024, arXiv 2403.03950,
+    section 3.1). Each value gets the normal distribution's probability of the interval from half a gap below the value
+    to half a gap above. The probabilities are then divided by their sum. A target that is not finite gives a row of
+    NaN.
     """
     gap = support[1] - support[0]
-    edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])  # of the intervals, [K + 1]
+    edges = torch.cat([support[:1] - 0.5 * gap, support + 0.5 * gap])  # the ends of the intervals, [K + 1]
     clipped = target.clamp(support[0], support[-1])
     mean = torch.where(target.isfinite(), clipped, torch.nan).unsqueeze(-1)
-    cumulative: Tensor = torch.special.ndtr((edges - mean) / (width * gap))  # of a normal variable
-    probs = cumulative.diff(dim=-1)  # of the intervals
+    cumulative: Tensor = torch.special.ndtr((edges - mean) / (width * gap))  # below each edge, [B, K + 1]
+    probs = cumulative.diff(dim=-1)  # of the intervals, [B, K]
     total = cumulative[:, -1:] - cumulative[:, :1]  # the sum of `probs`
     return probs / total
 
@@ -65,8 +66,8 @@ def hl_gauss(target: Tensor, support: Tensor, width: float = 0.75) -> Tensor:
 def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cross-entropy between `probs` and softmax(logits), its gradient, and the KL divergence.
 
-    Both arguments are `[B, K]`. The cross-entropy is `[B]`. The gradient `[B, K]` is with respect to the logits, for
-    probabilities whose sum is 1. The divergence `[B]` is KL(probs || softmax(logits)).
+    Both arguments are `[B, K]`, and each row of `probs` must sum to 1. The cross-entropy is `[B]`. Its gradient with
+    respect to the logits is `[B, K]`. The divergence `[B]` is KL(probs || softmax(logits)).
     """
     log_probs = logits.log_softmax(-1)
     loss = -(probs * log_probs).sum(-1)
@@ -78,11 +79,11 @@ def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor
 def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
     """Return the cross-entropy between the two-hot vector of each value and softmax(logits), `[...]`.
 
-    `value` is `[...]`, `logits` is `[..., K]`, and `bins` `[K]` is sorted. A two-hot vector divides the probability 1
-    between the two bins next to the value, by linear interpolation (MuZero, Schrittwieser et al. 2020, appendix F).
-    Values outside the range of the bins are clipped.
+    `value` is `[...]`, `logits` is `[..., K]`, and `bins` `[K]` is strictly increasing. A two-hot vector divides the
+    probability 1 between the two bins next to the value, by linear interpolation (MuZero, Schrittwieser et al. 2020,
+    appendix F). Values outside the range of the bins are clipped.
     """
-    first_larger = torch.bucketize(value.contiguous(), bins, right=True)  # the index of a bin; contiguous is faster
+    first_larger = torch.bucketize(value.contiguous(), bins, right=True)  # contiguous is faster
     upper = first_larger.clamp(1, len(bins) - 1)  # so that both neighbours exist
     lower = upper - 1
     upper_share = ((value - bins[lower]) / (bins[upper] - bins[lower])).clamp(0.0, 1.0)
@@ -99,14 +100,15 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: f
 
         sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa
 
-    With kappa = 0, |u| replaces huber_kappa(u) / kappa (QR-DQN, Dabney et al. 2018a, eq. 10).
+    With kappa = 0, |u| replaces huber_kappa(u) / kappa. The division by kappa is IQN's (Dabney et al. 2018b, arXiv
+    1806.06923, eq. 3). QR-DQN's loss (Dabney et al. 2018a, arXiv 1710.10044, eq. 10) has none.
     """
     error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
     is_negative = (error < 0).to(error.dtype)  # 1 or 0
     factor = (fraction.unsqueeze(-1) - is_negative).abs()
     if kappa > 0:
         clipped = error.clamp(-kappa, kappa)
-        loss = clipped * (error - 0.5 * clipped) / kappa  # Huber's loss
+        loss = clipped * (error - 0.5 * clipped) / kappa  # huber_kappa(error) / kappa
         slope = clipped / kappa
     else:
         loss, slope = error.abs(), error.sign()
@@ -120,10 +122,10 @@ def midpoints(num: int) -> Array:
 
 
 def distorted_cumulative(cumulative: Array, risk: str, level: float) -> Array:
-    """Return cumulative probabilities of the return, changed by a distortion risk measure.
+    """Return the weights that a risk measure gives to the worst returns, in the shape of `cumulative`.
 
-    An element c of `cumulative`, of any shape, stands for the worst returns, which have the total probability c. The
-    result, in the shape of `cumulative`, is the total weight of these returns. `risk` names the risk measure:
+    For each c in `cumulative`, the result is the total weight of the worst returns whose total probability is c.
+    `risk` names the risk measure:
 
     - `mean`: The weight is c.
     - `cvar`: The weight is min(c / level, 1), so only the worst fraction `level` of the returns counts (Rockafellar &
@@ -140,10 +142,10 @@ def distorted_cumulative(cumulative: Array, risk: str, level: float) -> Array:
 
 
 def distorted_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """Return the fractions of the quantiles whose mean approximates a risk measure, in the shape of `fraction`.
+    """Return quantile fractions, in the shape of `fraction`: the mean of their quantiles approximates a risk measure.
 
     `fraction` has evenly spaced numbers in (0, 1). The function is the inverse of `distorted_cumulative` with the same
-    `risk` and `level`. For example, cvar with the level 0.1 maps (0, 1) to (0, 0.1).
+    `risk` and `level` (IQN, section 3.1). For example, cvar with the level 0.1 maps (0, 1) to (0, 0.1).
     """
     if risk == "cvar":
         return fraction * np.float32(level)

@@ -1,6 +1,6 @@
 """Distributions of actions, for torch and numpy. With torch tensors as parameters, results are torch tensors.
 
-The argument of `sample(random)` is a numpy generator, a torch generator, or an array of noise. Categorical
+The argument of `sample(random)` is a numpy generator, noise, or, for torch, a torch generator on the CPU. Categorical
 distributions need uniform noise, which `context.rand` draws. Gaussians need standard normal noise, which
 `context.randn` draws. With noise from the context, two trainers sample the same actions as one trainer with all rows.
 Gradients flow through the sample of a Gaussian to its parameters (reparametrisation).
@@ -23,7 +23,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, random: Any) -> Any:
-        """Return random actions. `random` is a numpy or torch generator, or noise in the shape of the parameters."""
+        """Return random actions. `random` is a generator, or noise in the shape of the logits or of the mean."""
 
     @property
     @abstractmethod
@@ -36,7 +36,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def entropy(self) -> Any:
-        """Return the entropy `[B]`, in nats."""
+        """Return the entropy `[B]`, in nats. Raise ValueError if there is no formula, as for TanhGaussian."""
 
     @abstractmethod
     def kl(self, other: Any) -> Any:
@@ -47,7 +47,7 @@ class Distribution(ABC):
         return (self.kl(other),)
 
     def entropy_at(self, action: Any) -> Any:
-        """Return the entropy `[B]`, in nats. Without a formula, estimate it from `action`, one sample per row."""
+        """Return the entropy `[B]`, in nats. Only TanhGaussian needs `action`, from which it estimates the entropy."""
         return self.entropy()
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
@@ -157,8 +157,8 @@ class Gaussian(Distribution):
         """Return the KL divergences of a change of only the mean, and of only the standard deviation, `[B]` each.
 
         The first is KL(self || x), where x has the mean of `other` and the standard deviation of `self`. The second is
-        KL(self || y), where y has the mean of `self` and the standard deviation of `other`. See Abdolmaleki et al. 2018
-        (arXiv 1812.02256), section 4.2, and V-MPO (arXiv 1909.12238), appendix B.
+        KL(self || y), where y has the mean of `self` and the standard deviation of `other`. Abdolmaleki et al. 2018
+        (arXiv 1812.02256, section 4.2) and V-MPO (Song et al. 2019, arXiv 1909.12238) bound both.
         """
         z = (other.mean - self.mean) * _exp(-self.log_std)
         kl_mean = 0.5 * z * z
@@ -217,7 +217,7 @@ class TanhGaussian(Distribution):
         u = _atanh(action)
         z = (u - self.inner.mean) * _exp(-self.inner.log_std)
         fixed_z = z if isinstance(z, np.ndarray) else z.detach()
-        u_with_gradient = self.inner.sample(fixed_z)  # equal to `u`
+        u_with_gradient = self.inner.sample(fixed_z)  # equals `u`, and depends on the mean and standard deviation
         return self.inner.entropy() + _log_slope(u_with_gradient)
 
     def kl(self, other: "TanhGaussian") -> Any:

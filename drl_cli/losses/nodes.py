@@ -1,7 +1,7 @@
 """Losses and samples with hand-written gradients, each as a single node of autograd's graph.
 
-This is faster, because autograd's work for many small operations takes longer than the operations themselves. This file
-imports torch, so other files import it inside functions.
+This is faster, because autograd's work for many small operations takes longer than the operations themselves. A second
+derivative raises RuntimeError. This file imports torch, so other files import it inside functions.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,10 @@ def differentiable(formula: Callable[..., tuple[Tensor, ...]], x: Tensor, *other
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the actions and log-probabilities of `policy.tanh_gaussian`, as one node of autograd's graph."""
+    """Return the results of `policy.tanh_gaussian`, `[B, A]` and `[B]`, as one node of autograd's graph.
+
+    Under torch.compile, or if the noise needs a gradient, autograd differentiates the operations of the formula.
+    """
     if torch.compiler.is_compiling() or _need_gradient(noise) or not _need_gradient(mean, log_std):
         return policy.tanh_gaussian(mean, log_std, noise)
     action, log_prob = _TanhGaussian.apply(mean, log_std, noise)  # type: ignore[no-untyped-call]

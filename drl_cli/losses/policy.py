@@ -7,7 +7,7 @@ import numpy as np
 
 from drl_cli.utils.lazy import Tensor, torch
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the bounds of log_std in SAC and its descendants
 LOG_2PI = math.log(2 * math.pi)
 
 

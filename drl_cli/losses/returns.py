@@ -1,7 +1,7 @@
 """Returns and advantages of consecutive steps, as pure functions of tensors.
 
-All tensors have one shape: `[T]` for a rollout of T steps, or `[n, T]` for n sequences of T steps. They have no
-gradients. The arguments of the functions are:
+All tensors have one shape: `[T]` for a rollout of T steps, or `[n, T]` for n sequences of T steps. The functions do not
+detach them from autograd's graph. The arguments are:
 
 - `reward`: the rewards of the steps
 - `discount`: gamma, or 0 if the episode terminated with this step
@@ -54,9 +54,9 @@ def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, cut: Te
     """Return lambda-returns `[..., T]`: G_t = r_t + discount_t ((1 - lambda) V(next_obs_t) + lambda G_{t+1}).
 
     V(next_obs_t) is `next_value`. At a cut (`cut` is True, or the last of the T steps), V(next_obs_t) replaces G_{t+1}
-    (Sutton & Barto 2018, eq. 12.2). With lambda = 1, the results are n-step returns that end at the next cut. With
-    lambda = 0, the results are 1-step returns. If `next_value` is max_a Q(next_obs, a), the results are the targets of
-    Q(lambda) (Peng & Williams 1994).
+    (Sutton & Barto 2018, eq. 12.2 as a recursion). With lambda = 1, the results are n-step returns that end at the next
+    cut. With lambda = 0, the results are 1-step returns. If `next_value` is max_a Q(next_obs, a), the results are the
+    targets of Q(lambda) (Peng & Williams 1994).
     """
     is_cut = cut.clone()
     is_cut[..., -1] = True

@@ -9,8 +9,8 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob:
     """Return the soft Bellman target r + discount (min_i Q_i(s', a') - alpha log pi(a'|s')), `[B]`.
 
     `reward` and `discount` are `[B]`. `next_q` `[N, B]` has the values Q_i(s', a') of N critics, and `next_log_prob`
-    `[B]` has log pi(a'|s'). `discount` is gamma^k for k-step rewards, or 0 if the episode terminated. It is not 0 if
-    the episode was only truncated (SAC, Haarnoja et al. 2018, eq. 3 and 5).
+    `[B]` has log pi(a'|s'). `alpha`, `[]` or `[1]`, is the temperature. `discount` is gamma^k for k-step rewards, or 0
+    if the episode terminated, but not if it was only truncated (SAC, Haarnoja et al. 2018, arXiv 1812.05905, eq. 3, 5).
     """
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
@@ -32,7 +32,7 @@ def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the probabilities `[B, A]` and the entropy `[B]` of the policy pi = softmax(q / temperature).
 
     `q` `[B, A]` has action values. The soft value of a state, sum_a pi(a) q(a) + temperature * entropy, equals
-    temperature * logsumexp(q / temperature) for this policy (Haarnoja et al. 2017, eq. 3).
+    temperature * logsumexp(q / temperature) for this policy (Haarnoja et al. 2017, arXiv 1702.08165, theorem 1).
     """
     log_probs = (q / temperature).log_softmax(-1)
     probs = log_probs.exp()
@@ -40,9 +40,10 @@ def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
 
 def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: float) -> Tensor:
-    """Return temperature * log pi(a|s), clipped to [floor, 0], `[B]`. Munchausen RL adds a multiple to the reward.
+    """Return temperature * log pi(a|s), clipped to [floor, 0], `[B]`, where pi is softmax(q / temperature).
 
-    pi is softmax(q / temperature), `q` is `[B, A]`, and `action` is int64 `[B]` (Vieillard et al. 2020, section 2).
+    Munchausen RL multiplies the result by a constant and adds it to the reward (Vieillard et al. 2020, section 2). `q`
+    is `[B, A]`, and `action` is int64 `[B]`.
     """
     log_probs = (q / temperature).log_softmax(-1)
     log_prob = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
@@ -64,7 +65,7 @@ def expectile(error: Tensor, tau: float) -> Tensor:
     """Return the loss of expectile regression, |tau - [error < 0]| error^2, in the shape of `error`.
 
     `error` is target - estimate, and [error < 0] is 1 or 0. The estimate with the smallest mean loss is the
-    tau-expectile of the targets. With tau = 0.5, this is their mean (IQL, Kostrikov et al. 2021, eq. 3).
+    tau-expectile of the targets. With tau = 0.5, this is their mean (IQL, Kostrikov et al. 2021, section 4.1).
     """
     factor = torch.where(error > 0, tau, 1.0 - tau)
     return factor * error.square()
@@ -92,9 +93,9 @@ def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
 
 
 def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> Any:  # Any: numpy or torch
-    """Return the target reward + discount * value, for arrays or tensors that broadcast.
+    """Return the Bellman target reward + discount * value, for arrays or tensors that broadcast.
 
-    With `rescale` = eps > 0, the values of the network are rescaled by the function h of `rescaled`. The target is then
+    With `rescale` = eps > 0, `value` and the result are rescaled by the function h of `rescaled`. The result is then
     h(reward + discount * h^-1(value)) (R2D2, Kapturowski et al. 2019, section 2.3).
     """
     if rescale == 0.0:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drl_cli.chains.when import When
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
-_NUMBERS = count()  # for `_with_own_code`
+_CODE_NUMBERS = count()  # of the copies that `_with_own_code` made
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,11 @@ class Context:
     def compiled(self, function: Function) -> Function:
         """Return the function compiled by torch.compile. If the context's `compiles` is False, return it unchanged.
 
-        The function may only compute with tensors. It may not draw random numbers, average over the group of trainers
-        or call `.item()`. torch compiles the function at the first call, and again if the type or shape of an argument
-        changes. A method is also compiled again if an attribute of its object changes that is not a tensor. A call
-        raises Refused if torch cannot put the whole function into one graph. The message names the line.
+        The compiled function takes no keyword arguments. It may only compute with tensors, and may not draw random
+        numbers, average over the group of trainers or call `.item()`. torch compiles the function at the first call,
+        and again if the type or shape of an argument changes. A method is also compiled again if an attribute of its
+        object changes that is not a tensor. A call raises Refused if torch cannot put the whole function into one
+        graph. The message names the line.
         """
         if not self.compiles:
             return function
@@ -98,10 +99,10 @@ class Context:
     def chained(self, step: Function, owner: Any, skipped: Callable[[], Any] = dict) -> Function:  # Any: any type
         """Return a function that makes the gradient step `step(columns)`, and that may replay or compile this step.
 
-        `chain_of` does the same for a whole update. `columns` has the tensors of a minibatch by name. The algorithm
-        `owner` has the attribute `optimizer`, which the step has to call. The step may read other tensors too, if
-        they are only changed in place. If a step is skipped because a loss or gradient is not finite, the function
-        returns `skipped()`, by default {}.
+        `chain_of` does the same for a whole update, and says when the function returns `skipped()` (default: {}).
+        `columns` has the values of a minibatch by name. If a value is no tensor, such as a stack of images, Python
+        makes the step. The algorithm `owner` has the attribute `optimizer`, which the step has to call. The step may
+        read other tensors too, if they are only changed in place.
         """
         if self.chain is None and not self.replays:
             return step
@@ -130,8 +131,9 @@ class Context:
 
         `columns` has the tensors of a batch by name. `counts` has the integers on which the update depends, such as
         the number of earlier updates. The settings of this context decide whether the function replays the update,
-        compiles the update, or only calls `update`. If an update is skipped because a loss or gradient is not finite,
-        the function returns `skipped()`.
+        compiles the update, or only calls `update`. If a loss or gradient is not finite in a compiled update, or in one
+        that is recorded for compilation, the function undoes the update and returns `skipped()`. Otherwise, `update`
+        raises NotFinite.
         """
         from drl_cli.chains.chain import Chain
         from drl_cli.chains.replays import Replays
@@ -150,7 +152,7 @@ class Context:
         """Return standard normal noise `[rows, size]` for this trainer's rows of the batch.
 
         Every trainer draws the noise for the rows of all trainers and keeps its own rows. With generators of equal
-        seeds, two trainers use the same noise as one trainer with all rows.
+        seeds, two trainers use the same noise as one trainer with all rows. `generator` must be on `device`.
         """
         of_all_trainers = torch.randn(self.group.size * rows, size, generator=generator, device=self.device)
         return self._own_rows(of_all_trainers)
@@ -202,7 +204,7 @@ def _with_own_code(function: Any) -> Any:  # Any: a function or method of any ty
     """
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)
-    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBERS)}")
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_CODE_NUMBERS)}")
     copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

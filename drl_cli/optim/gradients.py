@@ -24,7 +24,7 @@ class Nets:
 
     After `Params(context, critic=Critic(), log_alpha=1)`:
 
-    - `nets.critic(obs, action)` calls the module.
+    - `nets.critic(obs, action)` calls the module. An unknown name raises AttributeError.
     - `nets.log_alpha` is a tensor of parameters, here `[1]`.
     - `nets.frozen.critic` and `nets.frozen.log_alpha` have the same values, but get no gradient.
     - `nets.target.critic` is the target network, if the algorithm has called `params.target("critic")`.
@@ -49,7 +49,7 @@ class _Targets(Nets):
 class Gradients:
     """Computes the gradients of one loss function with respect to the parameters of some parts (default: all parts).
 
-    A part is a module or a tensor in `params`. A call writes the gradients into `params.grad`:
+    A part is a module or a tensor in `params`. A call writes the gradients of these parts into `params.grad`:
 
         def loss(self, nets, batch, noise):
             q = nets.critic(batch["obs"], batch["action"])
@@ -65,7 +65,7 @@ class Gradients:
     `noise` has all random numbers that the loss function uses. With trainer.compile=true, torch compiles the loss and
     its gradients into one graph. The loss function may then only compute with tensors and may not draw random numbers.
     It may call a module in `params`, but no submodule. If torch cannot put the loss function into one graph, a call
-    raises Refused and names the line.
+    raises Refused and names the line. The constructor raises LookupError if there is no such part.
     """
 
     def __init__(self, params: Params, loss: Loss, context: Context, *parts: str) -> None:
@@ -122,7 +122,8 @@ class Gradients:
         """Return the gradients, the loss and the metrics. torch.compile compiles this method.
 
         `learned` has the parameters `[size]` of each part that gets a gradient. The gradients have the same shapes.
-        `others` and `targets` have those of the other parts and of the target networks. `inputs` is (batch, noise).
+        `others` and `targets` have the parameters of the other parts and of the target networks. `buffers` is what
+        `_buffers` returns, and `inputs` is (batch, noise).
         """
 
         def loss_of(learned: Sequence[Tensor], buffers: _Buffers) -> tuple[Tensor, Tensors]:
@@ -156,7 +157,7 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
     """Return the Nets that `_one_graph` passes to the loss function, made from the given tensors.
 
     A part with a module becomes a function that calls the module with these tensors. Another part is its tensor.
-    `flats` has the parameters `[size]` of each part, and `targets` has those of each target network. `buffers` is what
+    `flats` and `targets` have the parameters `[size]` of each part and of each target network. `buffers` is what
     `_buffers` returns.
     """
 

@@ -22,6 +22,7 @@ class ProcessGroup:
 
     def __init__(self, rank: int = 0, size: int = 1, timeout_s: float = 300.0) -> None:
         self.rank, self.size, self.timeout = rank, size, datetime.timedelta(seconds=timeout_s)
+        self.device: torch.device | None = None  # of the messages; `join` sets it
         self.store: Any = None  # Any: torch.distributed.TCPStore, which torch's type stubs leave out
         self.broken: PeerLost | None = None
 
@@ -34,8 +35,10 @@ class ProcessGroup:
     def join(self, host: str, port: int, device: torch.device) -> None:
         """Connect to the other trainers. `host` and `port` are the address at which the trainer of rank 0 listens.
 
-        Raise PeerLost if this fails, or takes longer than the timeout.
+        All tensors for the other trainers must be on `device`. Raise PeerLost if this fails, or takes longer than the
+        timeout.
         """
+        self.device = device
         try:
             if self.store is None:  # rank 0 made its store in `listen`
                 self.store = self._store(host, port)
@@ -88,7 +91,7 @@ class ProcessGroup:
         """Return the smallest of the values that the trainers pass; raise PeerLost as `mean_` does."""
         if self.size == 1:
             return value
-        negative = torch.tensor([-value])
+        negative = torch.tensor([-value], device=self.device)
         self._all_reduce(negative, torch.distributed.ReduceOp.MAX)  # the maximum of -value is the negative minimum
         return -int(negative)
 

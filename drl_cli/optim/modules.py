@@ -22,7 +22,7 @@ def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
-def kept(module: nn.Module) -> Named:
+def untrained(module: nn.Module) -> Named:
     """Return (name, tensor) for each frozen parameter (requires_grad=False), and then for each buffer."""
     return [*frozen(module), *module.named_buffers()]
 
@@ -41,9 +41,9 @@ def views(module: nn.Module, *flats: Tensor) -> list[list[Tensor]]:
 
 
 def check_module(name: str, module: nn.Module, context: Context) -> None:
-    """Raise Refused if a parameter is not float32, or if several trainers use a module with dropout or batch norm.
+    """Raise Refused if a trained parameter is not float32, or if several trainers use dropout or batch norm.
 
-    The error message calls the module `name`.
+    The error message calls the module `name`. Dropout with the probability 0 is not refused.
     """
     for key, parameter in trained(module):
         if parameter.dtype != torch.float32:
@@ -54,15 +54,16 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
         is_random = isinstance(layer, torch.nn.modules.dropout._DropoutNd) and layer.p > 0
         if is_random or isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
             raise Refused(
-                f"{name}.{key} is a {type(layer).__name__}, and each trainer would use that on its own rows only: "
+                f"{name}.{key} is a {type(layer).__name__}, and each trainer would apply it to its own rows only: "
                 "say trainer.num=1"
             )
 
 
 def prepare(module: nn.Module, context: Context) -> None:
-    """Apply the context's settings to a module: matrix products, bfloat16 (`is_bf16`) and torch.compile (`compiles`).
+    """Apply the context's settings to a module in place: matrix products, `is_bf16`, and torch.compile (`compiles`).
 
-    On a CPU, torch.compile is not applied, because single modules are slower with it.
+    With `is_bf16`, `forward` computes products in bfloat16 and returns float32. On a CPU, torch.compile is not applied,
+    because single modules are slower with it.
     """
     for layer in module.modules():
         if isinstance(getattr(layer, "products", None), Products):
@@ -76,7 +77,7 @@ def prepare(module: nn.Module, context: Context) -> None:
         def forward_in_bf16(*args: object, **kwargs: object) -> object:
             with cast:  # torch computes products in bfloat16
                 out = forward(module, *args, **kwargs)
-            return tree_map_only(torch.Tensor, _widened, out)
+            return tree_map_only(torch.Tensor, _in_float32, out)
 
         module.forward = forward_in_bf16
     if context.compiles and context.device.type != "cpu":
@@ -91,13 +92,13 @@ def share(module: nn.Module, other: nn.Module) -> None:
         copied_layer._buffers.update(layer._buffers)
 
 
-def _widened(tensor: Tensor) -> Tensor:
+def _in_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module, without the bfloat16 `forward` and the compilation that `prepare` added."""
-    attributes = vars(module)
+    attributes = vars(module)  # without the next lines, the copy's `forward` would call the original module
     set_by_prepare = attributes.keys() & {"forward", "_compiled_call_impl"}
     prepared = {name: attributes.pop(name) for name in set_by_prepare}
     try:
@@ -117,7 +118,7 @@ def misfit(tensors: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None: 
 
 
 def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved values into tensors. If a name is missing or a shape differs, change nothing and raise ValueError."""
+    """Copy `saved` into `tensors`. If a name is missing or a shape differs, change nothing and raise ValueError."""
     if problem := misfit(tensors, saved):
         raise ValueError(problem)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Optimizer: averages gradients over trainers, rejects gradients that are not finite, and updates the parameters."""
+"""Optimizer: averages gradients over trainers, refuses them if they are not finite, clips them, and makes the step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Optimizer:
     clipping. `lrs` has a learning rate for each part of `params`, such as the critic. A `Part` in place of a learning
     rate sets more options of this part. The gradient of a part with its own `max_norm` is clipped to this norm. The
     gradients of all other parts are clipped together, to the norm `optimizer.max_norm`. `rule`, a class derived from
-    torch.optim.Optimizer, replaces `optimizer.name`. Raise ValueError if a part has no learning rate, or if a learning
-    rate has no part.
+    torch.optim.Optimizer, replaces `optimizer.name`. Raise ValueError if a part has no learning rate, if a learning
+    rate has no part, or if the rule lacks `weight_decay` or `betas` that a part sets.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Optimizer:
         else:
             self.rule = TorchOptim(params, self.parts, self.config)
         self.factor = 1.0  # the schedule's factor of all learning rates
-        self.norm: Tensor | None = None  # of the last step's gradient, before clipping
+        self.norm: Tensor | None = None  # of the last step's gradient, before clipping, if `_clip` computed it
         self._part_names = tuple(lrs)
 
     def schedule(self, position: int) -> None:
@@ -69,7 +69,8 @@ class Optimizer:
 
         The step changes all parameters, or only `parts`, such as "critic". Other parts do not change, even if the loss
         depends on them. As in plain torch, raise RuntimeError if the loss was computed before an earlier step changed
-        the same parameters. Raise LookupError if there is no such part.
+        the same parameters. Raise LookupError if there is no such part, ValueError as `Params.leaves` does, and
+        NotFinite as `step` does.
         """
         self.params.collect()
         self.zero_grad(parts)
@@ -79,6 +80,7 @@ class Optimizer:
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         """Make one gradient step of all parameters, or only of `parts` (such as "critic"), with `params.grad`.
 
+        `params.grad` is averaged over the trainers and clipped in place. Other parts and gradients stay the same.
         With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the gradient, averaged over the
         trainers, is not finite, or if a trainer has a loss in `losses` that is not finite.
         """
@@ -101,7 +103,7 @@ class Optimizer:
         self.params.changed(names)
 
     def _check_finite(self, grads: Sequence[Tensor]) -> None:
-        """Raise NotFinite if a gradient is not finite. Give the check to a recorder if there is one."""
+        """Raise NotFinite if a gradient is not finite. A recorder gets the condition instead, and undoes the update."""
         recorder = recording()
         if recorder is not None:
             recorder.require(torch.stack([grad.isfinite().all() for grad in grads]).all())
@@ -126,15 +128,15 @@ class Optimizer:
         return self.factor
 
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
-        """Store the norm of the gradient in `norm`, and clip the gradients in place.
+        """Store the norm of `grads`, the gradients of the parts `names` (such as the critic), and clip them in place.
 
-        The step changes the parts `names`, such as the critic. A part with its own limit is clipped alone, and all
-        other parts are clipped together.
+        A part with its own limit is clipped alone, and all other parts are clipped together. If the optimizer
+        neither clips nor skips, do nothing.
         """
         limit = self.config.max_norm
         if limit is None and not self.limits and not self.context.skips:
-            # Nothing is clipped, and `metrics` computes the norm later. With `skips`, the norm is needed now, because a
-            # skipped update could change the gradient before.
+            # `metrics` computes the norm later. With `skips`, this would be wrong, because a skipped update may have
+            # changed the gradient in the meantime.
             return
         norm = _norm(grads)
         self.norm = norm
@@ -150,8 +152,11 @@ class Optimizer:
             _scale(grads, limit=limit, norm=norm)
 
     def metrics(self) -> dict[str, float]:
-        """Return the first learning rate, and the gradient's norm before clipping."""
-        # If nothing is clipped, this is the norm of the latest gradients of all parts, and else that of the last step.
+        """Return `lr`, the present learning rate of the first part, and `grad_norm`, a gradient's norm before clipping.
+
+        If the optimizer clips or skips, this is the gradient of the last step, only of the parts that the step changed.
+        Otherwise, it is the present `params.grad`, which has the latest gradients of all parts.
+        """
         norm = self.params.grad.norm() if self.norm is None else self.norm
         first_lr = next(iter(self.lrs.values()))
         return {"lr": first_lr * self.factor, "grad_norm": float(norm)}
@@ -161,7 +166,7 @@ class Optimizer:
         return {name: tensor.detach().cpu().clone() for name, tensor in sorted(self.rule.state().items())}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned; raise ValueError if names or shapes differ."""
+        """Restore what `state` returned. If this is of another rule or shape, change nothing and raise ValueError."""
         self.rule.load_state(state)
 
 
@@ -178,7 +183,7 @@ def _norm(grads: Sequence[Tensor]) -> Tensor:
 
 
 def _scale(grads: Sequence[Tensor], limit: float, norm: Tensor) -> None:
-    """Clip gradients in place to the norm `limit`. `norm` is their norm before."""
+    """Clip gradients in place to the norm `limit`. `norm` `[]` is their present norm."""
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
     for grad in grads:
         grad *= factor

@@ -76,7 +76,7 @@ class OptimizerConfig:
 
     @property
     def kind(self) -> Any:  # Any: a class derived from torch.optim.Optimizer
-        """The class that `name` selects: a class of torch.optim, or the user's class `my_mod:MyOptimizer`."""
+        """The class of torch.optim, or the user's class, with this `name`. Raise errors as `import_object` does."""
         return import_object(self.name) if ":" in self.name else getattr(torch.optim, OPTIMIZERS[self.name])
 
 
@@ -87,8 +87,8 @@ FIXED = {"self", "params", "lr", "weight_decay", "foreach", "maximize", "captura
 def option_problems(config: OptimizerConfig) -> list[str]:
     """Check `kwargs` and `weight_decay`. Return an error message for each option that the optimizer does not have.
 
-    A class that cannot be imported, or that is no optimizer, gives an error message, too. Raise ModuleRaised if the
-    import of the user's module raises.
+    A class that cannot be imported, that is no optimizer, or that takes no `lr` gives an error message, too. Raise
+    ModuleRaised if the import of the user's module raises.
     """
     if config.name in ("adam", "adamw"):
         return _unknown(config, {"betas", "eps"})

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from drl_cli.errors import Refused
 from drl_cli.optim.context import Context
-from drl_cli.optim.modules import check_module, copied, frozen, kept, load_tensors, prepare, share, trained, views
+from drl_cli.optim.modules import check_module, copied, frozen, load_tensors, prepare, share, trained, untrained, views
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Params:
         params.generator("noise", 3)   # a random generator with the seed 3
 
     `state` returns all of these for a checkpoint. A module's buffers and frozen parameters (requires_grad=False) are
-    not in the flat tensors. They are saved and sent to the policy, but no optimizer changes them.
+    not in the flat tensors. They are saved and sent to the policy, but no optimizer changes them. The constructor moves
+    modules to the device. It raises Refused if two modules share a parameter or if `check_module` refuses a module.
     """
 
     def __init__(self, context: Context, **parts: int | nn.Module) -> None:
@@ -106,7 +107,7 @@ class Params:
             torch.autograd.graph.increment_version(tensors)
 
     def frozen(self, name: str) -> nn.Module:
-        """Return a copy of the module `name` that uses the same parameters, but computes no gradients for them."""
+        """Return a copy of the module `name` that uses the same parameters and buffers, but gives them no gradients."""
         if name not in self._frozen:
             module = copied(self.modules[name]).requires_grad_(False)
             share(self.modules[name], module)
@@ -133,7 +134,7 @@ class Params:
         """Copy gradients that were computed elsewhere into `grad`, and make each parameter's gradient a view of `grad`.
 
         This is necessary because `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace the views by None
-        or by other tensors. Raise Refused if a parameter is no longer a view of `flat`.
+        or by other tensors. None counts as 0. Raise Refused if a parameter is no longer a view of `flat`.
         """
         for name, parameter, flat, grad in self._adopted:
             if parameter.data_ptr() != flat.data_ptr():
@@ -198,9 +199,9 @@ class Params:
         """Return the tensors that `state` copies (parameters, target networks, buffers), without the generators."""
         tensors = {"params": self.flat} | {f"target.{name}": target.flat for name, target in self.targets.items()}
         for name, module in self.modules.items():
-            tensors |= {f"buffer.{name}.{key}": tensor for key, tensor in kept(module)}
+            tensors |= {f"buffer.{name}.{key}": tensor for key, tensor in untrained(module)}
         for name, target in self.targets.items():
-            tensors |= {f"buffer.target.{name}.{key}": tensor for key, tensor in target.kept()}
+            tensors |= {f"buffer.target.{name}.{key}": tensor for key, tensor in target.untrained()}
         return tensors
 
     def part_of(self, index: int) -> str:
@@ -239,7 +240,7 @@ class Params:
         for name in names:
             yield self[name].flat
             if name in self.modules:
-                yield from (tensor for _, tensor in kept(self.modules[name]))
+                yield from (tensor for _, tensor in untrained(self.modules[name]))
 
 
 class Target:
@@ -261,7 +262,7 @@ class Target:
             self.frozen = frozen(self.module)  # the next line makes all other parameters frozen, too
             self.module.requires_grad_(False)
             self._changing = list(self.module.parameters())  # what `_finish` tells autograd about
-            self._has_kept = len(kept(module)) > 0
+            self._has_untrained = len(untrained(module)) > 0
             prepare(self.module, context)
 
     def __call__(self, *args: Any) -> Tensor:  # Any: the module's arguments
@@ -279,7 +280,7 @@ class Target:
         self.flat.copy_(self._source)
         self._finish()
 
-    def kept(self) -> Named:
+    def untrained(self) -> Named:
         """Return (name, tensor) for each buffer, and for each parameter that is also frozen in the copied network.
 
         (In the target network, all parameters are frozen.) Return [] without a module.
@@ -290,6 +291,6 @@ class Target:
         """Copy the network's buffers and frozen parameters, and tell autograd that the target network has changed."""
         if self._source_module is not None:
             torch.autograd.graph.increment_version(self._changing)
-            if self._has_kept:
-                for (_, own), (_, source) in zip(self.kept(), kept(self._source_module), strict=True):
+            if self._has_untrained:
+                for (_, own), (_, source) in zip(self.untrained(), untrained(self._source_module), strict=True):
                     own.copy_(source)

@@ -46,7 +46,7 @@ def _rmsprop(group: Mapping[str, Any], state: dict[str, Any], flat: Tensor, grad
 
 
 def _radam(group: Mapping[str, Any], state: dict[str, Any], flat: Tensor, grad: Tensor, lr: float | Tensor) -> None:
-    """Change the parameters `flat` `[size]` by a step of RAdam (Liu et al. 2019, arXiv 1908.03265, algorithm 2)."""
+    """Change the parameters `flat` by a step of torch.optim.RAdam (Liu et al. 2019, arXiv 1908.03265, algorithm 2)."""
     if group["weight_decay"]:
         grad = grad + group["weight_decay"] * flat
     beta1, beta2 = group["betas"]
@@ -57,11 +57,11 @@ def _radam(group: Mapping[str, Any], state: dict[str, Any], flat: Tensor, grad: 
     rho_inf = 2.0 / (1.0 - beta2) - 1.0
     correction = 1.0 - beta2**step
     rho = rho_inf - 2.0 * step * beta2**step / correction
-    safe = rho.clamp_min(5.0)  # avoids NaN in `r`, which has no effect if rho <= 5
-    r = ((safe - 4.0) * (safe - 2.0) * rho_inf / ((rho_inf - 4.0) * (rho_inf - 2.0) * safe)).sqrt()
+    at_least_5 = rho.clamp_min(5.0)  # avoids NaN in `r`, which has no effect if rho <= 5
+    r = ((at_least_5 - 4.0) * (at_least_5 - 2.0) * rho_inf / ((rho_inf - 4.0) * (rho_inf - 2.0) * at_least_5)).sqrt()
     adaptive = (r * correction.sqrt()).float() / (square.sqrt() + group["eps"])
     step_size = (lr / (1.0 - beta1**step)).float()
-    flat.copy_(flat - step_size * mean * torch.where(rho > 5.0, adaptive, 1.0))
+    flat.copy_(flat - step_size * mean * torch.where(rho > 5.0, adaptive, 1.0))  # torch has 5, the paper 4
 
 
 def _zeros(state: dict[str, Any], name: str, like: Tensor) -> Tensor:

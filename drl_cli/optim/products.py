@@ -73,9 +73,9 @@ class OneDNN(Products):
     def input_gradient(self, d: Tensor, weight: Tensor) -> Tensor:
         return self._product(d, weight.t()) if self._is_large(d, weight) else super().input_gradient(d, weight)
 
-    def _is_large(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether oneDNN computes the products of a weight `[in, out]` and a batch `[B, ...]`."""
-        rows = x.shape[0]
+    def _is_large(self, batch: Tensor, weight: Tensor) -> bool:
+        """Return whether oneDNN computes the products of a weight `[in, out]` and a batch `[B, in]` or `[B, out]`."""
+        rows = batch.shape[0]
         inputs, outputs = weight.shape
         is_wide = inputs >= self.width and outputs >= self.width
         return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
@@ -92,7 +92,8 @@ class BFloat16(OneDNN):
     """Matrix products in bfloat16, which some CPUs and GPUs compute faster than float32.
 
     Weights, biases and the optimizer's state stay float32. Layers with fewer than 64 inputs or outputs are computed in
-    float32. Therefore short observations, and the outputs of networks with few outputs, are not rounded.
+    float32. Therefore short observations, and the outputs of networks with few outputs, are not rounded. A CPU without
+    bfloat16 products emulates them, and a warning is logged.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -120,10 +121,11 @@ class BFloat16(OneDNN):
 def make_products(library: str, precision: str, device: torch.device, is_repeatable: bool = True) -> Products:
     """Return the Products for the options `trainer.products` (`library`) and `precision`.
 
-    GPUs always use torch. With `auto`, AMD's Zen 5 with AVX-512 uses oneDNN, and other processors use torch. On Zen 5,
-    oneDNN is faster for products of about 2 million multiplications or more. A repeatable run uses oneDNN only for
-    batches of at least 256 rows and layers of at least 256 units, so that a seed gives the same weights as in earlier
-    versions. Raise ValueError if `library` is onednn and torch lacks oneDNN.
+    With `precision` bf16, `library` has no effect. GPUs always use torch. With `auto`, AMD's Zen 5 with AVX-512 uses
+    oneDNN, and other processors use torch. On Zen 5, oneDNN is faster for products of about 2 million multiplications
+    or more. A repeatable run uses oneDNN only for batches of at least 256 rows and layers of at least 256 units, so
+    that a seed gives the same weights as in earlier versions. Raise ValueError if `library` is onednn and torch lacks
+    oneDNN.
     """
     if precision == "bf16":
         return BFloat16(device)
@@ -142,7 +144,7 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
 
 
 def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """Return `a b + bias`, `[B, out]`, computed by oneDNN; a is `[B, in]`, b is `[in, out]`, and bias is `[out]`."""
+    """Return `a b + bias`, `[B, out]`, by oneDNN; a is `[B, in]`, b is `[in, out]`, and bias is `[out]` or None (0)."""
     # The operator takes a weight `[out, in]`. The last three arguments mean that no activation follows.
     product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
     return product
@@ -152,7 +154,8 @@ def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 def _register_operator() -> torch.library.Library:
     """Register the operator `torch.ops.drl_cli.onednn`, which computes `_onednn`, for compiled functions.
 
-    torch.compile can use oneDNN without this operator, but then it assumes constant weights.
+    torch.compile can use oneDNN without this operator, but then it assumes constant weights. The operator exists as
+    long as the result, which the cache keeps.
     """
 
     def shape_of_result(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:

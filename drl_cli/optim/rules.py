@@ -32,7 +32,7 @@ class Rule(Protocol):
 
 
 def filled(part: float | Part, config: OptimizerConfig) -> Part:
-    """Return the options of one part (such as the critic). Without own weight_decay or betas, it has those of `config`.
+    """Return the options of a part, such as the critic. Missing weight_decay and betas are taken from `config`.
 
     `part` has options of the part, or only its learning rate.
     """

@@ -45,7 +45,8 @@ class OneForEachPart(ABC):
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint saves, by name.
 
-        A Python number in an optimizer's state is saved as a tensor `[]` with the name `number.<name>`.
+        A Python number in an optimizer's state is saved as a tensor `[]` with the name `number.<name>`. Values that are
+        neither tensors nor numbers are not saved.
         """
         saved: dict[str, Tensor] = {}
         for name, optimizer in self.optimizers.items():
@@ -79,7 +80,7 @@ class OneForEachPart(ABC):
 
         Return the optimizer of the part, the place and the key. The place is the index of a parameter, "0", "1", ...,
         or "group" for a value in the optimizer's param group. Raise ValueError if no optimizer has such a tensor, or if
-        the shape differs from that of the parameter.
+        its shape does not fit the parameter.
         """
         _, part, *rest = name.split(".", 3)
         if len(rest) == 1:  # earlier versions left out the index if a part had only one parameter
@@ -165,7 +166,7 @@ def _is_changed(optimizer: torch.optim.Optimizer, key: str, value: Any) -> bool:
         return False
     if isinstance(value, torch.Tensor):
         return True  # a step may have changed it in place, and `defaults` may have the same tensor
-    return key not in optimizer.defaults or value is not optimizer.defaults[key]  # a step that sets it makes an object
+    return key not in optimizer.defaults or value is not optimizer.defaults[key]  # a step sets a new object
 
 
 def _reset(optimizer: torch.optim.Optimizer) -> None:
@@ -180,8 +181,8 @@ def _reset(optimizer: torch.optim.Optimizer) -> None:
 def optimizer_arguments(kind: Any, name: str, part: Part, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class
     """Return the keyword arguments for an optimizer of the torch class `kind` that optimizes one part.
 
-    `name` is the name of the part, such as "critic", and `part` has its options. Raise ValueError if the class does not
-    take one of these options.
+    `name` is the name of the part, such as "critic", and `part` has its options. Raise ValueError if the part sets
+    weight_decay or betas and the class does not take this argument.
     """
     options: dict[str, Any] = {"lr": part.lr, **config.kwargs}  # Any: arguments of the torch class
     known = argument_names(kind)

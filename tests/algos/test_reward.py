@@ -41,6 +41,19 @@ def test_the_module_learns_and_its_random_network_does_not():
     assert float(updates[-1].metrics["reward_loss"]) < float(updates[0].metrics["reward_loss"])
 
 
+def test_the_modules_seed_leaves_the_generators_of_other_networks_and_of_gpus_alone(monkeypatch):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    case = Case("ppo", *SMALL, "reward=my_rnd:RND")
+    state, context = torch.get_rng_state(), case.context()
+    streams = [RewardStream.build(context, case.config.network, case.spec, seed) for seed in (1, 1, 2)]
+    first, again, other = [next(stream.module.parameters()) for stream in streams]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert seeded == []
+
+
 class Given(Reward, torch.nn.Module):
     """A module whose bonus is a column of the batch."""
 

@@ -237,6 +237,10 @@ def mean(group, values):
     return tensor.tolist()
 
 
+def least(group, value):
+    return group.least(value)
+
+
 def noise(group, rows):
     context, generator = Context(torch.device("cpu"), group), torch.Generator().manual_seed(3)
     return torch.stack([context.randn(rows, 2, generator) for _ in range(2)]).numpy()
@@ -254,6 +258,8 @@ def test_the_mean_over_processes_and_the_error_when_one_is_killed():
     with peers(2) as ranks:
         calls = [rank.submit(on_group, mean, [float(i), 10.0 * i]) for i, rank in enumerate(ranks)]
         assert [call.result() for call in calls] == [[0.5, 5.0]] * 2
+        calls = [rank.submit(on_group, least, value) for rank, value in zip(ranks, [7, -3], strict=True)]
+        assert [call.result() for call in calls] == [-3, -3]
         number = ranks[1].submit(on_group, pid).result()
         waiting = ranks[0].submit(on_group, mean, [1.0])
         os.kill(number, signal.SIGKILL)
@@ -276,6 +282,19 @@ def test_a_member_that_stays_away_is_an_error_after_the_time_out():
             ranks[0].submit(on_group, mean, [1.0]).result()
         with pytest.raises(PeerLost, match="lost another"):
             late.result()
+
+
+def test_a_number_is_sent_on_the_device_of_the_group(monkeypatch):
+    """NCCL, the backend of GPUs, refuses tensors on the CPU."""
+    devices = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **options: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, operation: devices.append(tensor.device.type))
+    monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: -7)  # the device `meta` has no values
+    group = ProcessGroup(0, 2)
+    group.store = object()
+    group.join("127.0.0.1", 1, torch.device("meta"))
+    assert group.least(7) == 7
+    assert devices == ["meta"]
 
 
 def test_joining_without_other_trainers_is_an_error():

@@ -97,7 +97,7 @@ class RewardStream:
             raise Refused(f"reward={config.name}: derive the class from drl.Reward and torch.nn.Module")
         make = cast(Any, kind)  # Any: mypy knows no constructor with these arguments
         with torch.random.fork_rng(devices=[]):  # so that the other networks' weights do not depend on the module
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # not the generators of GPUs, which are not restored
             module = make(network, spec, config) if config.name in BUILT_IN else make(network, spec)
         given = {"coef": config.coef, "gamma": config.gamma, "lr": config.lr, "minibatch_size": config.minibatch_size}
         for name, value in given.items():
