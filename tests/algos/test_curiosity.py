@@ -69,7 +69,9 @@ def test_every_algorithm_with_rollouts_learns_from_the_bonus(reward, algo):
     assert not torch.equal(first.params["actor"].flat, second.params["actor"].flat)
 
 
-@pytest.mark.parametrize(("reward", "trained"), [("rnd", {"predictor"}), ("icm", {"encoder", "inverse", "model"})])
+@pytest.mark.parametrize(
+    ("reward", "trained"), [("rnd", {"predictor"}), ("icm", {"encoder", "inverse_model", "forward_model"})]
+)
 def test_the_target_and_the_torso_are_never_trained(reward, trained):
     case = case_of(reward, env=f"env={PROBES}:Patch-v0")
     algorithm = case.algorithm()
@@ -94,8 +96,10 @@ def test_icm_weights_the_losses_of_both_models():
     module, batch = module_of(case), case.batch(2)
     now, then = (module.encoder(module.seen(batch[name])) for name in ("obs", "next_obs"))
     action = torch.eye(case.spec.action.size)[batch["action"]]
-    forward = 0.5 * (module.model(torch.cat([now, action], 1)) - then).square().sum(1)
-    inverse = -module.inverse(torch.cat([now, then], 1)).log_softmax(1)[torch.arange(len(action)), batch["action"]]
+    forward = 0.5 * (module.forward_model(torch.cat([now, action], 1)) - then).square().sum(1)
+    inverse = -module.inverse_model(torch.cat([now, then], 1)).log_softmax(1)[
+        torch.arange(len(action)), batch["action"]
+    ]
     torch.testing.assert_close(module.loss(batch), 0.2 * forward + 0.8 * inverse)
     torch.testing.assert_close(module.bonus(batch), forward)
 
@@ -105,10 +109,11 @@ def test_the_forward_loss_does_not_reach_the_features():
     module = module_of(case)
     module.loss(case.batch(2)).sum().backward()
     norms = {
-        part: sum(float(p.grad.norm()) for p in getattr(module, part).parameters()) for part in ("encoder", "model")
+        part: sum(float(p.grad.norm()) for p in getattr(module, part).parameters())
+        for part in ("encoder", "forward_model")
     }
     assert norms["encoder"] == 0
-    assert norms["model"] > 0
+    assert norms["forward_model"] > 0
 
 
 def test_the_inverse_model_of_box_actions_predicts_the_action_that_was_made():
@@ -116,7 +121,7 @@ def test_the_inverse_model_of_box_actions_predicts_the_action_that_was_made():
     module, batch = module_of(case), dict(case.batch(2))
     batch["action"] = torch.full_like(batch["action"], 7.0)  # the environment gets 1
     now, then = (module.encoder(module.seen(batch[name])) for name in ("obs", "next_obs"))
-    expected = 0.5 * (module.inverse(torch.cat([now, then], 1)) - 1.0).square().sum(1)
+    expected = 0.5 * (module.inverse_model(torch.cat([now, then], 1)) - 1.0).square().sum(1)
     torch.testing.assert_close(module.inverse_loss(batch, now, then), expected)
 
 

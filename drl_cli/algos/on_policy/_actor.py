@@ -38,10 +38,10 @@ def distribution(action: ActionSpec, squash: bool, out: Any, log_std: Any, mask:
 
 
 class Policy(NetworkPolicy):
-    """Samples actions from a Gaussian (Box), or from one softmax for each discrete choice.
+    """Samples a Box action from a Gaussian, and each component of a discrete action from a softmax.
 
-    With `config.squash`, a Box action is the tanh of the Gaussian's sample. Otherwise, the environment clips Box
-    actions to [-1, 1]. `act` also returns the log-probability of each action.
+    With `config.squash`, a Box action is the tanh of the Gaussian's sample. Otherwise, the environment clips a Box
+    action to its bounds. `act` also returns the log-probability of each action, before clipping.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -68,7 +68,7 @@ class Policy(NetworkPolicy):
         chosen = distribution(self.action, self.is_squashed, out, log_std=self.log_std, mask=action_mask(obs))
         if self.is_squashed:
             action = chosen.sample(self.rng)
-            log_prob = chosen.log_prob(action)  # from the rounded action (tanh may give 1), as the trainer computes it
+            log_prob = chosen.log_prob(action)  # of the rounded action (tanh may give 1), which the trainer sees
         else:
             action, log_prob = chosen.sample_log_prob(self.rng)
         return {"action": action, "log_prob": log_prob, **memory}

@@ -60,7 +60,7 @@ class ActorCritic(OnPolicy):
         self.log_std = self.params["log_std"].flat  # a view, which changes with the parameters
 
     def extra_parts(self, config: Any) -> dict[str, int]:
-        """Return {name: size} of additional trained tensors, such as dual variables. Acting does not need them."""
+        """Return {name: size} of additional tensors for `build`, such as dual variables. Acting does not need them."""
         return {}
 
     def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
@@ -69,13 +69,13 @@ class ActorCritic(OnPolicy):
         `target` has the critic's targets. The metric is `1 - Var(advantage) / Var(target)`, with the advantages of the
         environment's rewards before scaling. It is 1 if the critic predicts all targets exactly, and about 0 if the
         critic is no better than a constant. With a reward module, the column `advantage` includes the advantages of the
-        intrinsic rewards, and the column `reward_target` has the targets of the intrinsic critic.
+        intrinsic rewards, times `coef`, and the column `reward_target` has the targets of the intrinsic critic.
         """
         features, next_features = rollout.features()
         value, next_value = (self.critic(x).squeeze(-1) for x in (features, next_features))
         self.remember(rollout, features, value)
         advantage, target = self.advantages(batch, rollout, features, value, next_value)
-        error_ratio = advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)
+        unexplained = advantage.var(correction=0) / target.var(correction=0).clamp_min(1e-8)
         if self.stream is not None:
             intrinsic = self.stream.batch(batch, self.stream.rewards(batch))
             value, next_value = (self.reward_critic(x).squeeze(-1) for x in (features, next_features))
@@ -84,7 +84,7 @@ class ActorCritic(OnPolicy):
             advantage = advantage + self.stream.module.coef * intrinsic_advantage
         rollout.rows["target"] = target
         rollout.rows["advantage"] = self.scaled(advantage, rollout)
-        return {"explained_variance": 1.0 - error_ratio}
+        return {"explained_variance": 1.0 - unexplained}
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
         """Store more columns in `rollout.rows` before the first epoch, such as the old policy; the default stores none.
@@ -130,7 +130,8 @@ class ActorCritic(OnPolicy):
         """Return the loss of the actor and of `extra_parts`, and metrics. The metrics must include `policy_loss`.
 
         `policy` has the current policy's distributions in the M states of a minibatch. `rows` has the columns `action`,
-        `advantage`, `log_prob` (of the policy that acted) and perhaps `weight`, the factors of the transitions' losses.
+        `advantage`, perhaps `weight` (the factors of the transitions' losses), the columns that `remember` stored, and
+        `log_prob` of the policy that acted. IMPALA replaces `log_prob`.
         """
 
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:
@@ -139,7 +140,7 @@ class ActorCritic(OnPolicy):
         return 0.5 * error.square()
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Train the reward module, if the run has one, and return its mean loss as the metric `reward_loss`."""
+        """Train the reward module, and return its mean loss as the metric `reward_loss`; return {} without a module."""
         return {} if self.stream is None else {"reward_loss": self.stream.learn(batch, self.optimizer)}
 
     def distribution(self, out: Tensor, log_std: Tensor, rows: Batch) -> Distribution:
@@ -149,7 +150,7 @@ class ActorCritic(OnPolicy):
     def keep_policy(self, rollout: EncodedRollouts, features: Tensor) -> None:
         """Store the current policy's distributions in `rollout.rows`. A loss can bound the KL divergence from them.
 
-        `features` `[N, F]` are the encoder's outputs for `obs`.
+        `features` `[N, F]` are the encoder's outputs for `obs`. The new columns are `old_out` and `old_log_std` (Box).
         """
         out = self.actor(features)
         rollout.rows["old_out"] = out

@@ -33,9 +33,9 @@ class OnPolicy(Learner):
     """Splits each rollout into several epochs of minibatches. A subclass defines `prepare` and `loss`.
 
     `prepare` is called once for each rollout, and `loss` for each minibatch. `loss` gets the columns `[M, ...]` of a
-    minibatch of M transitions: `action`, `log_prob`, and the columns that `prepare` and `before_epoch` add. A
-    legal-action mask is the column `action_mask`. The column `weight`, if present, multiplies the loss of each
-    transition.
+    minibatch of M transitions: `action`, `log_prob` if the policy computes it, and the columns that `prepare` and
+    `before_epoch` add. A legal-action mask is the column `action_mask`. The column `weight`, if present, multiplies the
+    loss of each transition.
     """
 
     is_one_step = False
@@ -68,7 +68,7 @@ class OnPolicy(Learner):
         """
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Add columns `[N, ...]` that differ between epochs, such as random numbers, to `rollout.rows`."""
+        """Add columns `[N, ...]` that differ between epochs to `rollout.rows`. The default adds noise for dropout."""
         if self.network.dropout:
             size: int = self.params.modules[self.dropout_part].dropout_size  # type: ignore[assignment]
             rollout.rows["dropout"] = self.context.rand(rollout.num, size, self.dropout_generator)
@@ -78,14 +78,14 @@ class OnPolicy(Learner):
         return False
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Finish an update, and return more metrics. `epoch` has the metrics of the last epoch's gradient steps."""
+        """Finish an update that made a step; return more metrics. `epoch` has the metrics of the last epoch's steps."""
         return {}
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config, group = self.config, self.context.group
         rollout = EncodedRollouts(batch, self.encoder, group, config.seq_len)
         metrics = self.prepare(batch, rollout)
-        # The number of rows of a minibatch, of all trainers. If minibatch_size is None, a minibatch has all rows.
+        # Rows of a minibatch, summed over all trainers. If minibatch_size is None, they are all rows of the rollout.
         size = config.minibatch_size or rollout.num * group.size
         done: list[Metrics] = []  # the metrics of each step that was not skipped
         last_epoch: list[Metrics] = []  # the same for the last epoch with a step that was not skipped
@@ -120,7 +120,7 @@ class OnPolicy(Learner):
         return dict(metrics)
 
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Return the columns of a minibatch for `loss`.
+        """Return the columns of a minibatch for `loss`, with one row for each transition.
 
         With a trainable encoder, the column `batch`, which is the minibatch itself, replaces `obs` and `next_obs`, and
         `features` encodes its observations. Otherwise, the column `obs` already has the features.

@@ -31,7 +31,7 @@ TABLES = ("fifo-once", "fifo")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ppo.Config):
-    """Options of IMPALA and APPO."""
+    """The options of IMPALA and APPO, which conf/algo/impala.yaml explains."""
 
     rho_max: Positive
     c_max: Positive
@@ -39,7 +39,7 @@ class Config(ppo.Config):
 
 
 class Policy(ppo.Policy):
-    """The actor of PPO. A target policy (`target_period` above 1) needs a network without CNN or recurrent layer."""
+    """The actor of PPO. It refuses `target_period` above 1 if the encoder learns, as only the actor has a target."""
 
     @classmethod
     def check(cls, config: Config, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -71,7 +71,7 @@ class Algorithm(ppo.Algorithm):
     ) -> tuple[Tensor, Tensor]:
         """Return V-trace's advantages and the critic's targets of N transitions, `[N]` each.
 
-        Also replace the column `log_prob` of `rollout.rows` by the log-probabilities of the reference policy, which the
+        Also set the column `log_prob` of `rollout.rows` to the log-probabilities of the reference policy, which the
         policy loss needs. `features` `[N, F]` are the encoder's outputs for `obs`; `value` is V(obs) `[N]`, and
         `next_value` is V(next_obs) `[N]`.
         """
@@ -82,7 +82,7 @@ class Algorithm(ppo.Algorithm):
         log_prob = reference.log_prob(rollout.rows["action"])
         rollout.rows["log_prob"] = log_prob
         config, reward, discount, cut = self.config, batch["reward"], batch["discount"], batch["cut"]
-        log_ratio = log_prob - batch["log_prob"]  # of the reference policy and the policy that acted
+        log_ratio = log_prob - batch["log_prob"]  # log(pi_ref / mu), where mu is the policy that acted
         limits = {"rho_max": config.rho_max, "c_max": config.c_max, "lambda_": config.gae_lambda}
         target, advantage = vtrace(reward, discount, value, next_value, cut, log_ratio, **limits)
         return advantage, target

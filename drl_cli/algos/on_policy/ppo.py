@@ -30,7 +30,7 @@ REWARDS = True
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ActorCriticConfig):
-    """Options of PPO."""
+    """The options of PPO, which conf/algo/ppo.yaml explains."""
 
     clip: Positive
     entropy_coef: NonNegative
@@ -81,7 +81,7 @@ class Algorithm(ActorCritic):
         """Return PPO's loss of the policy (a scalar), and metrics.
 
         The loss is minus the clipped surrogate (eq. 7), minus the entropy bonus. If `kl_coef` is above 0, the penalty
-        on the KL divergence from the old policy is added (eq. 8).
+        on the KL divergence from the old policy is added (eq. 8). A Gaussian's penalty is on the sum of its `kl_parts`.
         """
         config, weight = self.config, rows.get("weight")
         log_ratio = policy.log_prob(rows["action"]) - rows["log_prob"]
@@ -105,8 +105,8 @@ class Algorithm(ActorCritic):
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:
         """Return half the squared error `[M]` of the values `value` = V(obs) `[M]`.
 
-        With `value_clip`, also compute the error of a clipped value, which differs from the old value by at most
-        `value_clip`, and return the larger error (Engstrom et al. 2020, arXiv 2005.12729, section 3).
+        With `value_clip`, also compute the error of a clipped value, which differs from the value before the update by
+        at most `value_clip`, and return the larger error (Engstrom et al. 2020, arXiv 2005.12729, section 3).
         """
         error, clip = super().value_error(value, rows), self.config.value_clip
         if clip is None:
@@ -116,7 +116,7 @@ class Algorithm(ActorCritic):
         return torch.maximum(error, super().value_error(clipped, rows))
 
     def is_enough(self, epoch: Sequence[Metrics]) -> bool:
-        """Return True if the mean KL divergence of the epoch is above `target_kl`. `epoch` has each step's metrics."""
+        """Return True if `target_kl` is set and the mean `approx_kl` of the epoch, over all trainers, is above it."""
         if self.config.target_kl is None:
             return False
         kl = mean_of(epoch, "approx_kl")
@@ -124,9 +124,10 @@ class Algorithm(ActorCritic):
         return bool(kl > self.config.target_kl)
 
     def after_epochs(self, batch: Batch, epoch: Sequence[Metrics]) -> Metrics:
-        """Adapt the weight of the KL penalty (section 4), and train the reward module; return the module's loss.
+        """Adapt the weight of the KL penalty (section 4), and train the reward module; return the module's metrics.
 
         Double the weight if the epoch's mean KL divergence is above 1.5 `kl_target`; halve it below `kl_target` / 1.5.
+        The weight stays in [1e-4, 1e4], so that it can return to a useful size within few updates.
         """
         if self.config.kl_coef:
             kl = mean_of(epoch, "kl")

@@ -1,8 +1,8 @@
 """PQN (Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", arXiv 2407.04811): Q(lambda) on rollouts.
 
-PQN is Q-learning without a replay table and without a target network. Layer norm stabilises the Q network. Each batch
-is a rollout of epsilon-greedy actions. An update computes the Q(lambda) targets of the rollout once, and then makes
-several epochs of minibatches.
+PQN is Q-learning without a replay table and without a target network. Layer norm, which conf/algo/pqn.yaml switches on,
+stabilises the Q network. Each batch is a rollout of epsilon-greedy actions. An update computes the Q(lambda) targets of
+the rollout once, and then makes several epochs of minibatches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ EXPLORATION = ("epsilon",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(OnPolicyConfig):
-    """Options of PQN."""
+    """The options of PQN, which conf/algo/pqn.yaml explains."""
 
     q_lambda: Fraction
     epsilon_start: Fraction

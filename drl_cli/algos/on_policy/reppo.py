@@ -28,7 +28,7 @@ TABLES = ("fifo-once",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(OnPolicyConfig):
-    """Options of REPPO."""
+    """The options of REPPO, which conf/algo/reppo.yaml explains. Raise Refused if the critic's support is wrong."""
 
     dual_lr: Positive
     td_lambda: Fraction
@@ -50,7 +50,7 @@ class Policy(SquashedPolicy):
 
 
 class Algorithm(OnPolicy):
-    """Trains the actor, the critic and both dual variables from rollouts. Only the critic's loss trains the encoder."""
+    """Trains the actor, the critic and both dual variables from rollouts. Only the critic trains the encoder."""
 
     has_own_weights = False
     shuffle_seed_offset = 2
@@ -67,7 +67,6 @@ class Algorithm(OnPolicy):
         networks = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips the gradient of each network alone
         duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
         actor, critic = self.actor, self.critic
-        # Each dual variable has 1 parameter. Its initial value is set below.
         self.build(policy=("actor",), lr=networks, lrs=duals, actor=actor, critic=critic, log_alpha=1, log_beta=1)
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
         self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
@@ -81,7 +80,7 @@ class Algorithm(OnPolicy):
         """Store what the loss of N transitions needs as new columns of `rollout.rows`; return {}.
 
         - `target` `[N]`: the soft lambda-returns G = r + d ((1 - lambda) Q(s', a') + lambda G' - alpha log pi(a'|s')),
-          where d is the discount, a' is a sample of pi(s'), and G' is the return of the next step.
+          where d is the discount, a' is a sample of pi(s'), and G' is the next step's return, or Q(s', a') at a cut.
         - `next_embedding` `[N, Z]`: the critic's embeddings of next_obs and a', which the critic learns to predict.
         - `old` `[N, 2 A]`: the actor's outputs before the update.
         - `terminated` `[N]`: True if the episode terminated with this step.
@@ -109,10 +108,11 @@ class Algorithm(OnPolicy):
         return value
 
     def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the loss of a minibatch, the sum of the losses of critic, actor and dual variables, and metrics.
+        """Return the loss of a minibatch (a scalar), and metrics.
 
-        In states where the KL divergence from the old policy is below `kl_bound`, the actor maximises the soft Q value.
-        In all other states, it minimises the KL divergence.
+        The loss is the sum of the losses of the critic, of its prediction of next_embedding (times `prediction_coef`),
+        of the actor and of the dual variables. In states where the KL divergence from the old policy is below
+        `kl_bound`, the actor maximises the soft Q value. In all other states, it minimises the KL divergence.
         """
         config, weight, features = self.config, rows.get("weight"), self.features(nets, rows)
         logits, _, predicted = nets.critic(features, rows["action"], masks)
@@ -120,7 +120,7 @@ class Algorithm(OnPolicy):
         critic_loss = -mean((target_probs * logits.log_softmax(-1)).sum(-1), weight)
         error = (predicted - rows["next_embedding"]).square().mean(-1)
         has_next = (~rows["terminated"]).float()
-        prediction_loss = mean(error * has_next, weight)  # error 0 where the episode terminated
+        prediction_loss = mean(error * has_next, weight)  # no action follows the end of an episode
 
         fixed_features = features.detach()  # so that the actor does not train the encoder
         policy, old_policy = squashed(nets.actor(fixed_features)), squashed(rows["old"])

@@ -1,10 +1,10 @@
 """V-MPO (Song et al. 2019, "On-Policy Maximum a Posteriori Policy Optimization", arXiv 1909.12238).
 
 Each epoch of an update has two steps. The E-step takes the half of the rollout's actions with the larger advantages,
-and gives each action the weight exp(advantage / temperature). The M-step maximises the weighted log-likelihood of these
-actions. A trust region bounds the KL divergence from the policy before the update. A Gaussian policy has one trust
-region for its mean and another for its standard deviation. The temperature, and the weights alpha of the trust regions,
-are learned dual variables.
+and weights each action in proportion to exp(advantage / temperature). The M-step maximises the weighted log-likelihood
+of these actions. A trust region bounds the KL divergence from the policy before the update. A Gaussian policy has one
+trust region for its mean and another for its standard deviation. The temperature, and the weights alpha of the trust
+regions, are learned dual variables.
 """
 
 import math
@@ -29,7 +29,7 @@ REWARDS = True
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ActorCriticConfig):
-    """Options of V-MPO."""
+    """The options of V-MPO, which conf/algo/vmpo.yaml explains."""
 
     dual_lr: Positive
     temperature_start: Positive
@@ -57,18 +57,19 @@ class Algorithm(ActorCritic):
         self.bounds = torch.tensor(bounds, device=self.context.device)  # one for each value of alpha
 
     def extra_parts(self, config: Config) -> dict[str, int]:
-        return {"temperature": 1, "alpha": 2 if self.action.kind == "box" else 1}
+        return {"temperature": 1, "alpha": 2 if self.action.kind == "box" else 1}  # one alpha for each trust region
 
     def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
-        """Store the distributions of the policy before the update, from which the trust region measures."""
+        """Store the policy before the update. The trust regions bound the KL divergence from this policy."""
         self.keep_policy(rollout, features)
 
     def before_epoch(self, rollout: EncodedRollouts) -> None:
         """Make the E-step: store the weights of N transitions as the column `psi` `[N]` of `rollout.rows` (eq. 3).
 
         The half with the larger advantages, among the transitions of all trainers, has weights proportional to
-        exp(advantage / temperature). All other weights are 0. The mean of all weights is 1. Also compute the gradient
-        of the temperature's loss, which the gradient steps of this epoch use.
+        exp(advantage / temperature). Transitions that tie with the smallest advantage of this half have a weight, too.
+        All other weights are 0. Without such ties, the mean of all weights is 1; with ties, it is larger. Also compute
+        the gradient of the temperature's loss, which the gradient steps of this epoch use.
         """
         super().before_epoch(rollout)
         advantage = rollout.rows["advantage"]
@@ -94,8 +95,8 @@ class Algorithm(ActorCritic):
         """Return the loss of the M-step on a minibatch (a scalar, eq. 2 and 5), and metrics.
 
         The loss has three terms: the negative log-likelihood of the actions, weighted by `psi`; the loss of the trust
-        regions, which trains the policy and alpha; and a term whose gradient is the temperature's gradient of the
-        E-step.
+        regions, which trains the policy and alpha; and a term whose gradient is the E-step's gradient of the
+        temperature, so that each gradient step also trains the temperature.
         """
         weight = rows.get("weight")
         policy_loss = -mean(rows["psi"] * policy.log_prob(rows["action"]), weight)

@@ -14,7 +14,8 @@ from drl_cli.utils.lazy import Tensor
 class Config(dqn.Config):
     """The options of C51, QR-DQN and IQN in addition to the options of DQN.
 
-    `risk` and `risk_level` select the mean or a risk measure of the return, by which the policy compares actions.
+    The policy compares actions by the mean of the return, or by the risk measure `risk` with the level `risk_level`.
+    Training always uses the mean. Raise Refused if the level of `cvar` is not in (0, 1].
     """
 
     risk: Literal["mean", "cvar", "power"]
@@ -30,5 +31,5 @@ class Algorithm(dqn.Algorithm):
     """DQN whose network returns K numbers for each action: logits of probabilities, or quantiles of the return."""
 
     def evaluate(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
-        """Return the network's outputs `[N, A, K]` for features `x` `[N, F]`."""
+        """Return the network's outputs `[N, A, K]` for features `x` `[N, F]`, using the random numbers `random`."""
         return super().evaluate(nets, x, random).view(len(x), self.num_actions, -1)

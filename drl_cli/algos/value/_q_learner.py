@@ -22,8 +22,7 @@ class Random(NamedTuple):
 
     - `noise`: The noise `[size]` of the weights of each noisy part of the network, by the name of the part.
     - `masks`: The dropout masks of the part `online`.
-    - `fraction`: For IQN, the fractions in (0, 1) whose quantiles the network returns: `[N, K]`, or `[K]` if all rows
-      have the same fractions.
+    - `fraction`: For IQN, the fractions in (0, 1) of the returned quantiles: `[N, K]`, or `[K]` for all rows.
     """
 
     noise: Mapping[str, Tensor] = {}
@@ -36,11 +35,11 @@ NOT_RANDOM = Random()
 
 
 class Draws(NamedTuple):
-    """The random numbers of the three forward passes of one update.
+    """The random numbers that the networks use in one update.
 
-    - `online`: The online network evaluates `obs`.
-    - `target`: The target network evaluates `next_obs`.
-    - `chooser`: The online network evaluates `next_obs`, because double DQN chooses the next action with this network.
+    - `online`: The online network uses them to evaluate `obs`.
+    - `target`: The target network uses them to evaluate `next_obs` and, for the Munchausen bonus, `obs`.
+    - `chooser`: The online network uses them to evaluate `next_obs`, from which double DQN chooses the next action.
     """
 
     online: Random
@@ -51,15 +50,15 @@ class Draws(NamedTuple):
 class QLearner(Learner):
     """Learns a Q network with the loss function that a subclass defines.
 
-    A Q network consists of named parts: `online`, and for IQN also `trunk` and `embedding`. `shapes` has the shape of
-    each part. The weights of a noisy part are mean + sigma * noise, and their sigmas are a separate part of the
-    parameters. `self.sigmas` maps the name of a noisy part to the name of the part with its sigmas.
+    A Q network consists of named parts: `online`, and for IQN also `embedding` and, with more than one hidden layer,
+    `trunk`. `shapes` has the shape of each part. The weights of a noisy part are mean + sigma * noise, and their sigmas
+    are a separate part of the parameters. `self.sigmas` maps the name of a noisy part to the name of its separate part.
     """
 
     sigma_name = "sigma"
     """The name of the part with the sigmas of a noisy part. `{}` stands for the name of the noisy part."""
     inputs_per_row = 1
-    """Number of inputs of the part `online` for each row of a batch. IQN has one input for each quantile."""
+    """How many rows the part `online` evaluates for each row of a batch: 1, or for IQN one for each quantile."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         from drl_cli.networks import q_module  # imports torch
@@ -86,22 +85,22 @@ class QLearner(Learner):
 
     @abstractmethod
     def loss(self, nets: Nets, rows: Batch, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and a dict with the metrics `q_loss` and `q_mean` and the priorities `td_error` `[N]`.
+        """Return the loss (a scalar), and a dict with the metrics `q_loss` and `q_mean` and the priorities `td_error`.
 
-        `rows` has the columns `[N, ...]` of the batch. `draws` has the random numbers of the networks.
+        `rows` has the columns `[N, ...]` of the batch. The priorities are `[N]`.
         """
 
     def evaluate(self, nets: Nets, x: Tensor, random: Random) -> Tensor:
-        """Evaluate the Q network of `nets` for features `x` `[N, F]`.
+        """Return the outputs of the Q network in `nets` for features `x` `[N, F]`, using the random numbers `random`.
 
-        Return its outputs: values `[N, A]`, or `[N, A, K]` if a distributional network has K outputs for each action.
+        The outputs are values `[N, A]`, or `[N, A, K]` if a distributional network has K outputs for each action.
         """
         return self.evaluate_part(nets, "online", x, random)
 
     def distribution(self, out: Tensor) -> Tensor:
         """Convert outputs `[..., K]` of the network to distributions of the return: probabilities or quantiles.
 
-        DQN has no distribution and returns the outputs unchanged.
+        The default returns `out` unchanged, because DQN has no distribution and QR-DQN's outputs are quantiles.
         """
         return out
 
@@ -129,9 +128,9 @@ class QLearner(Learner):
         return values.gather(1, index).squeeze(1)
 
     def evaluate_part(self, nets: Nets, name: str, x: Tensor, random: Random) -> Tensor:
-        """Evaluate one part of a Q network, such as `online`: inputs `x` `[N, inputs]` -> outputs `[N, outputs]`."""
+        """Return the outputs `[N, outputs]` of the part `name`, such as `online`, for inputs `x` `[N, inputs]`."""
         noise = random.noise.get(name)
-        masks = random.masks if name == "online" else ()
+        masks = random.masks if name == "online" else ()  # only this part has dropout
         sigma = None if noise is None else getattr(nets, self.sigmas[name])
         out: Tensor = getattr(nets, name)(x, masks, sigma, noise)
         return out

@@ -36,16 +36,16 @@ class QPolicy(NetworkPolicy):
 
     def load(self, params: Array) -> None:
         super().load(params)
-        self.params = self.q.load(self.params)
+        self.params = self.q.load(self.params)  # an MLP without noise and dueling streams, for `forward`
 
     def explore(self, values: Mapping[str, Any]) -> None:
         self.epsilon, temperature = values["epsilon"], values.get("temperature", 0.0)
-        self.is_boltzmann = bool(np.all(temperature))  # a temperature of 0 means no Boltzmann exploration
+        self.is_boltzmann = bool(np.all(temperature))  # 0: no Boltzmann exploration; in a ladder, all or none are 0
         has_ladder = isinstance(temperature, np.ndarray)  # one temperature for each environment
         self.temperature = temperature[:, None] if has_ladder else temperature
 
     def expected(self, out: Array) -> Array:
-        """Convert the network's outputs `[E, outputs]` to the values of all actions, `[E, A]`."""
+        """Convert the network's outputs `[E, outputs]` to the values `[E, A]`. DQN's outputs are the values."""
         return out
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
@@ -56,12 +56,14 @@ class QPolicy(NetworkPolicy):
             values, memory = self.forward(obs, last)
         values = permitted(values, action_mask(obs))
         is_random = self.rng.random(len(values)) < self.epsilon
-        best = values.argmax(-1)
         if self.is_boltzmann:
-            best = sample_choices(values / self.temperature, self.action.choices, self.rng)
-        return {"action": np.where(is_random, self.draw(obs), best), **memory}
+            chosen = sample_choices(values / self.temperature, self.action.choices, self.rng)
+        else:
+            chosen = values.argmax(-1)
+        return {"action": np.where(is_random, self.draw(obs), chosen), **memory}
 
     def priorities(self, rows: Columns) -> Array:
+        """Return |TD error| `[N]`. The targets are greedy and use this network, as a policy has no target network."""
         obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
         values, _ = self.forward(obs, None)
         q = np.take_along_axis(values, rows["action"][:, None], 1)[:, 0]  # the values of the actions taken
@@ -73,5 +75,5 @@ class QPolicy(NetworkPolicy):
 
 
 def q_shape(config: Any, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
-    """Return the shape of DQN's Q network, whose input has `features` numbers."""
+    """Return the shape of the Q network of DQN, C51 and QR-DQN, whose input has `features` numbers."""
     return QShape(network, features, action.size, atoms=config.outputs, dueling=config.dueling, noisy=config.noisy)

@@ -2,8 +2,8 @@
 
 C51 is DQN whose network predicts a distribution of the return for each action: the probabilities of `atoms` equally
 spaced values from `v_min` to `v_max`. The loss is the cross-entropy of this distribution and the projected target. The
-policy chooses the action with the largest mean return. Replay priorities are KL divergences (Rainbow, Hessel et al.
-2018, arXiv 1710.02298). All options of DQN except `loss` apply.
+policy chooses the action with the largest mean return, unless `risk` selects a risk measure. Replay priorities are KL
+divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). All options of DQN except `loss` apply.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 @dataclass(frozen=True, kw_only=True)
 class Config(_distributional.Config):
-    """The options of C51, in addition to the options of DQN."""
+    """The options of C51, in addition to the options of DQN. Raise Refused if `v_min` is not below `v_max`."""
 
     atoms: Annotated[int, Range(least=2)]
     v_min: float
@@ -44,7 +44,7 @@ class Config(_distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Chooses the action whose distribution of the return has the largest mean."""
+    """Chooses the action whose distribution of the return has the largest mean, or the largest risk measure `risk`."""
 
     config: Config
 
@@ -77,9 +77,11 @@ class Policy(dqn.Policy):
 
     def exported_head(self) -> Head:
         risk = (self.config.risk, self.config.risk_level)
+        # `layers` with all A K outputs: the base class keeps one output for each action.
         return replace(super().exported_head(), layers=self.params, support=self.support, risk=risk)
 
     def priorities(self, rows: Columns) -> Array:
+        """Return KL(target || prediction) `[N]`. Both use this network, as a policy has no target network."""
         index = np.arange(len(rows["action"]))
         obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
         logits, _ = super().forward(obs, None)  # `forward` of this class returns values
@@ -89,8 +91,8 @@ class Policy(dqn.Policy):
         target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support, self.config.rescale)
         tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
         log_ratio = np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))
-        divergence: Array = (target * log_ratio).sum(-1)  # KL(target || prediction)
-        return np.maximum(divergence, 0.0)
+        divergence: Array = (target * log_ratio).sum(-1)
+        return np.maximum(divergence, 0.0)  # rounding can give a divergence below 0
 
 
 class Algorithm(_distributional.Algorithm):
@@ -114,9 +116,9 @@ class Algorithm(_distributional.Algorithm):
         return project(next_q, reward, discount, self.support, self.config.rescale)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy of target and prediction, and their KL divergences `[N]`.
+        """Return the mean cross-entropy of target and prediction, and the priorities KL(target || prediction) `[N]`.
 
-        `q` `[N, K]` has the predicted logits of the batch's actions, and `target` `[N, K]` has probabilities.
+        `q` `[N, K]` has predicted logits, and `target` `[N, K]` has probabilities. `weight` `[N]` multiplies each loss.
         """
         cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
         negative_entropy = torch.xlogy(target, target).sum(-1)

@@ -35,7 +35,7 @@ EXPLORATION = ("epsilon", "temperature")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """The options of DQN, which conf/algo/dqn.yaml explains."""
+    """The options of DQN, which conf/algo/dqn.yaml explains. Raise Refused if two options do not fit together."""
 
     double: bool
     loss: Literal["huber", "mse"]
@@ -60,7 +60,7 @@ class Config(LearnerConfig):
 
     @property
     def outputs(self) -> int:
-        """The number of the network's outputs for each action."""
+        """How many numbers the network predicts for each action. DQN predicts 1 value."""
         return 1
 
 
@@ -100,7 +100,7 @@ class Algorithm(QLearner):
             return self.backed_up(reward, discount, best_q)
         temperature = config.soft_temperature
         probs, entropy = softmax_policy(means, temperature)
-        reward = reward + discount * temperature * entropy
+        reward = reward + discount * temperature * entropy  # `backed_up` adds the rest of the next state's value
         if config.munchausen:
             q_now = permitted(self.means(nets.target, target_view.obs, draws.target), rows["mask_now"])
             bonus = scaled_log_policy(q_now, rows["action"], temperature=temperature, floor=config.munchausen_floor)
@@ -109,10 +109,10 @@ class Algorithm(QLearner):
         return self.backed_up(reward, discount, mean_q)
 
     def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the mean loss and |TD error| `[N]` of the values `q` `[N]` of the batch's actions.
+        """Return the mean loss (Huber, or half the squared error) and |TD error| `[N]` of the predictions `q` `[N]`.
 
-        `target` `[N]` has the targets of these values. `weight` `[N]` multiplies the loss of each row. `random` has the
-        random numbers that computed `q`; only IQN reads them.
+        `target` `[N]` has their targets. `weight` `[N]` multiplies the loss of each row. `random` has the random
+        numbers that computed `q`; only IQN reads them.
         """
         error = q - target
         if self.config.loss == "huber":

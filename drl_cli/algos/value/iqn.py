@@ -2,9 +2,9 @@
 
 IQN is DQN whose network predicts the quantile of the return at any fraction in (0, 1). The loss is the loss of QR-DQN:
 for each transition, it compares `quantiles` predicted quantiles with `target_quantiles` quantiles of the target. Their
-fractions are random: (0, 1) is split into equal intervals, and one fraction is drawn uniformly from each interval. The
-policy compares actions by the mean of `policy_quantiles` quantiles, at the midpoints of equal intervals. All options of
-DQN except `loss` apply.
+fractions are drawn uniformly, one from each of equal intervals of (0, 1), so that the loss has less variance than with
+the paper's independent fractions. The policy compares actions by the mean of `policy_quantiles` quantiles, at the
+midpoints of equal intervals, which `risk` changes. All options of DQN except `loss` apply.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Algorithm(qr_dqn.Algorithm):
         assert random.fraction is not None
         cosines = implicit.cosines(random.fraction)  # [N, K, cosines] or [K, cosines]
         embedded = nets.embedding(cosines.flatten(0, -2)).relu()
-        embedded = embedded.view(*cosines.shape[:-1], -1)  # [N, K, W] or [K, W]
+        embedded = embedded.view(*cosines.shape[:-1], -1)  # [N, K, W] or [K, W], with W features
         hidden = x
         if "trunk" in self.shapes:
             activation = getattr(torch.nn.functional, self.network.activation)
@@ -101,12 +101,14 @@ class Algorithm(qr_dqn.Algorithm):
         return quantiles.view(len(x), -1, self.num_actions).mT  # [N, K, A] -> [N, A, K]
 
     def means(self, nets: Nets, x: Tensor, random: Random = NOT_RANDOM) -> Tensor:
+        """Return the mean `[N, A]` of the quantiles at `policy_quantiles` midpoints, given features `x` `[N, F]`."""
         return super().means(nets, x, random._replace(fraction=self.midpoints))
 
     def draw(self, rows: int) -> Draws:
         """Draw the random numbers of an update, with fractions `[rows, K]` for the online and the target network.
 
-        Each row gets one random fraction from each of K equal intervals of (0, 1).
+        K is `quantiles` for the online network and `target_quantiles` for the target network. Each row gets one random
+        fraction from each of K equal intervals of (0, 1). `means` sets the fractions of double DQN's chooser.
         """
         draws, sizes = super().draw(rows), [self.config.quantiles, self.config.target_quantiles]
         uniform = self.context.rand(rows, sum(sizes), self.fraction_generator)

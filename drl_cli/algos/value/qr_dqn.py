@@ -2,8 +2,8 @@
 
 QR-DQN is DQN whose network predicts K = `quantiles` quantiles of the return for each action, at the fractions
 (i + 1/2) / K. The loss is quantile regression on the quantiles of the target. The policy chooses the action whose
-quantiles have the largest mean. Replay priorities are |TD errors| of these means. All options of DQN apply except
-`loss`, which `kappa` replaces: the loss is quadratic for errors up to kappa.
+quantiles have the largest mean, and `risk` changes their weights. Replay priorities are |TD errors| of the mean return.
+All options of DQN apply except `loss`, which `kappa` replaces: the loss is quadratic for errors up to kappa.
 """
 
 from dataclasses import dataclass

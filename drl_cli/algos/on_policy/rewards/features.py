@@ -19,9 +19,10 @@ LIMIT = 5.0
 class Features(nn.Module):
     """Turns observations into features `[B, size]` with mean 0 and standard deviation 1, clipped to [-5, 5].
 
-    The features of images are the outputs of a random CNN, which is never trained. Other observations are flattened.
-    Mean and standard deviation are those of all batches of the run so far. The buffer `sums`, float64 `[3, size]`, has
-    the number of batches, the sum of the batches' means, and the sum of the batches' mean squares.
+    The features of images are the outputs of a random CNN, which is never trained. Other observations are flattened. A
+    feature that was constant so far becomes 0. Mean and standard deviation are those of all batches of the run so far.
+    The buffer `sums`, float64 `[3, size]`, has the number of batches, the sum of the batches' means, and the sum of the
+    batches' mean squares.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -63,7 +64,8 @@ class Features(nn.Module):
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
     """Return an MLP from `[B, inputs]` to `[B, outputs]` with ReLU after each layer of `hidden` units.
 
-    The initial weights are orthogonal, as in the code of Burda et al. 2018 (arXiv 1810.12894).
+    The initial weights are orthogonal with the gain sqrt(2), and the initial biases are 0, as in the code of Burda et
+    al. 2018 (arXiv 1810.12894).
     """
     sizes = (inputs, *hidden, outputs)
     layers = [nn.Linear(size, next_size) for size, next_size in pairwise(sizes)]

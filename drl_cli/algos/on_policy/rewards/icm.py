@@ -31,8 +31,8 @@ class Module(Reward, nn.Module):
         size, actions = config.features, spec.action.size
         self.seen = Features(network, spec)  # normalised by the observations seen so far
         self.encoder = mlp(self.seen.size, config.hidden, size)
-        self.inverse = mlp(2 * size, config.hidden, actions)
-        self.model = mlp(size + actions, config.hidden, size)
+        self.inverse_model = mlp(2 * size, config.hidden, actions)
+        self.forward_model = mlp(size + actions, config.hidden, size)
 
     def observe(self, batch: Batch, group: ProcessGroup) -> None:
         self.seen.observe(batch["next_obs"], group)
@@ -46,7 +46,7 @@ class Module(Reward, nn.Module):
         return self.forward_loss(batch, obs, next_obs)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the weighted sum of both models' losses for each transition, `[B]` (equation 7)."""
+        """Return `forward_share` * forward loss + (1 - `forward_share`) * inverse loss, `[B]` (equation 7)."""
         obs, next_obs = self.features(batch)
         share = self.forward_share
         return share * self.forward_loss(batch, obs, next_obs) + (1 - share) * self.inverse_loss(batch, obs, next_obs)
@@ -56,20 +56,20 @@ class Module(Reward, nn.Module):
         return self.encoder(self.seen(batch["obs"])), self.encoder(self.seen(batch["next_obs"]))
 
     def forward_loss(self, batch: Batch, obs: Tensor, next_obs: Tensor) -> Tensor:
-        """Return half the squared error of the forward model for each transition, `[B]`.
+        """Return half the squared error of the forward model, summed over the features, for each transition, `[B]`.
 
         `obs` and `next_obs` are the encoder's features `[B, F]`. The gradient does not reach the encoder.
         """
-        predicted: Tensor = self.model(torch.cat([obs.detach(), self.actions(batch)], -1))
+        predicted: Tensor = self.forward_model(torch.cat([obs.detach(), self.actions(batch)], -1))
         return 0.5 * (predicted - next_obs.detach()).square().sum(-1)
 
     def inverse_loss(self, batch: Batch, obs: Tensor, next_obs: Tensor) -> Tensor:
         """Return the loss of the inverse model for each transition, `[B]`.
 
-        The loss is the cross-entropy of discrete actions, or half the squared error of Box actions. `obs` and
-        `next_obs` are the encoder's features `[B, F]`.
+        The loss is the cross-entropy of discrete actions, summed over their components, or half the squared error of
+        Box actions, summed over their dimensions. `obs` and `next_obs` are the encoder's features `[B, F]`.
         """
-        out: Tensor = self.inverse(torch.cat([obs, next_obs], -1))
+        out: Tensor = self.inverse_model(torch.cat([obs, next_obs], -1))
         if not self.choices:
             return 0.5 * (out - self.actions(batch)).square().sum(-1)
         log_probs = [logits.log_softmax(-1) for logits in torch.split(out, list(self.choices), -1)]

@@ -73,7 +73,7 @@ class RewardStream:
     """Computes the intrinsic rewards of batches with a reward module, and trains the module.
 
     The rewards are divided by their running standard deviation. The algorithm adds `modules` to its Params, so that
-    checkpoints contain all state. It learns a separate critic of the intrinsic rewards.
+    checkpoints contain all state. The algorithm also trains a separate critic of the intrinsic rewards.
     """
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
@@ -106,10 +106,10 @@ class RewardStream:
         return cls(module, context)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """Return the scaled intrinsic rewards `[B]` of a batch.
+        """Return the module's rewards `[B]` of a batch, divided by the standard deviation of all rewards so far.
 
-        They are the module's rewards, divided by the standard deviation of all its rewards of the run so far. Raise
-        Refused if the module returns another shape than `[B]`.
+        Also add the batch to the statistics of the rewards and of the module. The next call discards this batch again,
+        unless `keep` is called in between. Raise Refused if the module returns another shape than `[B]`.
         """
         with torch.no_grad():
             self.module.observe(batch, self.context.group)
@@ -143,7 +143,8 @@ class RewardStream:
 
         The algorithm adds these advantages to the advantages of the environment's rewards. `value` `[B]` is the
         intrinsic critic's V(obs), and `next_value` `[B]` is its V(next_obs), both without a gradient. Where `cut` `[B]`
-        is True, the return bootstraps from V(next_obs). `lambda_` is GAE's lambda.
+        is True, the return bootstraps from V(next_obs). All discounts are the module's `gamma`, as in `batch`.
+        `lambda_` is GAE's lambda.
         """
         discount = torch.full_like(rewards, self.module.gamma)
         advantage = gae(rewards, discount, value, next_value, cut, lambda_)
@@ -155,7 +156,7 @@ class RewardStream:
         self.module.keep()
 
     def learn(self, batch: Batch, optimizer: Optimizer) -> Tensor:
-        """Train the module with one pass over the batch, and call `keep`; return the mean loss (a scalar)."""
+        """Call `keep`, and train the module with one pass over the batch; return the mean loss (a scalar)."""
         self.keep()
         losses = []
         with torch.enable_grad():
