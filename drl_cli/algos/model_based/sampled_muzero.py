@@ -42,7 +42,7 @@ EDGE = 1.0 - 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelConfig):
-    """Options of Sampled MuZero."""
+    """The options of Sampled MuZero, which conf/algo/sampled_muzero.yaml explains."""
 
     candidates: Count
     uniform_share: Fraction
@@ -117,7 +117,7 @@ class Algorithm(ModelLearner):
 
         `out` `[B, U + 1, 2 A]` are means and log standard deviations. `target` `[B, U + 1, K]` are the searches'
         probabilities of the K candidates. The loss is the candidates' negative log-likelihood, weighted by `target`,
-        minus an entropy bonus. Terms that do not depend on `out` are left out.
+        minus `entropy_coef` times the Gaussian's entropy. Terms that do not depend on `out` are left out.
         """
         mean, log_std = bounded(out).unsqueeze(2).chunk(2, -1)  # [B, U + 1, 1, A] each
         before_tanh = first_steps(rows["candidates"], out.shape[1]).clamp(-EDGE, EDGE).atanh()  # [B, U + 1, K, A]
