@@ -66,12 +66,11 @@ class HostMemory(Memory):
 
     def __init__(self, root: Embedding, nodes: int) -> None:
         self.is_tuple, self.parts = isinstance(root, tuple), parts_of(root)
-        shapes = [(part.shape, part.dtype) for part in self.parts]
-        self.stores = [torch.empty((shape[0], nodes, *shape[1:]), dtype=dtype) for shape, dtype in shapes]
-        selected = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
+        self.stores = [torch.empty((len(part), nodes, *part.shape[1:]), dtype=part.dtype) for part in self.parts]
+        selected = [torch.empty(part.shape, dtype=part.dtype) for part in self.parts]
         self._selected: Embedding = tuple(selected) if self.is_tuple else selected[0]
-        self._shapes, self._added = shapes, list[Tensor]()
-        num = len(shapes)
+        self._added = list[Tensor]()
+        num = len(self.parts)
         # The addresses of the tensors of `stores`, of `selected`, and of the added embedding, which `put` writes.
         addresses = [x.data_ptr() for x in (*self.stores, *selected)]
         self._addresses = (c_void_p * (3 * num))(*addresses)
@@ -87,10 +86,10 @@ class HostMemory(Memory):
         """
         self._added = []
         first_added = 2 * len(self.parts)
-        for i, (part, (shape, dtype)) in enumerate(zip(parts_of(embedding), self._shapes, strict=True)):
-            check_shape("embedding", part, shape)
-            is_ready = part.dtype == dtype and part.is_contiguous() and part.is_cpu
-            added = part if is_ready else part.to("cpu", dtype).contiguous()
+        for i, (part, first) in enumerate(zip(parts_of(embedding), self.parts, strict=True)):
+            check_shape("embedding", part, first.shape)
+            is_ready = part.dtype == first.dtype and part.is_contiguous() and part.is_cpu
+            added = part if is_ready else part.to("cpu", first.dtype).contiguous()
             self._added.append(added)
             self._addresses[first_added + i] = added.data_ptr()
 
@@ -112,6 +111,7 @@ class Compiled:
     def __init__(self, trees: Trees, library: ctypes.CDLL, memory: Memory) -> None:
         self._embeddings = memory
         self._buffer = _Buffer(trees.roots, trees.nodes, trees.actions, trees.buffer.ctypes.data)
+        # A struct without parts lets the C++ code copy nothing, because `Memory` copies its embeddings itself.
         self._memory = memory.struct if isinstance(memory, HostMemory) else _Memory(0)
         self._rule, self._library, self._size = _Rule(), library, (trees.roots, trees.actions)
         self._kept: list[object] = [trees, memory]

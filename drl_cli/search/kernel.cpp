@@ -274,6 +274,7 @@ static void advance_in(const Trees& t, const Rule& rule, const Memory& memory, i
     if (node + 1 < t.nodes) choose_in(t, rule, memory, node);
 }
 
+// The functions that compiled.py calls. The class `Plain` in plain.py describes the functions without a comment.
 extern "C" {
 
 void plant(const Buffer* buffer, const Memory* memory, const float* logits, const float* value) {

@@ -116,9 +116,9 @@ class PrefixModel(SearchModel):
     the child's prefix minus the parent's prefix. The sum is not discounted, as in the authors' code and in LightZero;
     the formula in the paper has a discount.
 
-    An embedding has four tensors: latent states, recurrent states, prefixes, and the numbers of steps since the sum
-    began. After `config.unroll_steps` steps, a new sum begins, because the networks never learn longer sums: recurrent
-    state, prefix and number of steps are set to 0.
+    An embedding has four tensors: latent states `[B, Z]`, recurrent states `[B, 2 Z]`, prefixes `[B]`, and the numbers
+    `[B]` of steps since the sum began. After `config.unroll_steps` steps, a new sum begins, because the networks never
+    learn longer sums: recurrent state, prefix and number of steps are set to 0.
     """
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: a tensor, or a dict of tensors

@@ -33,7 +33,7 @@ class Algorithm(cql.Algorithm):
     """Trains SAC's actor, critics and temperature with Cal-QL's loss of the critics."""
 
     def calibrated(self, q: Tensor, rows: Batch) -> Tensor:
-        """Return `q`, with values of the policy's actions that are below the data's return replaced by it (section 5).
+        """Return `q`, where Q of the policy's actions is at least the data's return from the same state (section 5).
 
         `q` `[2, 3 S, B]` has the values of both critics for 3 S sampled actions in each of B states. The policy sampled
         the first 2 S actions. The last S actions are uniformly random, and their values do not change.

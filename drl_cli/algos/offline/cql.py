@@ -57,7 +57,7 @@ class Algorithm(sac.Algorithm):
         """Return the squared Bellman error of both critics plus the conservative term (eq. 4), and a dict.
 
         As in the authors' code, the Bellman error has no factor 1/2, and the target has no entropy bonus. The dict has
-        metrics, the priorities `td_error` `[B]`, and the features of `obs`, `features` `[B, F]`, for the actor's loss.
+        metrics, the priorities `td_error` `[B]`, and `features` `[B, F]`, the features of `obs` for the actor's loss.
         """
         view, weight = self.see(nets, rows), rows.get("weight")
         valid = rows.get("valid_weight")  # 0 for padding

@@ -43,7 +43,7 @@ class Policy(NetworkPolicy):
     """The one-step actor, an MLP from features and noise to an action. Evaluations use noise 0.
 
     `all_params` has the parameters of this MLP. `params`, which the base class evaluates for greedy actions, lacks the
-    weights of the noise: without them, the noise is 0.
+    weights that multiply the noise. This gives the actions for noise 0.
     """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:

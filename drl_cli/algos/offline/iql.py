@@ -45,7 +45,7 @@ class Algorithm(Learner):
         actor, value, self.critic = self.mlp(size), self.mlp(1), self.critics(1, size, ensemble=2)
         parts: dict[str, Any] = {"actor": actor, "log_std": size, "value": value, "critic": self.critic}
         self.build(policy=("actor", "log_std"), lr=config.lr, targets=("critic",), **parts)
-        # Only dropout needs random numbers. Without dropout, nothing is drawn from the generator, so any will do.
+        # Only dropout needs random numbers. Without dropout, nothing is drawn from `self.init`.
         self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
         self.gradients = Gradients(self.params, self.loss, self.context)
 
