@@ -26,7 +26,8 @@ from drl_cli.types import Array
 from drl_cli.utils.machine import compiler, library_dir
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
-FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off", "-fno-math-errno")
+FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off")
+"""With -ffp-contract=off, the compiler fuses no multiplication and addition, so that results are as in numpy."""
 COMPILE_S = 60.0
 """The time limit of the compiler, in seconds."""
 
@@ -43,7 +44,7 @@ class _Rule(ctypes.Structure):
         ("visit_init", c_double),
         ("value_scale", c_double),
         ("table", c_void_p),
-        ("considered", c_void_p),
+        ("needed_visits", c_void_p),
     ]
 
 
@@ -56,20 +57,20 @@ class _Model(ctypes.Structure):
 
 
 class HostMemory(Memory):
-    """Stores embeddings that are on the CPU. The C++ code copies them, so that Python does not have to.
+    """Stores embeddings that are on the CPU. The C++ code copies them, which is faster than copies in Python.
 
-    `put` only writes down the address of an embedding, which the C++ code then copies into `stores`. Before `take`, the
-    C++ code has copied the embeddings of the selected nodes into the tensors that `take` always returns.
+    `put` only passes the addresses of an embedding's tensors to the C++ code, which then copies them into `stores`.
+    Before `take`, the C++ code has copied the embeddings of the selected nodes into the tensors that `take` returns.
+    `take` returns the same tensors in every call.
     """
 
     def __init__(self, root: Embedding, nodes: int) -> None:
         self.is_tuple, self.parts = isinstance(root, tuple), parts_of(root)
-        shapes = [(part.shape, part.dtype) for part in self.parts]
-        self.stores = [torch.empty((shape[0], nodes, *shape[1:]), dtype=dtype) for shape, dtype in shapes]
-        selected = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
+        self.stores = [torch.empty((len(part), nodes, *part.shape[1:]), dtype=part.dtype) for part in self.parts]
+        selected = [torch.empty(part.shape, dtype=part.dtype) for part in self.parts]
         self._selected: Embedding = tuple(selected) if self.is_tuple else selected[0]
-        self._shapes, self._added = shapes, list[Tensor]()
-        num = len(shapes)
+        self._added = list[Tensor]()
+        num = len(self.parts)
         # The addresses of the tensors of `stores`, of `selected`, and of the added embedding, which `put` writes.
         addresses = [x.data_ptr() for x in (*self.stores, *selected)]
         self._addresses = (c_void_p * (3 * num))(*addresses)
@@ -81,14 +82,14 @@ class HostMemory(Memory):
     def put(self, node: int, embedding: Embedding) -> None:
         """Keep the embedding `[B, ...]` of a new node until the C++ code copies it.
 
-        Raise ValueError if the embedding has another shape than the embedding of the roots.
+        Raise ValueError if the embedding has another shape than the embedding of the roots. `node` is not used.
         """
         self._added = []
         first_added = 2 * len(self.parts)
-        for i, (part, (shape, dtype)) in enumerate(zip(parts_of(embedding), self._shapes, strict=True)):
-            check_shape("embedding", part, shape)
-            is_ready = part.dtype == dtype and part.is_contiguous() and part.is_cpu
-            added = part if is_ready else part.to("cpu", dtype).contiguous()
+        for i, (part, first) in enumerate(zip(parts_of(embedding), self.parts, strict=True)):
+            check_shape("embedding", part, first.shape)
+            is_ready = part.dtype == first.dtype and part.is_contiguous() and part.is_cpu
+            added = part if is_ready else part.to("cpu", first.dtype).contiguous()
             self._added.append(added)
             self._addresses[first_added + i] = added.data_ptr()
 
@@ -108,8 +109,9 @@ class Compiled:
     """
 
     def __init__(self, trees: Trees, library: ctypes.CDLL, memory: Memory) -> None:
-        self._host = memory
+        self._embeddings = memory
         self._buffer = _Buffer(trees.roots, trees.nodes, trees.actions, trees.buffer.ctypes.data)
+        # A struct without parts lets the C++ code copy nothing, because `Memory` copies its embeddings itself.
         self._memory = memory.struct if isinstance(memory, HostMemory) else _Memory(0)
         self._rule, self._library, self._size = _Rule(), library, (trees.roots, trees.actions)
         self._kept: list[object] = [trees, memory]
@@ -123,13 +125,13 @@ class Compiled:
         self._kept.append(exploration)
         self._rule.table = exploration.ctypes.data
 
-    def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
-        self._kept += [base, considered]
+    def gumbel(self, rule: Gumbel, noisy_logits: Array, needed_visits: Array) -> None:
+        self._kept += [noisy_logits, needed_visits]
         self._rule.is_gumbel = 1
         self._rule.visit_init = rule.visit_init
         self._rule.value_scale = rule.value_scale
-        self._rule.table = base.ctypes.data
-        self._rule.considered = considered.ctypes.data
+        self._rule.table = noisy_logits.ctypes.data
+        self._rule.needed_visits = needed_visits.ctypes.data
 
     def choose(self, simulation: int) -> None:
         self._library.choose(*self._arguments, simulation)
@@ -145,9 +147,9 @@ class Compiled:
         last call: reward, discount, logits and value. The C++ code reads the program's own result tensors, so `results`
         and the embedding have to be these tensors and not copies.
         """
-        if not isinstance(self._host, HostMemory):
+        if not isinstance(self._embeddings, HostMemory):
             return False
-        used = [*results, *self._host.added]
+        used = [*results, *self._embeddings.added]
         own = program.results
         if len(used) != len(own) or any(x is not y for x, y in zip(used, own, strict=True)):
             return False
@@ -209,7 +211,8 @@ def load() -> ctypes.CDLL | None:
 def _build() -> Path:
     """Return the path of the compiled kernel.cpp; compile it if this file does not exist.
 
-    The name of the file contains a hash of the source, the compiler's flags and the machine.
+    The name of the file contains a hash of the source, the compiler's flags and the machine. Raise OSError or
+    SubprocessError if this machine cannot compile the file.
     """
     parts = (SOURCE.read_text(), FLAGS, platform.machine())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -18,10 +18,10 @@ LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90
 """log2(e), and log(2) as the sum of two numbers, which reduces the rounding error of `exp`."""
 TAYLOR = [1.0 / math.factorial(i) for i in range(10, -1, -1)]
 """The coefficients of the Taylor polynomial of e^x, the highest power first."""
-LEAST = -700.0
+UNDERFLOW = -700.0
 """The largest x for which `exp` returns 0."""
 EPSILON = 1e-8
-"""The smallest range of values that `transformed` divides by."""
+"""The smallest range of values that `sigma_of` divides by."""
 TIE = 1e-6
 """Scores that differ by at most this number are equal."""
 
@@ -54,19 +54,19 @@ PUCT, GUMBEL = Puct(), Gumbel()
 
 
 def exp(x: Array) -> Array:
-    """Return e^x for x <= 0, with a relative error below 1e-12. For x <= -700, return 0.
+    """Return e^x for x <= 0, with a relative error below 1e-12. For x <= -700 and for NaN, return 0.
 
     The code computes e^x = 2^power e^rest, where |rest| <= log(2) / 2, and e^rest by a Taylor polynomial.
     """
-    with np.errstate(invalid="ignore"):
-        safe = np.maximum(x, LEAST)
+    with np.errstate(invalid="ignore"):  # a NaN cannot be converted to int32
+        safe = np.maximum(x, UNDERFLOW)
         power = np.rint(safe * LOG2_E)
         rest = (safe - power * LN2_HIGH) - power * LN2_LOW
         exp_rest = np.full_like(rest, TAYLOR[0])
         for coefficient in TAYLOR[1:]:
             exp_rest = exp_rest * rest + coefficient
         result = np.ldexp(exp_rest, power.astype(np.int32))
-        return np.where(x > LEAST, result, 0.0)
+        return np.where(x > UNDERFLOW, result, 0.0)
 
 
 def total(x: Array) -> Array:
@@ -141,12 +141,12 @@ def completed_values(raw_value: Array, prior: Array, visits: Array, q: Array) ->
     return np.where(visits > 0, q, mixed_value(raw_value, prior, visits, q)[:, None])
 
 
-def transformed(rule: Gumbel, completed: Array, prior: Array, visits: Array) -> tuple[Array, Array]:
+def sigma_of(rule: Gumbel, completed: Array, prior: Array, visits: Array) -> tuple[Array, Array]:
     """Return sigma(q) of the completed values of n nodes, `[n, A]`, and the largest sigma of each node, `[n, 1]`.
 
     sigma(q) = (c_visit + max_b N(b)) c_scale q' (Danihelka et al. 2022, equation 8). As in the authors' library mctx,
-    q' is q, scaled so that the smallest completed value of the node becomes 0 and the largest becomes 1. Both leave out
-    actions with prior 0. `prior` and the numbers of visits N, `visits`, are `[n, A]`.
+    q' is q, scaled so that the smallest completed value of the node becomes 0 and the largest becomes 1. Actions with
+    prior 0 do not count for the smallest and the largest. `prior` and the numbers of visits N, `visits`, are `[n, A]`.
     """
     is_possible = prior > 0.0
     low = np.where(is_possible, completed, np.inf).min(-1, keepdims=True)
@@ -162,7 +162,7 @@ def improved_policy(rule: Gumbel, raw_value: Array, prior: Array, visits: Array,
     This is equation 11 of Danihelka et al. 2022. The arguments are as in `mixed_value`.
     """
     completed = completed_values(raw_value, prior, visits, q)
-    sigma, max_sigma = transformed(rule, completed, prior, visits)
+    sigma, max_sigma = sigma_of(rule, completed, prior, visits)
     weights = prior * exp(np.where(prior > 0.0, sigma - max_sigma, -np.inf))  # prior = softmax(logits)
     return weights * (1.0 / total(weights))
 
@@ -179,15 +179,15 @@ def interior_scores(rule: Gumbel, raw_value: Array, prior: Array, visits: Array,
     return np.where(prior > 0.0, scores, -np.inf)
 
 
-def root_scores(rule: Gumbel, base: Array, raw_value: Array, prior: Array, visits: Array, q: Array) -> Array:
+def root_scores(rule: Gumbel, noisy_logits: Array, raw_value: Array, prior: Array, visits: Array, q: Array) -> Array:
     """Return Gumbel MuZero's scores of the actions of n roots, noise + logits + sigma(completed values), `[n, A]`.
 
-    `base` `[n, A]` is noise + logits. An action with prior 0 has the score -inf. The other arguments are as in
+    `noisy_logits` `[n, A]` are noise + logits. An action with prior 0 has the score -inf. The other arguments are as in
     `mixed_value`.
     """
     completed = completed_values(raw_value, prior, visits, q)
-    sigma, _ = transformed(rule, completed, prior, visits)
-    return np.where(prior > 0.0, base + sigma, -np.inf)
+    sigma, _ = sigma_of(rule, completed, prior, visits)
+    return np.where(prior > 0.0, noisy_logits + sigma, -np.inf)
 
 
 @lru_cache(maxsize=64)

@@ -40,8 +40,8 @@ struct Trees {  // the arrays of trees.py, at their places in the buffer
 struct Rule {  // how actions are selected
     int64_t is_gumbel;
     double visit_init, value_scale;
-    const double* table;        // PUCT: `exploration` of formulas.py; Gumbel: noise + logits of the roots, [B, A]
-    const int32_t* considered;  // Gumbel: the visits that an action of the root must have, [simulations, B]
+    const double* table;           // PUCT: `exploration` of formulas.py; Gumbel: noise + logits of the roots, [B, A]
+    const int32_t* needed_visits;  // Gumbel: the visits that an action of the root must have, [simulations, B]
 };
 
 struct Memory {  // an embedding has `parts` tensors, and each tensor has one address in each array
@@ -135,7 +135,7 @@ static void walk(const Trees& t, int64_t tree, const double* scores, Score score
     } while (node > 0);
 }
 
-// The function sigma(completed value) of one node, as `transformed` of formulas.py. `mixed` is the mixed value.
+// The function sigma(completed value) of one node, as `sigma_of` of formulas.py. `mixed` is the mixed value.
 struct Sigma {
     double mixed, low, factor, most;
 
@@ -213,8 +213,8 @@ static void select_puct(const Trees& t, const double* exploration) {
     }
 }
 
-// Select a node and an action of each tree by Gumbel MuZero's scores. `considered` is the row of this simulation, [B].
-static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* considered) {
+// Select a node and an action of each tree by Gumbel MuZero's scores. `needed_visits` is for this simulation, [B].
+static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* needed_visits) {
     std::vector<double> scores(t.actions);
     for (int64_t tree = 0; tree < t.roots; tree++) {
         walk(t, tree, scores.data(), [&](int64_t row, int64_t edge) {
@@ -231,7 +231,7 @@ static void select_gumbel(const Trees& t, const Rule& rule, const int32_t* consi
             const Sigma sigma(t, row, edge, rule);
             if (is_root) {
                 for (int64_t a = 0; a < t.actions; a++) {
-                    const bool is_considered = prior[a] > 0. && visits[a] == considered[tree];
+                    const bool is_considered = prior[a] > 0. && visits[a] == needed_visits[tree];
                     scores[a] = is_considered ? noisy[a] + sigma(visits[a], q[a]) : -INFINITE;
                 }
                 return;
@@ -256,7 +256,7 @@ static void store(const Trees& t, const Memory& memory, int64_t node) {
 // Select a node and an action of each tree, and copy the embeddings of the selected nodes.
 static void choose_in(const Trees& t, const Rule& rule, const Memory& memory, int64_t simulation) {
     if (rule.is_gumbel)
-        select_gumbel(t, rule, rule.considered + simulation * t.roots);
+        select_gumbel(t, rule, rule.needed_visits + simulation * t.roots);
     else
         select_puct(t, rule.table);
     for (int64_t i = 0; i < memory.parts; i++) {
@@ -274,6 +274,7 @@ static void advance_in(const Trees& t, const Rule& rule, const Memory& memory, i
     if (node + 1 < t.nodes) choose_in(t, rule, memory, node);
 }
 
+// The functions that compiled.py calls. The class `Plain` in plain.py describes the functions without a comment.
 extern "C" {
 
 void plant(const Buffer* buffer, const Memory* memory, const float* logits, const float* value) {

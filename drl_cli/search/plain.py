@@ -1,6 +1,6 @@
 """Plain: the steps of a tree search in numpy, for B trees at once. kernel.cpp has the same steps in C++.
 
-Arrays that are indexed by `[trees, nodes]` give one element for each pair of a tree and a node.
+`x[trees, nodes]` has the elements `x[trees[i], nodes[i]]`: one node of each tree in `trees`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from drl_cli.types import Array
 class Plain:
     """The steps of one search in B trees, with A actions in each node.
 
-    Call `plant`, then `puct` or `gumbel`, then `choose(0)`, and then `advance` once for each simulation.
+    Call `plant`, then `puct` or `gumbel`, then `choose(0)`, then `advance` once for each simulation, and then
+    `finish_gumbel` if `gumbel` was called.
     """
 
     def __init__(self, trees: Trees) -> None:
@@ -45,11 +46,12 @@ class Plain:
 
         self._scores = scores
 
-    def gumbel(self, rule: Gumbel, base: Array, considered: Array) -> None:
+    def gumbel(self, rule: Gumbel, noisy_logits: Array, needed_visits: Array) -> None:
         """Make `choose` select actions by Gumbel MuZero's scores.
 
-        `base`, float64 `[B, A]`, is Gumbel noise + logits of the roots. `considered`, int32 `[simulations, B]`, is the
-        schedule of sequential halving: simulation i selects an action of the root with `considered[i]` visits.
+        `noisy_logits`, float64 `[B, A]`, are Gumbel noise + logits of the roots. `needed_visits`, int32 `[simulations,
+        B]`, is the schedule of sequential halving: simulation i selects an action of the root that has this number of
+        visits.
         """
         t = self._trees
 
@@ -58,11 +60,11 @@ class Plain:
             visits, q = t.visits[trees, nodes], t.q[trees, nodes]
             if nodes[0] > 0:  # no node is a root, because all trees are at the same depth
                 return formulas.interior_scores(rule, raw_value, prior, visits, q)
-            root_scores = formulas.root_scores(rule, base, raw_value, prior, visits, q)
-            is_considered = visits == considered[simulation][:, None]
+            root_scores = formulas.root_scores(rule, noisy_logits, raw_value, prior, visits, q)
+            is_considered = visits == needed_visits[simulation][:, None]
             return np.where(is_considered, root_scores, -np.inf)
 
-        self._scores, self._rule = scores, (rule, base)
+        self._scores, self._rule = scores, (rule, noisy_logits)
 
     def choose(self, simulation: int) -> None:
         """Select a node and an action of each tree for the next simulation; write the trees' `row` and `chosen`.
@@ -101,7 +103,7 @@ class Plain:
         return False
 
     def _grow(self, node: int, logits: Tensor, value: Tensor) -> None:
-        """Write the model's policy and value of a new node of each tree."""
+        """Write the model's policy and value of a new node of each tree, from logits `[B, A]` and values `[B]`."""
         t = self._trees
         t.prior[:, node] = formulas.softmax(logits.numpy())
         t.raw_value[:, node] = value.numpy()
@@ -132,9 +134,9 @@ class Plain:
 
         Among the actions with the most visits, the best action has the largest noise + logit + sigma(Q).
         """
-        t, (rule, base) = self._trees, self._rule
+        t, (rule, noisy_logits) = self._trees, self._rule
         visits = t.visits[:, 0]
         root = t.raw_value[:, 0], t.prior[:, 0], visits, t.q[:, 0]
         is_most_visited = visits == visits.max(-1, keepdims=True)
-        scores = np.where(is_most_visited, formulas.root_scores(rule, base, *root), -np.inf)
+        scores = np.where(is_most_visited, formulas.root_scores(rule, noisy_logits, *root), -np.inf)
         return formulas.first_best(scores), formulas.improved_policy(rule, *root)

@@ -32,7 +32,7 @@ class Repeated:
     def __init__(self, model: Model, repeat: Callable[[Callable[[Any, Any], Outputs]], Replays | Chain]) -> None:
         self._model, self._is_tuple = model, False
         self._call = repeat(self._recurrent)
-        self._bound: Callable[[Sequence[Tensor]], Outputs] | None = None  # repeats the record for this search's shapes
+        self._bound: Callable[[Sequence[Tensor]], Outputs] | None = None  # repeats the record of this search's shapes
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:
         self._bound = None  # a new search may have other shapes
@@ -41,7 +41,8 @@ class Repeated:
     def recurrent(self, embedding: Embedding, action: Tensor) -> Outputs:
         if self._bound is not None:
             return self._bound((action, *embedding) if self._is_tuple else (action, embedding))  # type: ignore[arg-type]
-        # The first call of a search: find or make the record for these shapes.
+        # The first call of a search: find or make the record for these shapes. `Replays` has to make this call itself,
+        # because it counts its calls and checks the record from time to time. `Chain` does not need to.
         self._is_tuple = isinstance(embedding, tuple)
         columns = {"action": action} | {str(i): part for i, part in enumerate(parts_of(embedding))}
         bound = self._call.bound(columns) if isinstance(self._call, Chain) else None

@@ -27,13 +27,14 @@ class Found(NamedTuple):
     action: Array
     """The best action, int64 `[B]`.
 
-    PUCT chooses the most visited action. Gumbel MuZero chooses the action with the largest noise + logit + sigma(Q).
+    PUCT chooses the most visited action. Gumbel MuZero chooses, among the most visited actions, the action with the
+    largest noise + logit + sigma(Q).
     """
     policy: Array
     """The policy to learn, float64 `[B, A]`.
 
-    For PUCT, it is the number of visits of each action divided by the number of simulations. For Gumbel MuZero, it is
-    the improved policy.
+    For PUCT, it is the number of visits of each action divided by the number of simulations, or the prior with 0
+    simulations. For Gumbel MuZero, it is the improved policy.
     """
     value: Array
     """The mean of the model's value and of the returns of all simulations, float64 `[B]`, in the reward's unit."""
@@ -104,7 +105,7 @@ def sample_visits(policy: Array, temperature: float, uniform: Array) -> Array:
     `policy` `[B, A]` are probabilities, such as the policy of a search. `uniform` `[B]` are random numbers, uniform in
     [0, 1). With temperature 0, return the most likely action.
     """
-    if temperature > 0.0:
+    if temperature > 0.0:  # divide by the largest probability, so that its power is 1 and not rounded to 0
         weights = (policy / policy.max(-1, keepdims=True)) ** (1.0 / temperature)
     else:
         weights = np.eye(policy.shape[-1])[policy.argmax(-1)]  # one-hot
@@ -118,7 +119,7 @@ def _plant(model: Model, obs: Any, simulations: int, legal: Array | None) -> tup
     """Evaluate B observations with the model, and make B trees that have only a root.
 
     Return the trees, the object that grows them (`make_steps`), the memory of the embeddings, and the embedding of the
-    roots.
+    roots. Raise ValueError if a root has no legal action.
     """
     with torch.no_grad():
         root, logits, value = model.root(obs)
@@ -153,6 +154,7 @@ def _simulate(model: Model, trees: Trees, steps: Steps, memory: Memory) -> None:
             _on_host("value", value, by_tree),
         )
         steps.advance(node, *results)
+        # Ask once for compiled code, after the first simulation. If there is none yet, Python makes all simulations.
         program = model.program if node == 1 and isinstance(model, Repeated) else None
         if program is not None and steps.simulate(node + 1, program, results):
             return  # the C++ code has made all remaining simulations

@@ -29,7 +29,7 @@ class Sampled:
     It wraps `model`, which takes candidates `[B, ...]` as actions, and returns parameters `[B, P]` of a distribution in
     place of logits. `draw` makes the candidates of a node. `noise` `[B, M, K, ...]` has the random numbers for the M
     nodes of B trees, where M is the number of simulations plus 1. A search returns the candidates of the roots
-    `[B, K, ...]` as the first tensor of `Found.root`.
+    `[B, K, ...]` as the first tensor of `Found.root`. An object counts the nodes, so it serves one search at a time.
     """
 
     def __init__(self, model: Model, draw: Draw, noise: Tensor) -> None:

@@ -36,7 +36,7 @@ class Trees:
 
     Node 0 is the root, and simulation i adds node i. The number of visits N(s) of a node is 1, for the evaluation by
     the model, plus the number of simulations that went through the node. An action whose prior is 0 is never selected.
-    If scores differ by at most 1e-6, the first action is selected.
+    Of the actions whose scores are at most 1e-6 below the largest score, the first is selected.
 
     All arrays are views of one buffer, which is 0 at first. A view is made when it is first used.
     """
@@ -67,9 +67,9 @@ class Trees:
     discount: Array
     """The factor of the node's value in the return of its parent, float64 `[B, M]`."""
     low: Array
-    """The smallest Q(s, a) that has occurred in the tree, float64 `[B]`."""
+    """The smallest Q(s, a) that has occurred in the tree, float64 `[B]`; inf before the first simulation."""
     high: Array
-    """The largest Q(s, a) that has occurred in the tree, float64 `[B]`."""
+    """The largest Q(s, a) that has occurred in the tree, float64 `[B]`; -inf before the first simulation."""
     row: Array
     """The selected node s of tree b as the index b M + s among the nodes of all trees, int64 `[B]`."""
     chosen: Array

@@ -34,8 +34,9 @@ def test_improved_policy() -> None:
     np.testing.assert_allclose(policy, [expected], rtol=1e-11)
     scores = formulas.interior_scores(rule, RAW_VALUE, PRIOR, VISITS, Q)
     np.testing.assert_allclose(scores, [np.subtract(expected, [2 / 4, 1 / 4, 0, 0])], rtol=1e-9)
-    base = np.log(PRIOR) + np.array([[0.5, -0.5, 1.0, 0.0]])
-    np.testing.assert_allclose(formulas.root_scores(rule, base, RAW_VALUE, PRIOR, VISITS, Q), base + sigma)
+    noisy_logits = np.log(PRIOR) + np.array([[0.5, -0.5, 1.0, 0.0]])
+    scores = formulas.root_scores(rule, noisy_logits, RAW_VALUE, PRIOR, VISITS, Q)
+    np.testing.assert_allclose(scores, noisy_logits + sigma)
 
 
 def test_an_action_that_is_not_possible_does_not_count() -> None:
@@ -75,7 +76,7 @@ def test_halving_visits_the_considered_actions_equally_often_in_each_round() -> 
 def test_exp_is_exact_to_11_digits_and_0_for_what_is_forbidden() -> None:
     x = np.concatenate([np.linspace(-699.0, 0.0, 5_000), -np.logspace(-12, 2, 100)])
     np.testing.assert_allclose(formulas.exp(x), np.exp(x), rtol=1e-11)
-    assert formulas.exp(np.array([0.0, -1e9, -np.inf])).tolist() == [1.0, 0.0, 0.0]
+    assert formulas.exp(np.array([0.0, -1e9, -np.inf, np.nan])).tolist() == [1.0, 0.0, 0.0, 0.0]
     probabilities = formulas.softmax(np.array([[3.0, 1.0, -1e9, -np.inf]], np.float32))
     np.testing.assert_allclose(probabilities, [[1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2)), 0, 0]], rtol=1e-11)
 

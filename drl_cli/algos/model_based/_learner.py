@@ -38,7 +38,7 @@ from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(AlgoConfig):
-    """Options of all algorithms that make a tree search with a learned model."""
+    """The options that all variants of MuZero share. conf/algo/muzero.yaml explains them."""
 
     lr: Positive
     simulations: Natural
@@ -63,7 +63,8 @@ class ModelConfig(AlgoConfig):
 class ModelLearner(Algorithm):
     """Trains MuZero's networks for discrete actions. A subclass defines `search`, which re-analysis calls.
 
-    Re-analysis replaces the stored results of a search by the results of a new search with the target networks.
+    Re-analysis replaces the stored results of a search by the results of a new search with the target networks. For
+    other actions, a subclass overrides `policy_size`, `policy_loss` and `actions`.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
@@ -83,7 +84,7 @@ class ModelLearner(Algorithm):
             self.target_model = make_model(Nets(targets), config, self.support, spec.action)
 
     def policy_size(self, spec: EnvSpec) -> int:
-        """Return the number of the policy's outputs in one state, such as the number of logits."""
+        """Return the number of outputs that give the policy in one state. Here, it is one logit for each action."""
         return spec.action.size
 
     @abstractmethod
@@ -104,12 +105,11 @@ class ModelLearner(Algorithm):
     def loss(self, nets: Nets, rows: Batch, random: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return MuZero's loss (a scalar, equation 1), and a dict with metrics and the priorities `td_error` `[B]`.
 
-        The loss of a window is the sum of the losses of reward, value and policy. Value and policy have a loss in each
-        of the K + 1 latent states; all losses after the first are divided by K. The reward's loss is the mean over the
-        K actions. Each step of the dynamics halves the gradient (appendix G). `random` `[B, K]`, uniform in [0, 1),
-        chooses the actions after the end of an episode.
-
-        With `value_prefix`, the target after k actions is the sum of the first k rewards, not the k-th reward.
+        The loss of a window is the sum of the losses of reward and policy, and of the weighted losses of value and
+        consistency. Value and policy have a loss in each of K + 1 latent states; all after the first are divided by K.
+        The reward's loss is the mean over the K actions. The loss of an unknown target is 0. Each step of the dynamics
+        halves the gradient (appendix G). `random` `[B, K]`, uniform in [0, 1), chooses the actions after the end of an
+        episode. With `value_prefix`, the target after k actions is the sum of the first k rewards, not the k-th reward.
         """
         config = self.config
         targets = unroll_targets(rows, config.n_step, config.unroll_steps)
@@ -138,7 +138,7 @@ class ModelLearner(Algorithm):
         return loss, {"model_loss": loss, **metrics, "td_error": td_error}
 
     def consistency_loss(self, nets: Nets, rows: Batch, latent: Tensor) -> Tensor:
-        """Return EfficientZero's consistency loss of each window, `[B]` (Ye et al. 2021, arXiv 2111.00210, eq. 2).
+        """Return EfficientZero's consistency loss of each window, `[B]` (Ye et al. 2021, arXiv 2111.00210, sec. 4.1).
 
         The loss compares the unrolled latent states `latent` `[B, K, Z]` with the observations of the same steps. It is
         the negative cosine similarity of two vectors, as in SimSiam, averaged over K steps. One vector is the latent
@@ -185,10 +185,8 @@ class ModelLearner(Algorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = as_windows(batch)
-        # Copy the networks to the target networks before this update computes its targets. DQN copies them at the end
-        # of the previous update, when `opt_steps + 1` is a multiple of the period, which gives the same targets.
         if self.has_targets and counts.opt_steps % self.config.target_period == 0:
-            self.params.follow(1.0)
+            self.params.follow(1.0)  # copies the networks to the target networks, which compute this update's targets
         if self.config.fresh_values:
             rows |= self.fresh_values(rows)
         if self.config.reanalyze:
@@ -204,27 +202,31 @@ class ModelLearner(Algorithm):
         return Update(metrics, priorities=priorities)  # [B], or [B, L] for windows
 
     def fresh_values(self, rows: Batch) -> dict[str, Tensor]:
-        """Return the columns `root_value`, the target networks' values, and `has_root`, all True, `[B, L]` each."""
+        """Return columns that replace the root values of searches: `root_value` and `has_root`, `[B, L]` each.
+
+        `root_value` has the values that the target networks predict for all steps. `has_root` is True.
+        """
         flat_obs = map_parts(lambda x: x.flatten(0, 1), rows["obs"])  # [B L, ...]
         with torch.no_grad():
             _, _, value = self.target_model.root(flat_obs)
         return {"root_value": value.view_as(rows["reward"]), "has_root": torch.ones_like(rows["valid"])}
 
     def reanalyzed(self, rows: dict[str, Any]) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-        """Search again from every step of some windows. Return `rows` with the new policies and root values.
+        """Search again from every step of some windows. Replace the results in `rows`, and return `rows`.
 
         The fraction `config.reanalyze` of the windows is searched again. These windows are evenly spaced in the batch.
         """
         num_windows, length = rows["valid"].shape
+        fraction = self.config.reanalyze
         number = torch.arange(1, num_windows + 1, device=rows["valid"].device).double()
-        count = number * self.config.reanalyze  # of the first 1, 2, ... windows, this many are chosen, rounded down
-        is_chosen = count.floor() > (count - self.config.reanalyze).floor()  # the rounded number grows here
+        quota = number * fraction  # of the first 1, 2, ... windows, this many are chosen, rounded down
+        is_chosen = quota.floor() > (quota - fraction).floor()  # the rounded quota grows with this window
         chosen = is_chosen.nonzero().squeeze(1)
         flat_obs = map_parts(lambda x: x[chosen].flatten(0, 1), rows["obs"])  # [number of chosen windows * L, ...]
         columns = self.search(self.target_model, flat_obs)
         for name, column in columns.items():
             new = column.to(rows[name]).view(len(chosen), length, *rows[name].shape[2:])
-            rows[name] = rows[name].index_copy(0, chosen, new)  # not in place: the batch must not change
+            rows[name] = rows[name].index_copy(0, chosen, new)  # a new tensor: the batch must not change
         rows["is_random"] = rows["is_random"].index_fill(0, chosen, False)
         rows["has_root"] = rows["has_root"].index_fill(0, chosen, True)
         return rows

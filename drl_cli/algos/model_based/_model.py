@@ -40,18 +40,18 @@ class Support:
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy `[...]` of predicted logits `[..., 2 size + 1]` and target scalars `[...]`.
 
-        A target is compressed by h (see `EPS`), and then represented by probabilities of the two nearest integers,
-        whose mean is h(target).
+        A target is compressed by h (see `EPS`), clipped to [-size, size], and then represented by probabilities of the
+        two nearest integers, whose mean is the compressed target.
         """
         return two_hot_loss(logits, rescaled(target, EPS), self.values)
 
 
-def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy: int) -> Mapping[str, nn.Module]:
+def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_size: int) -> Mapping[str, nn.Module]:
     """Return new networks by name: representation, dynamics and prediction.
 
     With `config.value_prefix`, the network `value_prefix` predicts sums of rewards, and the dynamics predict no reward.
-    `policy` is the number of the policy's outputs in one state. Rewards and values are distributions over the integers
-    from -`config.support` to `config.support`.
+    `policy_size` is the number of outputs that give the policy in one state. Rewards and values are distributions over
+    the integers from -`config.support` to `config.support`.
     """
     from drl_cli.networks.world_model import Dynamics, Prediction, Representation, ValuePrefix  # imports torch
 
@@ -59,7 +59,7 @@ def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy: i
     networks: dict[str, nn.Module] = {
         "representation": Representation(network, spec),
         "dynamics": Dynamics(network, spec.action.size, 0 if config.value_prefix else bins),
-        "prediction": Prediction(network, policy, bins),
+        "prediction": Prediction(network, policy_size, bins),
     }
     if config.value_prefix:
         networks["value_prefix"] = ValuePrefix(network, bins)
@@ -105,7 +105,7 @@ class SearchModel:
         return reward, self.discount(latent), policy, value, latent
 
     def discount(self, latent: Tensor) -> Tensor:
-        """Return gamma B times, `[B]`. A search multiplies the value of each of the B latent states by it."""
+        """Return gamma for each latent state `[B, Z]`, `[B]`. The model does not predict the end of an episode."""
         return torch.full((len(latent),), self.config.gamma, device=latent.device)
 
 
@@ -116,9 +116,9 @@ class PrefixModel(SearchModel):
     the child's prefix minus the parent's prefix. The sum is not discounted, as in the authors' code and in LightZero;
     the formula in the paper has a discount.
 
-    An embedding has four tensors: latent states, recurrent states, prefixes, and the numbers of steps since the sum
-    began. After `config.unroll_steps` steps, a new sum begins, because the networks never learn longer sums: recurrent
-    state, prefix and number of steps are set to 0.
+    An embedding has four tensors: latent states `[B, Z]`, recurrent states `[B, 2 Z]`, prefixes `[B]`, and the numbers
+    `[B]` of steps since the sum began. After `config.unroll_steps` steps, a new sum begins, because the networks never
+    learn longer sums: recurrent state, prefix and number of steps are set to 0.
     """
 
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: a tensor, or a dict of tensors

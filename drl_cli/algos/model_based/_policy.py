@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class SearchPolicy(TorchPolicy):
     """Chooses actions by a tree search. A subclass defines `search`. `build` and `prior` are for discrete actions.
 
-    Each step also returns the columns `policy` `[E, A]` and `root_value` `[E]`, the results of the search in E
-    environments. The training targets are made from these columns.
+    `act` also returns the columns `policy` `[E, A]` and `root_value` `[E]`, the results of the search in E
+    environments, and `is_random` `[E]`. The training targets are made from these columns.
     """
 
     @classmethod
@@ -79,16 +79,16 @@ class SearchPolicy(TorchPolicy):
         return stored(found)
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.searched(obs, explores=True)
+        return self.search_columns(obs, explores=True)
 
-    def searched(self, obs: Any, explores: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def search_columns(self, obs: Any, explores: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Search from observations `[E, ...]`; return the actions `[E, ...]` and the columns that replay stores."""
         action, found = self.search(obs, explores)
         return torch.from_numpy(action), self.stored(found)
 
     def reanalyze(self, obs: Obs) -> Columns:
         # `_evaluate` calls the lambda with the observations as tensors.
-        columns = self._evaluate(obs, None, lambda tensors, last: self.searched(tensors, explores=False))
+        columns = self._evaluate(obs, None, lambda tensors, last: self.search_columns(tensors, explores=False))
         del columns["action"]
         return columns
 

@@ -42,7 +42,7 @@ def unroll_targets(rows: Any, n_step: int, unroll: int) -> Targets:  # Any: tens
     valid, terminated, has_root, root = (rows[name] for name in ("valid", "terminated", "has_root", "root_value"))
     length = valid.shape[1]
     next_valid = torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
-    is_summed = valid & (next_valid | terminated)  # a reward counts only if the next state is known
+    is_summed = valid & (next_valid | terminated)  # an n-step return only contains rewards whose next state is known
     total, discount, last_summed = n_step_windows(rows["reward"], rows["discount"], is_summed, n_step)
     bootstrap = (last_summed + 1).clamp(max=length - 1)  # the step whose root value follows the summed rewards
     value = torch.where(is_summed, total + discount * root.gather(1, bootstrap), root)

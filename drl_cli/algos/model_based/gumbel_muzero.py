@@ -32,7 +32,7 @@ MODES = ("single", "sync", "async")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelConfig):
-    """Options of Gumbel MuZero."""
+    """The options of Gumbel MuZero, which conf/algo/gumbel_muzero.yaml explains."""
 
     considered_actions: Count
     value_scale: Positive

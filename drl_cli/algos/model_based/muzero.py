@@ -32,7 +32,7 @@ EXPLORATION = ("temperature",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelConfig):
-    """Options of MuZero."""
+    """The options of MuZero, which conf/algo/muzero.yaml explains."""
 
     noise_alpha: Positive
     noise_share: Fraction

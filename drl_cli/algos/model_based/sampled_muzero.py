@@ -42,7 +42,7 @@ EDGE = 1.0 - 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelConfig):
-    """Options of Sampled MuZero."""
+    """The options of Sampled MuZero, which conf/algo/sampled_muzero.yaml explains."""
 
     candidates: Count
     uniform_share: Fraction
@@ -117,7 +117,7 @@ class Algorithm(ModelLearner):
 
         `out` `[B, U + 1, 2 A]` are means and log standard deviations. `target` `[B, U + 1, K]` are the searches'
         probabilities of the K candidates. The loss is the candidates' negative log-likelihood, weighted by `target`,
-        minus an entropy bonus. Terms that do not depend on `out` are left out.
+        minus `entropy_coef` times the Gaussian's entropy. Terms that do not depend on `out` are left out.
         """
         mean, log_std = bounded(out).unsqueeze(2).chunk(2, -1)  # [B, U + 1, 1, A] each
         before_tanh = first_steps(rows["candidates"], out.shape[1]).clamp(-EDGE, EDGE).atanh()  # [B, U + 1, K, A]
@@ -146,17 +146,17 @@ def search(config: Any, model: Model, obs: Any, normal: Tensor, noise: Array) ->
     from drl_cli.search.run import gumbel  # imports torch
     from drl_cli.search.sampled import Sampled, draw_tanh_gaussian
 
-    def draw(policy: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the candidates `[N, K, A]` of one node, and the logits `[N, K]` of their prior.
+    def draw(policy: Tensor, node_noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the candidates `[N, K, A]` of one node, made from noise `[N, K, A]`, and their prior logits `[N, K]`.
 
         The last candidates, a fraction `uniform_share`, are uniform. They can improve a policy whose samples are all
         nearly equal.
         """
-        candidates, logits = draw_tanh_gaussian(bounded(policy), normal)
+        candidates, logits = draw_tanh_gaussian(bounded(policy), node_noise)
         num_uniform = round(config.uniform_share * config.candidates)
-        index = torch.arange(config.candidates, device=normal.device).unsqueeze(-1)
+        index = torch.arange(config.candidates, device=node_noise.device).unsqueeze(-1)
         is_uniform = index >= config.candidates - num_uniform
-        uniform = torch.erf(normal * math.sqrt(0.5))  # in (-1, 1), because erf(x / sqrt(2)) is 2 Phi(x) - 1
+        uniform = torch.erf(node_noise * math.sqrt(0.5))  # in (-1, 1), because erf(x / sqrt(2)) is 2 Phi(x) - 1
         return torch.where(is_uniform, uniform, candidates), logits
 
     rule = Gumbel(config.candidates, value_scale=config.value_scale)
@@ -178,7 +178,7 @@ def fixed_noise(config: Any, actions: int) -> Tensor:  # Any: Config
 def bounded(policy: Tensor) -> Tensor:
     """Bound the log standard deviations to (-2.5, 1.5), and return means and log standard deviations `[..., 2 A]`.
 
-    `policy` `[..., 2 A]` are the outputs of the prediction network.
+    `policy` `[..., 2 A]` are the outputs of the prediction network. A smooth bound keeps a gradient, unlike a clamp.
     """
     mean, log_std = policy.chunk(2, -1)
     return torch.cat([mean, 2.0 * (log_std / 2.0).tanh() - 0.5], -1)

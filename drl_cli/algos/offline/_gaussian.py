@@ -16,10 +16,14 @@ from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+"""Bounds of the log standard deviations of AWAC, IQL and BC."""
 
 
 class GaussianPolicy(NetworkPolicy):
-    """Samples actions from a Gaussian with the mean tanh(f(s)), and clips the actions to [-1, 1]."""
+    """Samples actions from a Gaussian with the mean tanh(f(s)), and clips the actions to [-1, 1].
+
+    The greedy action is the mean. `std` `[A]` are the standard deviations.
+    """
 
     is_squashed = True
 
@@ -42,5 +46,5 @@ class GaussianPolicy(NetworkPolicy):
 
 
 def gaussian(nets: Nets, features: Tensor) -> Gaussian:
-    """Return the actor's distribution of actions in B states. `features` `[B, F]` are the encoder's outputs."""
+    """Return the actor's Gaussian in B states, with means `[B, A]`. `features` `[B, F]` are the encoder's outputs."""
     return Gaussian(nets.actor(features).tanh(), nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX))

@@ -24,7 +24,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of AWAC."""
+    """The options of AWAC, which conf/algo/awac.yaml explains."""
 
     tau: Fraction
     temperature: Positive
@@ -47,10 +47,10 @@ class Algorithm(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the critics' loss (eq. 4) plus the actor's loss (eq. 13), and a dict with metrics and `td_error`.
+        """Return the sum of the losses of critics and actor (algorithm 1), and a dict with metrics and `td_error`.
 
-        `td_error` `[B]` is the mean |TD error| of both critics, for prioritized replay. `random["action"]` `[B, 2 A]`
-        is normal noise for the sampled actions.
+        `td_error` `[B]` is the mean |TD error| of both critics, for prioritized replay. `random` has dropout masks of
+        the critics, and normal noise `action` `[B, 2 A]` for two sampled actions: in the state and in the next state.
         """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
         noise, next_noise = random["action"].chunk(2, -1)

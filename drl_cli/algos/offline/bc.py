@@ -33,40 +33,41 @@ TABLES = ("uniform", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of BC."""
+    """The options of BC, which conf/algo/bc.yaml explains."""
 
     components: Count
     top: Fraction
 
 
-def sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
+def actor_sizes(config: Config, action: ActionSpec) -> tuple[int, int]:
     """Return the number of the actor's outputs, and the number of its log standard deviations.
 
-    Discrete actions have one output (a logit) each. K Gaussians of A dimensions have K A outputs, the means `[K, A]`.
-    With K > 1, the outputs also have the K logits of the mixture, after the means. Each mean has one log standard
-    deviation, which is a parameter and not an output: it is equal in all states. Discrete actions have none.
+    For discrete actions, the outputs are one logit for each action, and there are no standard deviations. For K
+    Gaussians over actions with A dimensions, the outputs are the K A means `[K, A]`, followed by the K logits of the
+    mixture if K > 1. Each mean has one log standard deviation, a parameter that does not depend on the state.
     """
     if action.kind != "box":
         return action.size, 0
     means = config.components * action.size
     logits = config.components if config.components > 1 else 0
-    return means + logits, means  # each mean has one log standard deviation
+    return means + logits, means
 
 
 class Policy(NetworkPolicy):
     """The actor: a softmax, a Gaussian or a mixture of Gaussians.
 
-    Its greedy action is the most likely discrete action, or the mean of the most likely Gaussian.
+    Its greedy action is the most likely discrete action, or the mean of the Gaussian with the largest logit. Sampled
+    actions are clipped to [-1, 1]. `std` `[K, A]` has the standard deviations of K Gaussians.
     """
 
     is_squashed = True
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        outputs, stds = sizes(config, spec.action)
+        outputs, stds = actor_sizes(config, spec.action)
         self.components = config.components if spec.action.kind == "box" else 1
-        # The shapes of the layers, and then of the log standard deviations.
-        self.shapes = [*mlp_shapes(self.encoder.width, network.hidden, outputs, network.layer_norm), (stds,)]
+        layers = mlp_shapes(self.encoder.width, network.hidden, outputs, network.layer_norm)
+        self.shapes = [*layers, (stds,)]  # the layers, and then the log standard deviations
         self.std = np.zeros((0, 0), np.float32)
 
     def load(self, params: Array) -> None:
@@ -81,7 +82,7 @@ class Policy(NetworkPolicy):
             logits = permitted(out, action_mask(obs))
             return {"action": sample_choices(logits, self.action.choices, self.rng), **memory}
         component = sample_choices(self.mixture_logits(out), (self.components,), self.rng)  # one of the K Gaussians
-        mean, std = self.means(out, component), self.std[component]
+        mean, std = self.mean_of(out, component), self.std[component]
         action = mean + std * self.rng.standard_normal(std.shape, np.float32)
         return {"action": np.clip(action, -1.0, 1.0), **memory}
 
@@ -89,16 +90,16 @@ class Policy(NetworkPolicy):
         if self.components == 1:
             return super().greedy(obs, last)
         out, _ = self.forward(obs, last)
-        return self.means(out, self.mixture_logits(out).argmax(-1))
+        return self.mean_of(out, self.mixture_logits(out).argmax(-1))
 
     def mixture_logits(self, out: Array) -> Array:
-        """Return the logits `[E, K]` of the K Gaussians, which follow the means in the outputs `[E, outputs]`."""
+        """Return the logits `[E, K]` of the K Gaussians from the actor's outputs `[E, outputs]`; return 0 if K is 1."""
         return out[:, self.std.size :] if self.components > 1 else np.zeros((len(out), 1), np.float32)
 
-    def means(self, out: Array, component: Array) -> Array:
+    def mean_of(self, out: Array, component: Array) -> Array:
         """Return the mean `[E, A]` of one Gaussian in each of E states, given the actor's outputs `[E, outputs]`.
 
-        `component`, int64 `[E]`, is the index of the Gaussian.
+        `component`, int64 `[E]`, is the index of the Gaussian in each state.
         """
         means = out[:, : self.std.size].reshape(len(out), self.components, -1)  # [E, K, A]
         chosen: Array = means[np.arange(len(out)), component]  # [E, A]
@@ -116,12 +117,15 @@ class Algorithm(Learner):
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.action = spec.action
-        outputs, stds = sizes(config, spec.action)
+        outputs, stds = actor_sizes(config, spec.action)
         self.build(policy=("actor", "log_std"), lr=config.lr, actor=self.mlp(outputs), log_std=stds)
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def log_prob(self, nets: Nets, out: Tensor, rows: Batch) -> Tensor:
-        """Return the log-probabilities `[B]` of the batch's actions, given the actor's outputs `[B, outputs]`."""
+        """Return the log-probabilities of the batch's discrete actions, or the log-densities of its box actions, `[B]`.
+
+        `out` `[B, outputs]` are the actor's outputs.
+        """
         action, components = rows["action"], self.config.components
         log_stds = nets.log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         if self.action.kind != "box":
@@ -138,7 +142,7 @@ class Algorithm(Learner):
         return log_prob
 
     def loss(self, nets: Nets, rows: Batch, random: None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return minus the mean log-probability of the batch's actions (a scalar), and metrics."""
+        """Return minus the mean log-probability of the batch's actions (a scalar), and metrics. `random` is unused."""
         out = nets.actor(self.see(nets, rows).learned)
         loss = -mean(self.log_prob(nets, out, rows), rows.get("valid_weight"))
         return loss, {"actor_loss": loss}

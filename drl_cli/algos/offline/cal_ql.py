@@ -4,8 +4,8 @@ The paper is arXiv 2303.05479. CQL pushes Q of the policy's actions down, often 
 with a lower bound: Q is not pushed below the return that the data reached from the same state. Q then has the scale of
 the returns, so that the policy does not get worse when online learning begins.
 
-This return is the column `mc_return`: the discounted sum of the rewards until the end of the episode. Both the reader
-of a dataset and the workers compute it, so workers send the transitions of an episode to replay when the episode ends.
+This return is the column `mc_return`: the discounted sum of the rewards until the episode ends or is cut. Both the
+reader of a dataset and the workers compute it, so workers send the transitions of an episode to replay when it ends.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from drl_cli.algos.base import Batch
 from drl_cli.algos.off_policy._actors import SquashedPolicy
 from drl_cli.algos.offline import cql
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import NonNegative
 
 ACTIONS, TABLES = cql.ACTIONS, cql.TABLES
 DATA = ("mc_return",)
@@ -23,9 +22,7 @@ DATA = ("mc_return",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(cql.Config):
-    """Options of Cal-QL."""
-
-    cql_alpha: NonNegative
+    """The options of Cal-QL: those of CQL."""
 
 
 class Policy(SquashedPolicy):
@@ -35,13 +32,13 @@ class Policy(SquashedPolicy):
 class Algorithm(cql.Algorithm):
     """Trains SAC's actor, critics and temperature with Cal-QL's loss of the critics."""
 
-    def bounded(self, q: Tensor, rows: Batch) -> Tensor:
-        """Raise Q of the policy's actions to at least the data's return from the same state (eq. 3).
+    def calibrated(self, q: Tensor, rows: Batch) -> Tensor:
+        """Return `q`, where Q of the policy's actions is at least the data's return from the same state (section 5).
 
-        `q` `[2, 3 S, B]` has the values of both critics for 3 S sampled actions in each of B states. The policy gave
-        the first 2 S actions. The last S actions are uniformly random; their values do not change.
+        `q` `[2, 3 S, B]` has the values of both critics for 3 S sampled actions in each of B states. The policy sampled
+        the first 2 S actions. The last S actions are uniformly random, and their values do not change.
         """
-        if "mc_return" not in rows:
+        if "mc_return" not in rows:  # in `drl_cli.testing`, whose batches have no columns of a dataset
             return q
         num_policy = 2 * self.config.samples
         of_policy, of_uniform = q[:, :num_policy], q[:, num_policy:]

@@ -23,7 +23,7 @@ ACTIONS, TABLES = sac.ACTIONS, sac.TABLES
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """Options of CQL."""
+    """The options of CQL, which conf/algo/cql.yaml explains."""
 
     actor_lr: Positive
     tau: Fraction
@@ -42,10 +42,10 @@ class Algorithm(sac.Algorithm):
         return {**super().rates(config), "actor": config.actor_lr}
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        """Return the random numbers of the critics' loss and of the actor's loss.
+        """Draw the random numbers of the critics' loss and of the actor's loss.
 
-        For the S = `config.samples` sampled actions of the conservative term, the critics' loss also gets the columns
-        `policy` `[rows, 2 S A]`, standard normal, and `uniform` `[rows, S A]`, uniform in [0, 1).
+        The critics' loss also gets the numbers for the actions of the conservative term: `policy` `[rows, 2 S A]`,
+        standard normal, and `uniform` `[rows, S A]`, uniform in [0, 1). S is `config.samples`.
         """
         critics, actor = super().draws(rows, trains_actor)
         num = self.config.samples * self.size
@@ -56,8 +56,8 @@ class Algorithm(sac.Algorithm):
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared Bellman error of both critics plus the conservative term (eq. 4), and a dict.
 
-        The dict has metrics, the priorities `td_error` `[B]`, and the encoder's outputs `features` `[B, F]`, which the
-        actor's loss reads.
+        As in the authors' code, the Bellman error has no factor 1/2, and the target has no entropy bonus. The dict has
+        metrics, the priorities `td_error` `[B]`, and `features` `[B, F]`, the features of `obs` for the actor's loss.
         """
         view, weight = self.see(nets, rows), rows.get("weight")
         valid = rows.get("valid_weight")  # 0 for padding
@@ -78,9 +78,9 @@ class Algorithm(sac.Algorithm):
     def log_sum_exp(self, nets: Nets, view: View, rows: Batch, random: Random) -> Tensor:
         """Return an estimate of log(integral of exp(Q(s, a)) over all actions a) for each critic and state, `[2, B]`.
 
-        The estimate uses 3 S actions in each of B states: S samples of the policy in s, S samples of the policy in the
-        next state, and S uniform actions. Each exp(Q) is divided by the density of its action. The sum is not divided
-        by 3 S, because a constant does not change the gradient.
+        The estimate uses Q(s, a) of 3 S actions in each state s: S samples of the policy in s, S samples of the policy
+        in the next state, and S uniform actions. Each exp(Q) is divided by the density from which its action was drawn.
+        The sum is not divided by 3 S, because a constant does not change the gradient.
         """
         num, samples = len(rows["reward"]), self.config.samples
         with torch.no_grad():
@@ -95,8 +95,8 @@ class Algorithm(sac.Algorithm):
         features = view.learned.repeat(3 * samples, 1)  # [3 S B, F]
         masks = [mask.repeat(1, 3 * samples, 1) for mask in random["masks"]]  # [2, 3 S B, units] each
         q = nets.critic(features, actions.flatten(0, 1), masks).view(2, 3 * samples, num)
-        return (self.bounded(q, rows) - log_probs).logsumexp(1)
+        return (self.calibrated(q, rows) - log_probs).logsumexp(1)
 
-    def bounded(self, q: Tensor, rows: Batch) -> Tensor:
+    def calibrated(self, q: Tensor, rows: Batch) -> Tensor:
         """Return Q of the sampled actions, `[2, 3 S, B]`, unchanged. Cal-QL overrides this method."""
         return q

@@ -21,7 +21,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 @dataclass(frozen=True, kw_only=True)
 class Config(dqn.Config):
-    """Options of discrete CQL."""
+    """The options of DQN, and the weight `cql_alpha` of the conservative term."""
 
     cql_alpha: NonNegative
 

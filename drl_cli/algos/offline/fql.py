@@ -30,7 +30,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of FQL."""
+    """The options of FQL, which conf/algo/fql.yaml explains."""
 
     tau: Fraction
     alpha: NonNegative
@@ -42,19 +42,19 @@ class Config(LearnerConfig):
 class Policy(NetworkPolicy):
     """The one-step actor, an MLP from features and noise to an action. Evaluations use noise 0.
 
-    `with_noise` has all parameters of the MLP. `params` has the parameters of the same MLP for noise 0, without the
-    noise as an input.
+    `all_params` has the parameters of this MLP. `params`, which the base class evaluates for greedy actions, lacks the
+    weights that multiply the noise. This gives the actions for noise 0.
     """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
         size = spec.action.size
         self.shapes = mlp_shapes(self.encoder.width + size, network.hidden, size, network.layer_norm)
-        self.with_noise: list[Array] = []
+        self.all_params: list[Array] = []
 
     def load(self, params: Array) -> None:
         super().load(params)
-        self.with_noise = self.params
+        self.all_params = self.params
         first_weight, *others = self.params  # the first weight is [features + noise, units]
         self.params = [first_weight[: self.encoder.width], *others]
 
@@ -62,7 +62,7 @@ class Policy(NetworkPolicy):
         features, memory = self.encoder(obs, last)
         noise = self.rng.standard_normal((len(features), self.action.size), np.float32)
         inputs = np.concatenate([features, noise], 1)
-        action = mlp_numpy(self.with_noise, inputs, self.network.activation)
+        action = mlp_numpy(self.all_params, inputs, self.network.activation)
         return {"action": np.clip(action, -1.0, 1.0), **memory}
 
 
@@ -73,7 +73,7 @@ class Algorithm(Learner):
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
-        # `critics` makes MLPs with a second input: noise for the actor, a point of the flow and its time for the flow.
+        # `critics` makes MLPs of two inputs. Here, the second input is the actor's noise, or the flow's point and time.
         actor = self.critics(self.size, self.size)
         flow = self.critics(self.size, self.size + 1)
         self.critic = self.critics(1, self.size, ensemble=2, norms=True)
@@ -82,10 +82,10 @@ class Algorithm(Learner):
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critics (eq. 4), flow (eq. 6) and actor (eq. 8), and a dict.
+        """Return the sum of the losses of critics, flow and actor (algorithm 1), and a dict.
 
-        The dict has metrics and the priorities `td_error` `[B]`. `random["action"]` `[B, 3 A]` is normal noise, and
-        `random["time"]` `[B, 1]` is uniform in [0, 1).
+        The dict has metrics and the priorities `td_error` `[B]`. `random` has dropout masks of the critics, normal
+        noise `action` `[B, 3 A]`, and `time` `[B, 1]`, uniform in [0, 1).
         """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
         action, obs = rows["action"], view.obs

@@ -25,7 +25,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
-    """Options of IQL."""
+    """The options of IQL, which conf/algo/iql.yaml explains."""
 
     tau: Fraction
     expectile: Fraction
@@ -45,18 +45,18 @@ class Algorithm(Learner):
         actor, value, self.critic = self.mlp(size), self.mlp(1), self.critics(1, size, ensemble=2)
         parts: dict[str, Any] = {"actor": actor, "log_std": size, "value": value, "critic": self.critic}
         self.build(policy=("actor", "log_std"), lr=config.lr, targets=("critic",), **parts)
-        # Only dropout draws random numbers. Without dropout, `self.init` takes the generator's place and draws none.
+        # Only dropout needs random numbers. Without dropout, nothing is drawn from `self.init`.
         self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the losses of value (eq. 5), critics (eq. 6) and actor (eq. 7), and a dict.
 
-        The dict has metrics and the priorities `td_error` `[B]`, the mean |TD error| of both critics. `random` has the
-        dropout masks of the critics and their target networks.
+        The dict has metrics and the priorities `td_error` `[B]`, the mean |TD error| of both critics. `random` has
+        dropout masks of the critics and of their target networks.
         """
         config, view = self.config, self.see(nets, rows)
-        weight, valid = rows.get("weight"), rows.get("valid_weight")  # importance weight, and 0 for padding
+        weight, valid = rows.get("weight"), rows.get("valid_weight")  # importance weights; `valid` is 0 for padding
         with torch.no_grad():
             target_features = self.see_target(nets, rows, view).obs
             target_q = nets.target.critic(target_features, rows["action"], random["target_masks"]).squeeze(-1)  # [2, B]

@@ -18,7 +18,7 @@ from drl_cli.algos.offline._scale import mean_abs
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import NonNegative, Positive
+from drl_cli.utils.ranges import NonNegative
 
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import Critics
@@ -30,9 +30,8 @@ DATA = ("next_action",)
 
 @dataclass(frozen=True, kw_only=True)
 class Config(td3.Config):
-    """Options of ReBRAC."""
+    """The options of TD3, and the weights of the two penalties."""
 
-    lr: Positive
     actor_penalty: NonNegative
     critic_penalty: NonNegative
 
@@ -51,7 +50,7 @@ class Algorithm(td3.Algorithm):
         return super().critics(outputs, actions, ensemble=ensemble, norms=norms)
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return Q of the next actions minus the penalty on the distance from the data's next actions, `[B]` (eq. 5).
+        """Return Q of the next actions minus the penalty on their squared distance from the data's actions, `[B]`.
 
         `next_action` `[B, A]` are the actions of the target actor, with noise, and `next_q` `[B]` are their values.
         """
@@ -62,10 +61,10 @@ class Algorithm(td3.Algorithm):
         return next_q - penalty
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss (eq. 4, a scalar), and metrics.
+        """Return the actor's loss (a scalar), and metrics.
 
-        The loss is the penalty on the distance from the batch's actions, minus Q divided by its mean absolute value. Q
-        is the smaller value of both critics.
+        The loss is the penalty on the squared distance from the batch's actions, minus the mean Q divided by the mean
+        |Q|. Q is the smaller value of both critics.
         """
         features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()

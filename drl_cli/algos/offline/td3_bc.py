@@ -20,7 +20,7 @@ ACTIONS, TABLES = td3.ACTIONS, td3.TABLES
 
 @dataclass(frozen=True, kw_only=True)
 class Config(td3.Config):
-    """Options of TD3+BC."""
+    """The options of TD3, and the weight `alpha` of Q in the actor's loss."""
 
     alpha: NonNegative
 
@@ -37,8 +37,8 @@ class Algorithm(td3.Algorithm):
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the actor's loss (a scalar, eq. 3 and 5), and metrics.
 
-        The loss is the mean squared distance between pi(s) and the batch's action, minus alpha Q(s, pi(s)) / mean |Q|,
-        where Q is the first critic.
+        The loss is the mean squared difference between pi(s) and the batch's action, minus alpha Q(s, pi(s)) / mean
+        |Q|, where Q is the first critic.
         """
         features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
         action = nets.actor(features).tanh()
