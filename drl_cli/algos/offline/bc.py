@@ -66,7 +66,7 @@ class Policy(NetworkPolicy):
         outputs, stds = sizes(config, spec.action)
         self.components = config.components if spec.action.kind == "box" else 1
         # The shapes of the layers, and then of the log standard deviations.
-        self.shapes = [*mlp_shapes(self.encoder.width, network.hidden, outputs, network.layer_norm), (stds,)]
+        self.shapes = [*mlp_shapes(self.encoder.size, network.hidden, outputs, layer_norm=network.layer_norm), (stds,)]
         self.std = np.zeros((0, 0), np.float32)
 
     def load(self, params: Array) -> None:
