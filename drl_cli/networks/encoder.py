@@ -1,7 +1,8 @@
 """Encoder: turns observations into features, the inputs of actors and critics, for trainers and for policies.
 
-Vectors are only flattened. Images, and Dict and Tuple observations with images, go through a torso, such as a CNN. With
-`network.memory`, the features then go through an LSTM or a GRU. Torso and memory are torch modules.
+By default, images, and Dict and Tuple observations with images, go through a torso, such as a CNN. Other observations
+are only flattened. With `network.memory`, the features then go through an LSTM or a GRU. Torso and memory are torch
+modules.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Encoder:
         # not with copy.copy, which torch.compile of torch 2.11 cannot compile
         return Encoder(self.inputs, self.size, **{name: getattr(nets, name) for name in self.parts})
 
-    def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
+    def __call__(self, batch: Batch, burn_in: int = 0, *, learns: bool = True) -> View:
         """Return the features of `obs` and `next_obs` in a batch of transitions or of sequences.
 
         Columns of transitions are `[B, ...]`. Columns of sequences are `[B, burn_in + T, ...]`, and one of them is
@@ -80,7 +81,7 @@ class Encoder:
         """
         if "valid" in batch:
             if self.memory is not None:
-                return _unroll(self, self.memory, batch, burn_in, learns)
+                return _unroll(self, self.memory, batch, burn_in, learns=learns)
             batch = flat_steps(batch, burn_in)
         if not self.is_trainable:
             obs, next_obs = self.features(batch["obs"]), self.features(batch["next_obs"])
@@ -131,8 +132,8 @@ class View:
         return self._next_obs()
 
 
-def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
-    """Return the features of sequences `[B, burn_in + T]`, computed by unrolling the memory from the stored `state`.
+def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, *, learns: bool) -> View:
+    """Return what the encoder's call returns for sequences `[B, burn_in + T]`, by unrolling the memory from `state`.
 
     The valid steps of a sequence are consecutive steps of one episode. Padding comes before the first step of the
     episode, after the valid steps, or both. Therefore the state is set to 0 at a valid step that follows padding.
@@ -230,7 +231,7 @@ class ActingEncoder:
                 module.eval()
 
     def load(self, params: Array) -> Array:
-        """Load the encoder's parameters, which are the first values of `params` `[size]`; return the other values."""
+        """Load the encoder's parameters and buffers, the first values of `params` `[size]`; return the other values."""
         if self.params is None:
             return params
         names = list(self.params.slices)

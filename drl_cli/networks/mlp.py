@@ -46,7 +46,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
     total = num_params(shapes)
     if flat.shape != (total,):
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
 

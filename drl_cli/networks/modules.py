@@ -131,7 +131,7 @@ class Memory(nn.Module):
         if network.init == "orthogonal":  # init=uniform is torch's default: U(-1/sqrt(size), 1/sqrt(size))
             orthogonal_(self.cell, 1.0)
         if self.is_lstm:  # so that the LSTM forgets little at first (Jozefowicz et al. 2015)
-            forget_gate = slice(self.size, 2 * self.size)
+            forget_gate = slice(self.size, 2 * self.size)  # torch's order is input, forget, cell and output gate
             with torch.no_grad():
                 dict(self.cell.named_parameters())["bias_ih_l0"][forget_gate] += 1.0
 
@@ -140,11 +140,11 @@ class Memory(nn.Module):
 
         The inputs `x` are `[n, F]`, and the state is `[n, state_size]`.
         """
-        (weights,) = self.cell.all_weights  # for one step, torch.lstm_cell takes half as long as nn.LSTM
+        (weights,) = self.cell.all_weights  # of the only layer
         if not self.is_lstm:
             hidden = torch.gru_cell(x, state, *weights)
             return hidden, hidden
-        hidden, cell = torch.lstm_cell(x, state.chunk(2, -1), *weights)
+        hidden, cell = torch.lstm_cell(x, state.chunk(2, -1), *weights)  # takes half as long as a call of nn.LSTM
         return hidden, torch.cat([hidden, cell], -1)
 
     def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,10 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Seed torch's default generator with a number from `generator` for a `with` block; then restore its old state."""
+    """Seed torch's default generator with a number from `generator` for a `with` block; then restore its old state.
+
+    Modules such as nn.Linear draw their initial weights from the default generator.
+    """
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

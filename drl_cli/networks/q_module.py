@@ -23,7 +23,8 @@ class QNetwork(MLP):
 
     def __init__(self, shape: QShape, generator: torch.Generator | None = None) -> None:
         network = dataclasses.replace(shape.network, hidden=shape.hidden)
-        # In a dueling network, half of the last layer's weights are 0. The other weights start sqrt(2) times as large.
+        # In a dueling network, half of the last layer's weights are 0. The other weights start sqrt(2) times as large,
+        # as in a layer with half as many inputs.
         last = 2**0.5 if shape.dueling else 1.0
         super().__init__(shape.features, shape.outputs, network, last=last, generator=generator)
         self.shape = shape

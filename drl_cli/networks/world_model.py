@@ -47,8 +47,8 @@ class Dynamics(nn.Module):
 class Prediction(nn.Module):
     """MuZero's network f, which maps latent states `[B, Z]` to parameters of the policy `[B, P]` and a value.
 
-    The value is given by logits `[B, K]`. `policy` is P, and `bins` is K. The MLP has one hidden layer. Its last layer
-    starts with small weights, so that the first policies and values are almost uniform.
+    The value is given by logits `[B, K]`. `policy` is P, and `bins` is K. The MLP has one hidden layer, and its outputs
+    start near 0.
     """
 
     def __init__(self, network: NetworkConfig, policy: int, bins: int) -> None:
@@ -67,7 +67,7 @@ class ValuePrefix(nn.Module):
 
     The network maps the latent state after a step, `[B, Z]`, and a recurrent state `[B, 2 Z]` to logits `[B, K]` and
     the next recurrent state. The logits describe the sum of all rewards since the recurrent state was 0. The network is
-    an LSTM with Z units and an MLP with one hidden layer. `bins` is K.
+    an LSTM with Z units and an MLP with one hidden layer, whose outputs start near 0. `bins` is K.
     """
 
     def __init__(self, network: NetworkConfig, bins: int) -> None:
