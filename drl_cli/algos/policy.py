@@ -56,7 +56,7 @@ class NetworkPolicy(RandomActions):
         self.network = network
         self.encoder = ActingEncoder(network, spec)
         size = self.outputs * spec.action.size
-        self.shapes = mlp_shapes(self.encoder.width, network.hidden, size, network.layer_norm)
+        self.shapes = mlp_shapes(self.encoder.size, network.hidden, size, layer_norm=network.layer_norm)
         self.params: list[Array] = []
 
     @staticmethod
@@ -87,13 +87,13 @@ class NetworkPolicy(RandomActions):
     def exported_head(self) -> Head:
         from drl_cli.networks.modules import Flat  # imports torch
 
-        modules = self.encoder.learner  # torso and memory as torch modules, or None if neither is needed
-        torso = None if modules is None else modules.torso
+        encoder = self.encoder.torch_encoder  # None without torso and memory
+        torso = None if encoder is None else encoder.torso
         *hidden_layers, weight, bias = self.params
         size = self.action.size  # leaves out the outputs that are not actions, such as SAC's standard deviations
         return Head(
             torso=Flat(self.encoder.inputs) if torso is None else torso,
-            memory=None if modules is None else modules.memory,
+            memory=None if encoder is None else encoder.memory,
             layers=[*hidden_layers, weight[:, :size], bias[:size]],
             activation=self.network.activation,
             layer_norm=self.network.layer_norm,
@@ -105,14 +105,14 @@ class NetworkPolicy(RandomActions):
         return {"action": self.draw(obs), **columns}
 
     def state(self) -> State:
-        state, memory = super().state(), self.encoder.memory
-        if memory is not None:
-            state["memory"] = memory.copy()
+        state, recurrent_states = super().state(), self.encoder.states
+        if recurrent_states is not None:
+            state["memory"] = recurrent_states.copy()
         return state
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.encoder.memory = state["memory"].copy() if "memory" in state else None
+        self.encoder.states = state["memory"].copy() if "memory" in state else None
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:

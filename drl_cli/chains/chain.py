@@ -32,8 +32,11 @@ from drl_cli.chains.variants import Columns, Variant, attributes, changed, find,
 from drl_cli.chains.when import When
 
 MOST_VARIANTS = 8
+"""The largest number of forms of an update. With more, the chain gives up."""
 MOST_NODES = 8_000
+"""The largest number of operations of an update that is compiled, because compiling more takes minutes."""
 MOST_RECORDS = 4
+"""The number of records after which the chain gives up if no two consecutive ones are equal."""
 RARE = 0.02
 """If an update's form is needed for a smaller share of the updates, such as a periodic copy, it is not compiled."""
 
@@ -51,25 +54,28 @@ class _Variant(Variant):
         """`loaded`, as soon as it is loaded in all trainers."""
         self.started, self.problem = 0.0, ""
 
-    def start(self, is_urgent: bool) -> None:
-        """Start to compile the record. If the update has to be cut, start a compilation of each segment."""
+    def start(self, *, is_urgent: bool) -> None:
+        """Start to compile the record. If the update has to be cut, start a compilation of each segment.
+
+        If the record cannot be compiled, `load` raises NotCompiled.
+        """
         self.started = time.perf_counter()
         try:
             self.cut = cut(self.record) if self.record.effects else None
             records = [self.record] if self.cut is None else [segment.record for segment in self.cut.segments]
             for record in records:
-                self.compilations.append(Compilation(record, is_urgent))
+                self.compilations.append(Compilation(record, is_urgent=is_urgent))
         except NotCompiled as error:
             self.problem = str(error)
 
-    def load(self, wait: bool) -> Program | None:
+    def load(self, *, wait: bool) -> Program | None:
         """Return the compiled program, or None if it is not ready and `wait` is False.
 
         Raise NotCompiled if the compilation has failed.
         """
         if self.problem:
             raise NotCompiled(self.problem)
-        libraries = [compilation.library(wait) for compilation in self.compilations]
+        libraries = [compilation.library(wait=wait) for compilation in self.compilations]
         ready = [library for library in libraries if library is not None]
         if len(ready) < len(libraries):
             return None
@@ -85,6 +91,7 @@ class _Variant(Variant):
 
 
 def _loaded(record: Record, library: str) -> Program:
+    """Return the program in a library. Raise NotCompiled, and remove the library, if it cannot be loaded."""
     try:
         return Program(record, library)
     except (OSError, RuntimeError) as error:  # such as a library of another machine
@@ -195,6 +202,7 @@ class Chain:
         return variant.record.demands or variant.replaced(self._owner) is not None
 
     def _run(self, variant: _Variant, columns: Columns, counts: Any) -> Any:
+        """Make the update with the variant's program; undo the update if one of its conditions does not hold."""
         assert variant.program is not None
         if (name := variant.replaced(self._owner)) is not None:
             self._give_up(f"the attribute '{name}' was replaced; change tensors in place")
@@ -210,7 +218,7 @@ class Chain:
 
     def _beside(self, sizes: Any, columns: Columns, counts: Any) -> Any:
         """Make the update and record it. Start the compilation if this record equals the last record."""
-        tape, result, variant = self._recorded(sizes, columns, counts)
+        tape, result, variant = self._record_everywhere(sizes, columns, counts)
         if not tape.is_sound:
             tape.rewind(generators=False)  # a skipped update has used its random numbers
             result = self._skipped()
@@ -238,7 +246,7 @@ class Chain:
             return self._plain(columns, counts)
         last: _Variant | None = None
         for _ in range(MOST_RECORDS):
-            tape, result, variant = self._recorded(sizes, columns, counts)
+            tape, result, variant = self._record_everywhere(sizes, columns, counts)
             if variant is None and tape.is_sound:
                 return result
             tape.rewind(generators=variant is not None)
@@ -258,7 +266,7 @@ class Chain:
         is_ready = self._take_over(variant, wait=True)
         return self(columns, counts) if is_ready else self._plain(columns, counts)
 
-    def _recorded(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
+    def _record_everywhere(self, sizes: Any, columns: Columns, counts: Any) -> tuple[Tape, Any, _Variant | None]:
         """Make the update; return its tape, its result, and its variant, or None if a trainer could not record it."""
         tape, result, variant = self._record(sizes, columns, counts)
         is_recorded_everywhere = self._least(variant is not None)
@@ -291,12 +299,12 @@ class Chain:
             return tape, result, None
         return tape, result, variant
 
-    def _take_over(self, variant: _Variant, wait: bool) -> bool:
+    def _take_over(self, variant: _Variant, *, wait: bool) -> bool:
         """Use the compiled program from now on if it is ready in all trainers; return whether it is."""
         failed, not_ready, ready = -1, 0, 1
         problem = ""
         try:
-            variant.loaded = variant.loaded or variant.load(wait)
+            variant.loaded = variant.loaded or variant.load(wait=wait)
         except NotCompiled as error:
             problem = str(error)
         state = ready if variant.loaded is not None else not_ready

@@ -46,7 +46,7 @@ class NotCompiled(Exception):
 class Compilation:
     """The compilation of one record. With `is_urgent`, its process has normal priority, because the run waits."""
 
-    def __init__(self, record: Record, is_urgent: bool) -> None:
+    def __init__(self, record: Record, *, is_urgent: bool) -> None:
         self.cpu_s = 0.0
         """Processor seconds that the compilation took; 0 if the library was there."""
         graph = in_place(record)
@@ -55,11 +55,11 @@ class Compilation:
             self._library = library_dir() / f"{key(graph, record.examples)}.so"
             if self._library.exists():
                 return
-            self._start(graph, record, is_urgent)
+            self._start(graph, record, is_urgent=is_urgent)
         except OSError as error:
             raise NotCompiled(str(error)) from error
 
-    def _start(self, graph: fx.Graph, record: Record, is_urgent: bool) -> None:
+    def _start(self, graph: fx.Graph, record: Record, *, is_urgent: bool) -> None:
         """Start the process. Its input and its errors are temporary files, because a pipe could fill up and block."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
         own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "5"}
@@ -75,7 +75,7 @@ class Compilation:
                 env={**os.environ, **one_thread, **own},
             )
 
-    def library(self, wait: bool) -> str | None:
+    def library(self, *, wait: bool) -> str | None:
         """Return the path of the library, or None if it is not ready and `wait` is False.
 
         Raise NotCompiled if the compilation has failed.
@@ -119,6 +119,7 @@ def key(graph: fx.Graph, examples: Sequence[Tensor]) -> str:
 
 
 def _flags() -> str:
+    """Return the vendor and the instruction sets of the processor, or its name if /proc/cpuinfo does not list them."""
     lines = describe_processor().splitlines()
     return "".join(line for line in lines if line.startswith(("vendor_id", "flags"))) or platform.processor()
 

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 SAMPLES = 2_000
+"""The number of counts from which `Path.share` estimates a fraction."""
 Compute = Callable[[Sequence[int]], Any]
+"""Computes a value, such as the outcome of a condition, from counts."""
 
 
 class Path:
@@ -26,6 +28,7 @@ class Path:
         self._conditions: list[tuple[Compute, Any]] = []
 
     def note(self, compute: Compute, outcome: Any) -> None:
+        """Add a condition: the counts have to give this outcome."""
         self._conditions.append((compute, outcome))
 
     def allows(self, counts: Sequence[int]) -> bool:
@@ -92,6 +95,7 @@ class Probe(int):
 
 
 def _arithmetic(name: str) -> Callable[[Probe, Any], Any]:
+    """Return a method of Probe that returns a probe for a plain integer, and otherwise a value that is noted."""
     of = getattr(operator, name.strip("_"))
 
     def method(self: Probe, other: Any) -> Any:
@@ -103,6 +107,7 @@ def _arithmetic(name: str) -> Callable[[Probe, Any], Any]:
 
 
 def _comparison(name: str) -> Callable[[Probe, Any], Any]:
+    """Return a method of Probe that notes its outcome on the path."""
     of = getattr(operator, name.strip("_"))
 
     def method(self: Probe, other: Any) -> Any:
@@ -115,6 +120,8 @@ def _comparison(name: str) -> Callable[[Probe, Any], Any]:
 
 
 def _other(name: str) -> Callable[..., Any]:
+    """Return a method of Probe that notes the value, and computes with the plain integer."""
+
     def method(self: Probe, *args: Any) -> Any:
         return getattr(int, name)(self.note_value(), *args)
 

@@ -19,8 +19,11 @@ from drl_cli.chains.log import Log
 from drl_cli.chains.variants import Columns, Variant, attributes, changed, find, sizes_of, tensors_of
 
 MOST_VARIANTS = 8
+"""The largest number of forms of an update that are replayed. Updates of other forms run as they are."""
 MOST_RECORDS = 4
+"""The number of records of a form after which nothing is replayed if no two consecutive ones are equal."""
 FIRST_CHECK = 10
+"""The number of replays of a form after which the update itself runs for the first time."""
 
 
 class _Variant(Variant):
@@ -95,7 +98,7 @@ class Replays:
         name = changed(self._owner, before)
         if log.reason is not None:
             self._failures += 1
-            if self._failures > 1:  # the first update may differ: it may make what the others use
+            if self._failures > 1:  # the first update may differ, because it may make tensors that later updates use
                 self._give_up(log.reason)
         elif name is not None and self._variants:
             self._give_up(f"an update changes the attribute '{name}'")
@@ -113,5 +116,6 @@ class Replays:
         return result
 
     def _give_up(self, reason: str) -> None:
+        """Replay no updates from now on."""
         self.reset()
         self.why = reason

@@ -33,6 +33,7 @@ from drl_cli.chains.recorder import Recorder
 aten = torch.ops.aten
 _item = operator.getitem
 SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+"""Operations whose result has the values of the argument in the same order, so that it needs no node."""
 
 
 class Untraceable(Exception):

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 PATIENCE_S = 20.0
 """The seconds of training before a compilation may start, which are about as long as a compilation."""
 REST_S = 60.0
+"""The seconds that the rest of a run has to take at least. In a shorter rest, a compilation saves no time."""
 Note = tuple[int, str]
 """(level of `logging`, message for the user)"""
 

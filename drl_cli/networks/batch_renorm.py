@@ -14,9 +14,11 @@ from drl_cli.optim.products import Products
 class BatchRenorm(nn.Module):
     """Batch renormalisation of the features `[N, B, width]` of N networks (Ioffe 2017, arXiv 1702.03275, algorithm 1).
 
-    In training (`trains`), the statistics of the batch normalise the features. The factors r and d then correct the
-    result toward the running statistics. No gradient flows through r and d. During the first `warm_up` batches, r = 1
-    and d = 0, as in batch norm. Otherwise (not `trains`), the running statistics normalise the features.
+    With `batch_statistics`, the mean and the standard deviation of the batch normalise the features. The factors r and
+    d then correct the result toward the running statistics. Their ranges are [1 / r_max, r_max] and [-d_max, d_max],
+    and no gradient flows through them. During the first `warm_up` batches, r = 1 and d = 0, as in batch norm. Each
+    batch moves the running statistics by the share `momentum` to its own. Without `batch_statistics`, the running
+    statistics normalise the features. In both cases, a learned gain and bias follow.
     """
 
     mean: Tensor
@@ -24,23 +26,23 @@ class BatchRenorm(nn.Module):
     batches: Tensor
 
     def __init__(
-        self, ensemble: int, width: int, momentum: float, warm_up: int, r_max: float = 3.0, d_max: float = 5.0
+        self, ensemble: int, width: int, *, momentum: float, warm_up: int, r_max: float = 3.0, d_max: float = 5.0
     ) -> None:
         super().__init__()
         self.momentum, self.warm_up, self.r_max, self.d_max, self.eps = momentum, warm_up, r_max, d_max, 1e-3
         self.gain, self.bias = (nn.Parameter(torch.full((ensemble, 1, width), value)) for value in (1.0, 0.0))
         self.register_buffer("mean", torch.zeros(ensemble, 1, width))
         self.register_buffer("std", torch.ones(ensemble, 1, width))
-        self.register_buffer("batches", torch.zeros(1))
+        self.register_buffer("batches", torch.zeros(1))  # the number of batches seen
 
-    def forward(self, x: Tensor, trains: bool) -> Tensor:
-        if not trains:
+    def forward(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
+        if not batch_statistics:
             scale = self.gain / self.std
-            return torch.addcmul(self.bias - self.mean * scale, x, scale)
+            return torch.addcmul(self.bias - self.mean * scale, x, scale)  # (x - mean) / std * gain + bias
         with torch.no_grad():
             mean = x.mean(1, keepdim=True)
             std = ((x - mean).square().mean(1, keepdim=True) + self.eps).sqrt()
-            is_warm = self.batches >= self.warm_up
+            is_warm = self.batches >= self.warm_up  # a tensor, because a recorded update cannot branch
             r = torch.where(is_warm, (std / self.std).clamp(1 / self.r_max, self.r_max), 1.0)
             d = torch.where(is_warm, ((mean - self.mean) / self.std).clamp(-self.d_max, self.d_max), 0.0)
             self.mean.lerp_(mean, self.momentum)
@@ -54,7 +56,7 @@ def renormalised(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
 
     x and the result are `[N, B, width]`, and gain and bias are `[N, 1, width]`. `eps` is added to the variance.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use _Normalised
         centered = x - x.mean(1, keepdim=True)
         return centered * (gain / (centered.square().mean(1, keepdim=True) + eps).sqrt()) + bias
     normalised: Tensor = _Normalised.apply(x, gain, bias, eps)  # type: ignore[no-untyped-call]
@@ -62,10 +64,13 @@ def renormalised(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 
 class _Normalised(torch.autograd.Function):
-    """Batch norm as one node of autograd's graph. The gradient follows Ioffe & Szegedy 2015, section 3."""
+    """`renormalised` as one node of autograd's graph, which takes less time than one node for each operation.
+
+    The gradient follows Ioffe & Szegedy 2015 (arXiv 1502.03167), section 3.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:  # Any: autograd's context
         centered = x - x.mean(1, keepdim=True)
         inverse = (centered.square().mean(1, keepdim=True) + eps).rsqrt()
         ctx.save_for_backward(centered, inverse, gain)
@@ -73,15 +78,15 @@ class _Normalised(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
         centered, inverse, gain = ctx.saved_tensors
         d_bias = d_out.sum(1, keepdim=True)
         d_gain = (d_out * centered).sum(1, keepdim=True) * inverse
         if not ctx.needs_input_grad[0]:
             return None, d_gain, d_bias, None
-        scale, rows = gain * inverse, d_out.shape[1]
-        through_mean = d_bias * scale / -rows  # because x changes the mean of the batch
-        through_std = d_gain * scale * inverse / -rows  # because x changes its standard deviation
+        scale, batch_size = gain * inverse, d_out.shape[1]
+        through_mean = d_bias * scale / -batch_size  # because x changes the mean of the batch
+        through_std = d_gain * scale * inverse / -batch_size  # because x changes its standard deviation
         d_x = torch.addcmul(through_mean, d_out, scale).addcmul_(centered, through_std)
         return d_x, d_gain, d_bias, None
 
@@ -90,29 +95,30 @@ class RenormCritics(nn.Module):
     """N critics, which map features `[B, F]` and actions `[B, A]` to action values `[N, B]`.
 
     Batch renormalisation normalises the inputs, and the outputs of hidden layers after the activation. `inputs` is
-    F + A.
+    F + A, and `ensemble` is N. BatchRenorm describes `momentum`, `warm_up` and `batch_statistics`.
     """
 
     products = Products()  # Params replaces this object, see `drl.MLP`
 
-    def __init__(self, network: NetworkConfig, inputs: int, ensemble: int, momentum: float, warm_up: int) -> None:
+    def __init__(self, network: NetworkConfig, inputs: int, *, ensemble: int, momentum: float, warm_up: int) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[network.activation]()
         widths = (inputs, *network.hidden)
-        pairs = list(pairwise((*widths, 1)))
-        self.weights = nn.ParameterList(_uniform(ensemble, *pair, fan_in=pair[0]) for pair in pairs)
-        self.biases = nn.ParameterList(_uniform(ensemble, 1, pair[1], fan_in=pair[0]) for pair in pairs)
-        self.norms = nn.ModuleList(BatchRenorm(ensemble, width, momentum, warm_up) for width in widths)
+        layers = list(pairwise((*widths, 1)))  # (inputs, outputs) of each layer
+        self.weights = nn.ParameterList(_uniform(ensemble, fan_in, out, fan_in=fan_in) for fan_in, out in layers)
+        self.biases = nn.ParameterList(_uniform(ensemble, 1, out, fan_in=fan_in) for fan_in, out in layers)
+        self.norms = nn.ModuleList(BatchRenorm(ensemble, width, momentum=momentum, warm_up=warm_up) for width in widths)
 
-    def forward(self, features: Tensor, action: Tensor, trains: bool = False) -> Tensor:
+    def forward(self, features: Tensor, action: Tensor, *, batch_statistics: bool = False) -> Tensor:
         x = torch.cat([features, action], -1)
         ensemble = len(self.weights[0])
-        h = self.norms[0](x.expand(ensemble, *x.shape), trains)  # [N, B, F + A]
-        for weight, bias, norm in zip(self.weights, self.biases, [*self.norms[1:], None], strict=True):
+        norm_of_inputs, *norms_of_hidden = self.norms
+        h = norm_of_inputs(x.expand(ensemble, *x.shape), batch_statistics=batch_statistics)  # [N, B, F + A]
+        for weight, bias, norm in zip(self.weights, self.biases, [*norms_of_hidden, None], strict=True):
             networks = zip(h.unbind(), weight.unbind(), bias.squeeze(1).unbind(), strict=True)
             h = torch.stack([linear(self.products, *network) for network in networks])
-            if norm is not None:  # this is a hidden layer
-                h = norm(self.activation(h), trains)
+            if norm is not None:  # the last layer has no norm
+                h = norm(self.activation(h), batch_statistics=batch_statistics)
         values: Tensor = h.squeeze(-1)
         return values
 
@@ -122,7 +128,7 @@ def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tenso
 
     x is `[B, in]`, weight is `[in, out]`, and bias is `[out]`.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use _Linear
         return products.linear(x, weight, bias)
     with torch.autocast(x.device.type, enabled=False):  # because `products` decides what is rounded to bfloat16
         out: Tensor = _Linear.apply(products, x, weight, bias)  # type: ignore[no-untyped-call]
@@ -130,15 +136,17 @@ def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tenso
 
 
 class _Linear(torch.autograd.Function):
+    """A layer whose matrix products, forward and backward, are those of `products`."""
+
     @staticmethod
-    def forward(ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # Any: autograd's
         ctx.products = products
         ctx.save_for_backward(x, weight)
         return products.linear(x, weight, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: autograd's context
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
         x, weight = ctx.saved_tensors
         _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         d_weight = torch.empty_like(weight) if needs_weight else None
@@ -149,4 +157,5 @@ class _Linear(torch.autograd.Function):
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
+    """Return a parameter drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in))."""
     return nn.Parameter((2 * torch.rand(shape) - 1) / fan_in**0.5)

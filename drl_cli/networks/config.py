@@ -7,6 +7,7 @@ from drl_cli.utils.ranges import Count, NameOrClass, Positive, Range
 
 Activation = Literal["relu", "tanh", "elu"]
 TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
+"""The names for `network.torso`. Any other value is the import path of a user's class."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Encoder: turns observations into features, the inputs of actors and critics, for trainers and for policies.
 
-Vectors are only flattened. Images, and Dict and Tuple observations with images, go through a torso, such as a CNN. With
-`network.memory`, the features then go through an LSTM or a GRU. Torso and memory are torch modules.
+By default, images, and Dict and Tuple observations with images, go through a torso, such as a CNN. Other observations
+are only flattened. With `network.memory`, the features then go through an LSTM or a GRU. Torso and memory are torch
+modules.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def memory_columns(network: NetworkConfig) -> Schema:
 
 
 def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Memory:
-    """Return a new LSTM or GRU, as `network.memory` says, with `inputs` inputs and weights from the generator."""
+    """Return a new LSTM or GRU, as `network.memory` says, with `inputs` inputs. The generator draws the weights."""
     from drl_cli.networks import modules  # imports torch
 
     assert network.memory != "none"
@@ -45,7 +46,8 @@ def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Me
 class Encoder:
     """The trainer's encoder, which computes `size` features of an observation.
 
-    `parts` has the torso and the memory by name, if the encoder has them. The algorithm gives them to `Params`.
+    `parts` has the torso and the memory by name, if the encoder has them. The algorithm gives them to `Params`. An
+    encoder without parts only flattens observations, so that `is_trainable` is False.
     """
 
     def __init__(self, inputs: Inputs, size: int, torso: Any = None, memory: Memory | None = None) -> None:
@@ -69,16 +71,17 @@ class Encoder:
         # not with copy.copy, which torch.compile of torch 2.11 cannot compile
         return Encoder(self.inputs, self.size, **{name: getattr(nets, name) for name in self.parts})
 
-    def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
+    def __call__(self, batch: Batch, burn_in: int = 0, *, learns: bool = True) -> View:
         """Return the features of `obs` and `next_obs` in a batch of transitions or of sequences.
 
         Columns of transitions are `[B, ...]`. Columns of sequences are `[B, burn_in + T, ...]`, and one of them is
         `valid`, which is False for padding. The features of sequences have B T rows, one for each step after the
-        burn-in. If `learns`, gradients flow through `View.learned` to the encoder.
+        burn-in. If `learns`, gradients flow through `View.learned` to the encoder. An encoder with memory needs
+        sequences, with the column `state` `[B, state_size]`.
         """
         if "valid" in batch:
             if self.memory is not None:
-                return _unroll(self, self.memory, batch, burn_in, learns)
+                return _unroll(self, self.memory, batch, burn_in, learns=learns)
             batch = flat_steps(batch, burn_in)
         if not self.is_trainable:
             obs, next_obs = self.features(batch["obs"]), self.features(batch["next_obs"])
@@ -129,49 +132,53 @@ class View:
         return self._next_obs()
 
 
-def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
-    """Return the features of sequences `[B, burn_in + T]`, computed by unrolling the memory from the stored `state`.
+def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, *, learns: bool) -> View:
+    """Return what the encoder's call returns for sequences `[B, burn_in + T]`, by unrolling the memory from `state`.
+
+    The valid steps of a sequence are consecutive steps of one episode. Padding comes before the first step of the
+    episode, after the valid steps, or both. Therefore the state is set to 0 at a valid step that follows padding.
 
     The first `burn_in` steps only compute the recurrent state, without a gradient (Kapturowski et al. 2019, section 3).
-    The state is set to 0 where an episode begins. The next observation of a step is the observation of the following
-    step. Therefore one pass over T + 1 inputs gives the features of `obs` and of `next_obs`.
+    The next observation of a step is the observation of the following step. Therefore one pass over T + 1 inputs gives
+    the features of `obs` and of `next_obs`.
     """
-    valid = batch["valid"]  # [B, L]
-    size, length = valid.shape
-    begins = torch.zeros(length + 1, size, dtype=torch.bool, device=valid.device)
-    begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()  # an episode begins after padding
+    valid = batch["valid"]
+    num_sequences, length = valid.shape
+    begins = torch.zeros(length + 1, num_sequences, dtype=torch.bool, device=valid.device)
+    begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()
     with torch.set_grad_enabled(learns):
-        inputs = _inputs(encoder, batch, valid)  # [L + 1, B, F]
+        inputs = _memory_inputs(encoder, batch, valid)  # [burn_in + T + 1, B, F]
         state = batch["state"]
         if burn_in:
             with torch.no_grad():
                 _, state = memory.unroll(inputs[:burn_in], state, begins[:burn_in])
-        out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
+        out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, size]
         learned = out[:-1].transpose(0, 1).flatten(0, 1)
-    obs, fixed = learned.detach(), out.detach().transpose(0, 1)  # fixed: [B, T + 1, H]
+    obs, fixed = learned.detach(), out.detach().transpose(0, 1)  # fixed: [B, T + 1, size]
     if "last" in batch:  # n-step returns: the next observation of a step is the one after the step `last`
         last = batch["last"][:, burn_in:] - burn_in
-        sequence = torch.arange(size, device=valid.device).unsqueeze(1)
+        sequence = torch.arange(num_sequences, device=valid.device).unsqueeze(1)
         next_obs = fixed[sequence, last + 1].flatten(0, 1)
     else:
         next_obs = fixed[:, 1:].flatten(0, 1)
     return View(lambda: obs, lambda: next_obs, learned if learns else None)
 
 
-def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
-    """Return the memory's inputs for sequences of L steps, `[L + 1, B, F]`.
+def _memory_inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
+    """Return the memory's inputs for sequences of L steps, `[L + 1, B, F]`. `valid` is `[B, L]`.
 
-    The inputs are the features of `obs`, and after the last valid step those of its `next_obs`.
+    The inputs are the features of `obs`, and after the last valid step those of its `next_obs`. As the valid steps of a
+    sequence are consecutive, the last one is the only valid step without a valid step after it.
     """
-    size, length = valid.shape
-    obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
+    num_sequences, length = valid.shape
+    obs = encoder.features(_flat(batch["obs"])).view(num_sequences, length, -1).transpose(0, 1)
     with torch.no_grad():
         next_valid = torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
-        last = (valid & ~next_valid).int().argmax(1)  # the last valid step of each sequence
-        rows = torch.arange(size, device=valid.device)
-        final = encoder.features(at_steps(batch["next_obs"], rows, last))  # [B, F]
+        last = (valid & ~next_valid).int().argmax(1)  # [B]
+        sequence = torch.arange(num_sequences, device=valid.device)
+        final = encoder.features(at_steps(batch["next_obs"], sequence, last))  # [B, F]
     one_more = torch.zeros_like(obs[:1])
-    return torch.cat([obs, one_more]).index_put((last + 1, rows), final)
+    return torch.cat([obs, one_more]).index_put((last + 1, sequence), final)
 
 
 def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
@@ -193,62 +200,65 @@ def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: a tensor, or a dict of 
     return map_parts(lambda x: x[:, burn_in:].flatten(0, 1), column)
 
 
-def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: a tensor, or a dict of tensors
-    """Return single steps `[n, ...]` of sequences: the step number `step` `[n]` of the sequence number `rows` `[n]`.
+def at_steps(column: Any, sequence: Tensor, step: Tensor) -> Any:  # Any: a tensor, or a dict of tensors
+    """Return single steps of sequences, selected by the index of the sequence and the index of the step.
 
-    `column` is `[B, L, ...]`, or a dict of such columns.
+    `column` is `[B, L, ...]`, or a dict of such columns. The indices are broadcast to one shape `[...]`, and the result
+    is `[..., ...]`: with `sequence` `[n]` and `step` `[n]`, `[n, ...]`; with `[B, 1]` and `[B, L]`, `[B, L, ...]`.
     """
-    return map_parts(lambda x: x[rows, step], column)
+    return map_parts(lambda x: x[sequence, step], column)
 
 
 class ActingEncoder:
     """A policy's encoder, with numpy inputs and outputs. It runs a torso or a memory in torch, on one thread.
 
-    `width` is the number of features. `memory` `[E, state_size]` has the recurrent states of E environments. `learner`
-    is the encoder in torch, or None if observations are only flattened.
+    `size` is the number of features. `torch_encoder` is the encoder in torch, or None if observations are only
+    flattened. `states` `[E, state_size]` has the recurrent states of E environments, or is None before the first step.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
         self.inputs = Inputs(spec.obs)
         self.params: Params | None = None
-        self.width = self.inputs.size
-        self.memory: Array | None = None
-        self.learner: Encoder | None = None
+        self.size = self.inputs.size
+        self.states: Array | None = None
+        self.torch_encoder: Encoder | None = None
         if network.memory != "none" or torso_name(network, spec) is not None:
-            self.learner = Encoder.build(network, spec, torch.Generator().manual_seed(0))
-            self.width = self.learner.size
-            self.params = Params(Context(torch.device("cpu")), **self.learner.parts)
-            for module in self.learner.parts.values():
+            any_seed = torch.Generator().manual_seed(0)  # `load` replaces the initial weights
+            self.torch_encoder = Encoder.build(network, spec, any_seed)
+            self.size = self.torch_encoder.size
+            self.params = Params(Context(torch.device("cpu")), **self.torch_encoder.parts)
+            for module in self.torch_encoder.parts.values():
                 module.eval()
 
     def load(self, params: Array) -> Array:
-        """Load the encoder's parameters, which are the first values of `params` `[size]`; return the other values."""
+        """Load the encoder's parameters and buffers, the first values of `params` `[size]`; return the other values."""
         if self.params is None:
             return params
         names = list(self.params.slices)
-        size = len(self.params.vector(names))
-        self.params.load_vector(names, params[:size])
-        return params[size:]
+        num_own = len(self.params.vector(names))
+        self.params.load_vector(names, params[:num_own])
+        return params[num_own:]
 
     def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the features `[E, width]` of observations `[E, ...]`, and the columns that `memory_columns` lists.
+        """Return the features `[E, size]` of observations `[E, ...]`, and the columns that `memory_columns` lists.
 
         `last` describes the previous step. The recurrent state is set to 0 in environments where `last.begins` `[E]` is
-        True, because an episode begins there.
+        True, because an episode begins there. The number of environments may change only when all begin an episode.
         """
-        if self.learner is None:
+        if self.torch_encoder is None:
             return self.inputs.array(obs), {}
         with torch.no_grad(), one_thread():
-            x = self.learner.features(map_parts(torch.from_numpy, obs))
-            if self.learner.memory is None:
+            x = self.torch_encoder.features(map_parts(torch.from_numpy, obs))
+            memory = self.torch_encoder.memory
+            if memory is None:
                 return x.numpy(), {}
             assert last is not None, "a policy with memory needs the previous step"
-            has_other_environments = self.memory is not None and len(self.memory) != len(x)
-            if self.memory is None or (has_other_environments and last.begins.all()):
-                self.memory = np.zeros((len(x), self.learner.memory.state_size), np.float32)
-            before = np.where(last.begins[:, None], np.float32(0), self.memory)
-            out, after = self.learner.memory.step(x, torch.from_numpy(before))
-            self.memory = after.numpy()
+            has_other_environments = self.states is not None and len(self.states) != len(x)
+            if self.states is None or (has_other_environments and last.begins.all()):
+                self.states = np.zeros((len(x), memory.state_size), np.float32)
+            before = np.where(last.begins[:, None], np.float32(0), self.states)
+            out, after = memory.step(x, torch.from_numpy(before))
+            self.states = after.numpy()
             return out.numpy(), {"state": before}
 
 

@@ -22,7 +22,7 @@ IMPALA_SIDE = 8
 Kind = Literal["cnn", "resnet"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Image:
     """The layout of an image observation, or of a stack of images.
 
@@ -42,20 +42,20 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape `[frames, ...]` of an observation, and the order of axes for `permute`.
+        """The shape `[frames, ...]` of an observation, and `axes`, an order of axes.
 
-        `permute` then turns a batch of observations into `[batch, frames, channels, height, width]`.
+        `obs.reshape(n, *shape).permute(axes)` turns a batch into `[n, frames, channels, height, width]`.
         """
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
         return (self.frames, self.height, self.width, self.channels), (0, 1, 4, 2, 3)
 
 
-def image(column: Column) -> Image | None:
+def as_image(column: Column) -> Image | None:
     """Return the image layout of an observation, or of one entry of a Dict or Tuple; return None if it is no image.
 
     An array with three or four axes is an image. An array with two axes is an image if it has bytes or booleans. Height
-    and width have to be at least LEAST_SIDE pixels.
+    and width have to be at least LEAST_SIDE pixels. Discrete values (`column.choices`) are no image.
     """
     shape, frames = column.shape, 1
     fewest_axes = 2 if column.dtype in ("uint8", "bool") else 3
@@ -69,7 +69,7 @@ def image(column: Column) -> Image | None:
     channels, height, width = shape if channels_first else (shape[2], *shape[:2])
     if min(height, width) < LEAST_SIDE:
         return None
-    return Image(height, width, channels, frames, channels_first)
+    return Image(height=height, width=width, channels=channels, frames=frames, channels_first=channels_first)
 
 
 def is_large(image: Image) -> bool:
@@ -89,11 +89,14 @@ def sections(times: float) -> list[int]:
 
 
 def num_features(kind: Kind, image: Image, times: float) -> int:
-    """Return the number of features of a torso: channels x height x width of the last layer's output."""
+    """Return the number of features of a torso for this image: channels x height x width of the last layer's output.
+
+    `times` multiplies the published channels.
+    """
     height, width = image.height, image.width
     if kind == "resnet":
         channels = sections(times)[-1]
-        for _ in IMPALA:  # each section has a pooling layer with stride 2
+        for _ in IMPALA:  # each section has a pooling layer with stride 2 and padding
             height, width = (height + 1) // 2, (width + 1) // 2
     else:
         layers = convolutions(image, times)

@@ -11,6 +11,7 @@ Policies evaluate these networks in numpy, with the classes below. The trainer's
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,19 +27,27 @@ COSINES = 64
 
 
 def implicit_shapes(
-    network: NetworkConfig, features: int, actions: int, dueling: bool, noisy: bool
+    network: NetworkConfig, features: int, actions: int, *, dueling: bool, noisy: bool
 ) -> dict[str, QShape]:
-    """Return the shapes of the MLPs `embedding`, `online` and, with more than one hidden layer, `trunk`, by name."""
-    before = network.hidden[:-1]  # the hidden layers of the trunk
-    width = before[-1] if before else features  # of the inputs of `online`
+    """Return the shapes of the MLPs `trunk` (with more than one hidden layer), `embedding` and `online`, by name.
+
+    For `trunk` and `embedding`, `QShape.actions` is the number of outputs. The embedding has no noise, and only
+    `online` has dueling streams.
+    """
+
+    def mlp(hidden: Sequence[int]) -> NetworkConfig:
+        return dataclasses.replace(network, hidden=tuple(hidden))
+
+    trunk, last = network.hidden[:-1], network.hidden[-1:]  # the layers of `trunk`, and the hidden layer of `online`
+    width = trunk[-1] if trunk else features  # the number of inputs of `online`
     shapes = {
-        "embedding": QShape(dataclasses.replace(network, hidden=()), COSINES, width),
-        "online": QShape(dataclasses.replace(network, hidden=network.hidden[-1:]), width, actions, 1, dueling, noisy),
+        "embedding": QShape(network=mlp(()), features=COSINES, actions=width),
+        "online": QShape(network=mlp(last), features=width, actions=actions, dueling=dueling, noisy=noisy),
     }
-    if not before:
+    if not trunk:
         return shapes
-    trunk = dataclasses.replace(network, hidden=tuple(before[:-1]))  # the layer before[-1] is its output layer
-    return {"trunk": QShape(trunk, features, width, noisy=noisy)} | shapes
+    trunk_shape = QShape(network=mlp(trunk[:-1]), features=features, actions=width, noisy=noisy)
+    return {"trunk": trunk_shape} | shapes
 
 
 def cosines(fraction: Any) -> Any:  # Any: numpy or torch
@@ -49,7 +58,10 @@ def cosines(fraction: Any) -> Any:  # Any: numpy or torch
 
 
 class ActingImplicitNetwork:
-    """A policy's implicit quantile network in numpy. It estimates the return's quantiles at `fraction` `[K]`."""
+    """A policy's implicit quantile network in numpy. It estimates the return's quantiles at `fraction` `[K]`.
+
+    `shapes` has the shapes of the parameters: the means of all MLPs, then the sigmas of the noisy MLPs.
+    """
 
     def __init__(self, shapes: dict[str, QShape], fraction: Array) -> None:
         self.parts = {name: ActingQNetwork(shape) for name, shape in shapes.items()}
@@ -60,30 +72,31 @@ class ActingImplicitNetwork:
         self.shapes: Shapes = [each for shape in (*shapes.values(), *noisy) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load the mean weights of all MLPs and then the sigmas of noisy MLPs; return `params` unchanged."""
+        """Load the parameters, in the order of `shapes`, and compute the embedding; return `params` unchanged."""
         rest = iter(params)
         means = [[next(rest) for _ in part.shape.shapes] for part in self.parts.values()]
         for (name, part), mean in zip(self.parts.items(), means, strict=True):
             sigma = [next(rest) for _ in mean] if part.shape.noisy else []
             self.means[name] = part.load(mean + sigma)  # weights without noise
-        self.embedded = np.maximum(self._call("embedding", self.cosines, None), 0.0)  # [K, W]
+        self.embedded = np.maximum(self._evaluate("embedding", self.cosines, None), 0.0)  # [K, W]
         return params
 
-    def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
+    def __call__(self, features: Array, rng: np.random.Generator | None = None) -> Array:
         """Return K quantiles for each action, `[E, actions * K]`, for features `[E, features]`.
 
-        If `rng` is given, noisy weights get new noise from it.
+        If `rng` is given, it draws new noise for the weights of noisy MLPs. Otherwise, these weights are the means.
         """
-        state = features
+        hidden = features
         if "trunk" in self.parts:
-            state = activate_numpy(self._call("trunk", features, rng), self.activation)
+            hidden = activate_numpy(self._evaluate("trunk", features, rng), self.activation)
         num, width = self.embedded.shape
-        products = state[:, None] * self.embedded  # [E, K, W]
-        out = self._call("online", products.reshape(-1, width), rng)  # [E K, actions]
+        products = hidden[:, None] * self.embedded  # [E, K, W]
+        out = self._evaluate("online", products.reshape(-1, width), rng)  # [E K, actions]
         by_action = out.reshape(len(features), num, out.shape[1]).transpose(0, 2, 1)  # [E, actions, K]
         return by_action.reshape(len(features), num * out.shape[1])
 
-    def _call(self, name: str, x: Array, rng: np.random.Generator | None) -> Array:
+    def _evaluate(self, name: str, x: Array, rng: np.random.Generator | None) -> Array:
+        """Return the outputs `[n, out]` of one MLP for inputs `[n, in]`."""
         part = self.parts[name]
         if rng is None or not part.shape.noisy:
             return mlp_numpy(self.means[name], x, self.activation)

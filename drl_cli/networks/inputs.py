@@ -27,7 +27,7 @@ class Inputs:
     """
 
     def __init__(self, obs: ObsSpec) -> None:
-        self.parts = leaves(visible(obs))
+        self.parts = leaves(visible(obs))  # by path; an observation without parts has the path ""
         self.size = sum(width(column) for column in self.parts.values())
 
     def array(self, obs: Obs) -> Array:
@@ -48,7 +48,7 @@ def _array(obs: Array, column: Column) -> Array:
         one_hot = np.zeros((len(obs), width(column)), np.float32)
         np.put_along_axis(one_hot, obs.reshape(len(obs), -1) + _first_inputs(column), 1.0, 1)
         return one_hot
-    if obs.ndim == 2 and obs.dtype == np.float32:
+    if obs.ndim == 2 and obs.dtype == np.float32:  # nothing to convert
         return obs
     x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
     return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
@@ -57,10 +57,10 @@ def _array(obs: Array, column: Column) -> Array:
 def _tensor(obs: Tensor, column: Column) -> Tensor:
     if column.choices:
         first = torch.from_numpy(_first_inputs(column)).to(obs.device)
-        # obs.shape[0] in place of len(obs), which would be a constant in an exported policy.
+        # obs.shape[0] in place of len(obs), which would be a constant in an exported policy
         one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)
         return one_hot.scatter_(1, obs.reshape(obs.shape[0], -1) + first, 1.0)
-    if obs.ndim == 2 and obs.dtype == torch.float32:
+    if obs.ndim == 2 and obs.dtype == torch.float32:  # nothing to convert
         return obs
     x = obs.reshape(obs.shape[0], width(column)).float()  # flatten(1) needs two axes; a single number has one
     return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x

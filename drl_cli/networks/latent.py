@@ -14,7 +14,8 @@ from drl_cli.networks.modules import ACTIVATIONS
 class PairEncoder(nn.Module):
     """MR.Q's network g, which maps state embeddings zs `[B, Z]` and actions `[B, A]` to embeddings zsa `[B, Z]`.
 
-    Discrete actions are one-hot vectors. Z is the width of the last hidden layer.
+    Discrete actions are one-hot vectors. Z is the width of the last hidden layer. One layer first embeds the action in
+    half of this width.
     """
 
     def __init__(self, network: NetworkConfig, actions: int) -> None:
@@ -31,12 +32,12 @@ class PairEncoder(nn.Module):
         return embedding
 
 
-class Critics(nn.Module):
+class ScaledCritics(nn.Module):
     """MR.Q's two critics, which map embeddings zsa `[B, Z]` to action values `[2, B]`.
 
-    They also return the reward scale `[1]`, a mean absolute reward, which is the unit of the action values. `seen`
-    `[2]` has the sum of the mean absolute rewards of the batches since the last call of `rescale`, and the number of
-    these batches.
+    They have one more hidden layer than `network`. They also return the reward scale `[1]`, a mean absolute reward,
+    which is the unit of the action values. `seen` `[2]` has the sum of the mean absolute rewards of the batches since
+    the last call of `rescale`, and the number of these batches.
     """
 
     scale: Tensor
@@ -44,7 +45,7 @@ class Critics(nn.Module):
 
     def __init__(self, network: NetworkConfig) -> None:
         super().__init__()
-        *_, width = network.hidden
+        width = network.hidden[-1]
         self.mlp = MLP(width, 1, dataclasses.replace(network, hidden=(*network.hidden, width)), ensemble=2)
         self.register_buffer("scale", torch.ones(1))
         self.register_buffer("seen", torch.zeros(2))
@@ -58,7 +59,10 @@ class Critics(nn.Module):
         self.seen[1] += 1.0
 
     def rescale(self) -> None:
-        """Set the reward scale to the mean absolute reward since the last call, unless all rewards were 0."""
+        """Set the reward scale to the mean absolute reward since the last call.
+
+        The scale does not change if there was no batch or if all rewards were 0.
+        """
         total, count = self.seen.unbind()
-        self.scale.copy_(torch.where(total == 0, self.scale, total / count))
+        self.scale.copy_(torch.where(total == 0, self.scale, total / count))  # 0 / 0 only if total is 0
         self.seen.zero_()

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
 from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
@@ -24,7 +23,7 @@ NORM_EPS = 1e-5
 """Layer norm adds this number to the variance before it takes the square root."""
 
 
-def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: bool = False) -> Shapes:
+def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool = False) -> Shapes:
     """Return the shapes of an MLP's parameters, layer by layer.
 
     Each layer has a weight `[in, out]` and a bias `[out]`. With layer norm, hidden layers also have the gain `[out]`
@@ -47,7 +46,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
     total = num_params(shapes)
     if flat.shape != (total,):
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
 
@@ -57,13 +56,13 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
     `params` has the arrays with the shapes of `mlp_shapes`. The outputs equal those of `FlatMLP.forward` up to float32
     rounding.
     """
-    has_norm = len(params) > 2 and params[2].ndim == 1
+    has_norm = len(params) > 2 and params[2].ndim == 1  # without norm, the third array is the next layer's weight
     arrays_per_layer = 4 if has_norm else 2
-    last = len(params) - 2
+    last_layer = len(params) - 2
     for i in range(0, len(params), arrays_per_layer):
         x = x @ params[i]
         x += params[i + 1]
-        if i < last:
+        if i < last_layer:
             if has_norm:
                 x = norm_numpy(x, params[i + 2])
                 x += params[i + 3]
@@ -90,41 +89,31 @@ def activate_numpy(x: Array, activation: str) -> Array:
 class ForwardPass:
     """The intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs.
 
-    The lists have one list for each network of the ensemble. `norms` and `outputs` are empty if they are not needed.
+    The first three fields have one list for each network of the ensemble.
     """
 
-    inputs: list[list[Tensor]]  # the input of each layer
+    inputs: list[list[Tensor]]  # the input `[B, in]` of each layer
     norms: list[list[tuple[Tensor, ...]]]  # (input, mean, 1 / standard deviation) of each layer norm
-    outputs: list[list[Tensor]]  # the output of each hidden layer, before dropout
-    masks: Sequence[Tensor]  # the dropout masks `[N, B, width]` of each hidden layer
+    outputs: list[list[Tensor]]  # the output `[B, width]` of each hidden layer, before dropout
+    masks: Sequence[Tensor]  # the dropout mask `[N, B, width]` of each hidden layer; () without dropout
 
 
 class FlatMLP:
-    """An ensemble of N equally shaped MLPs. Their parameters and gradients are the two vectors of `part`."""
+    """An ensemble of N equally shaped MLPs, whose parameters are views of the vector `flat` `[size]`."""
 
     def __init__(
-        self, shapes: Shapes, activation: str, part: FlatPart, ensemble: int = 1, products: Products | None = None
+        self, shapes: Shapes, activation: str, flat: Tensor, ensemble: int = 1, products: Products | None = None
     ) -> None:
-        self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
+        self.shapes, self.activation, self.flat, self.ensemble = shapes, activation, flat, ensemble
         self.products = products or Products()
-        # The number of tensors of a hidden layer: weight and bias, and with layer norm also the norm's gain and bias
-        self.step = 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
-        self.flat, self.grad = part.flat, part.grad
-        self.networks = _views(self.flat, shapes, ensemble)
-        self.grads = _views(self.grad, shapes, ensemble)
-        self.nothing = self.flat.new_zeros(0)
-
-    def writing(self, grad: Tensor) -> "FlatMLP":
-        """Return a copy with the same parameters, whose `backward` writes the gradient into `grad` `[size]`."""
-        other = copy.copy(self)
-        other.grad, other.grads = grad, _views(grad, self.shapes, self.ensemble)
-        return other
+        self.has_norm = len(shapes) > 2 and len(shapes[2]) == 1  # without norm, shapes[2] is the next layer's weight
+        self.tensors_per_layer = 4 if self.has_norm else 2
+        self.networks = _views(flat, shapes, ensemble)
 
     def first(self, num: int) -> "FlatMLP":
-        """Return an ensemble of only the first `num` networks. It uses the same parameters and gradients."""
-        other, size = copy.copy(self), num_params(self.shapes, num)
-        other.ensemble, other.flat, other.grad = num, self.flat[:size], self.grad[:size]
-        other.networks, other.grads = self.networks[:num], self.grads[:num]
+        """Return an ensemble of only the first `num` networks, with the same parameters."""
+        other = copy.copy(self)  # because this takes less time than making the views again
+        other.ensemble, other.flat, other.networks = num, self.flat[: num_params(self.shapes, num)], self.networks[:num]
         return other
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
@@ -132,13 +121,13 @@ class FlatMLP:
 
         With "uniform", weights and biases are drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)). With "orthogonal", weights
         are orthogonal with gain sqrt(2), or gain 1 in the last layer, and biases are 0. Layer norm starts with gain 1
-        and bias 0. The weights and biases of the last layer are then multiplied by `last`. A small `last` makes all
-        outputs start near 0.
+        and bias 0. The weights and biases of the last layer are then multiplied by `last`: with a small number, all
+        outputs start near 0. The generator is on the CPU, so that all devices start with the same parameters.
         """
         for params in self.networks:
             last_layer = len(params) - 2
-            for i in range(0, len(params), self.step):
-                weight, bias, *norm = params[i : i + self.step]  # norm: gain and bias, or empty
+            for i in range(0, len(params), self.tensors_per_layer):
+                weight, bias, *norm = params[i : i + self.tensors_per_layer]  # norm: gain and bias, or empty
                 if how == "uniform":
                     for tensor in (weight, bias):
                         noise = torch.rand(tensor.shape, generator=generator)
@@ -158,78 +147,76 @@ class FlatMLP:
         """Return a dropout mask `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate).
 
         `uniform` `[B, N * hidden units]` has random numbers in [0, 1). Units whose number is below `rate` are dropped.
+        The other units are scaled up, so that the mean of the outputs stays the same.
         """
         factors = (uniform >= rate).to(uniform.dtype) / (1.0 - rate)
-        parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)
-        return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
+        widths = [shape[1] for shape in self.shapes[:-2] if len(shape) == 2]  # of the hidden layers
+        layers = torch.split(factors, [self.ensemble * width for width in widths], 1)  # [B, N * width] each
+        return [layer.view(len(layer), self.ensemble, -1).transpose(0, 1) for layer in layers]
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
         """Return the outputs `[N, B, out]` for the inputs `x` `[B, in]`, and intermediate results for `backward`.
 
         Call this method under torch.no_grad. Dropout masks multiply the outputs of hidden layers.
         """
-        step, has_norm = self.step, self.step == 4
         trace = ForwardPass([], [], [], masks)
-        outputs: list[Tensor] = []
-        for network, params in enumerate(self.networks):
+        results: list[Tensor] = []
+        for n, params in enumerate(self.networks):
             h, last_layer = x, len(params) - 2
             inputs: list[Tensor] = []
-            trace.inputs.append(inputs)
-            if masks or has_norm:
-                trace.norms.append([])
-                trace.outputs.append([])
-            for i in range(0, len(params), step):
+            norms: list[tuple[Tensor, ...]] = []
+            outputs: list[Tensor] = []
+            for i in range(0, len(params), self.tensors_per_layer):
                 inputs.append(h)
                 h = self.products.linear(h, params[i], params[i + 1])
                 if i == last_layer:
                     break
-                if has_norm:
+                if self.has_norm:
                     before = h
                     h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
-                    trace.norms[network].append((before, *moments))
+                    norms.append((before, *moments))
                 h = activate_(h, self.activation)
+                outputs.append(h)
                 if masks:
-                    trace.outputs[network].append(h)
-                    h = h * masks[i // step][network]
-            outputs.append(h)
-        stacked = torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0)
+                    h = h * masks[len(outputs) - 1][n]
+            results.append(h)
+            trace.inputs.append(inputs)
+            trace.norms.append(norms)
+            trace.outputs.append(outputs)
+        stacked = torch.stack(results) if self.ensemble > 1 else results[0].unsqueeze(0)
         return stacked, trace
 
-    def backward(self, trace: ForwardPass, d_out: Tensor, to_weights: bool = True, to_inputs: bool = False) -> Tensor:
+    def backward(self, trace: ForwardPass, d_out: Tensor, grad: Tensor | None, *, to_inputs: bool) -> Tensor | None:
         """Compute the gradients of a loss, given its gradient `d_out` `[N, B, out]` with respect to the outputs.
 
-        With `to_weights`, write the gradient of the parameters into `grad`. With `to_inputs`, return the gradient of
-        the inputs `[B, in]`, summed over the networks; otherwise return an empty tensor. `trace` is from `forward`.
+        Write the gradient of the parameters into `grad` `[size]`, unless `grad` is None. With `to_inputs`, return the
+        gradient of the inputs `[B, in]`, summed over the networks; otherwise return None. `trace` is from `forward`.
         """
-        step = self.step
-        d_input: Tensor | None = None
-        networks = zip(self.networks, self.grads, trace.inputs, d_out.unbind(), strict=True)
-        for network, (params, grads, inputs, d) in enumerate(networks):
-            for i in range(len(params) - 2, -1, -step):  # from the last layer to the first
-                layer = i // step
-                h = inputs[layer]
-                if to_weights:
-                    self.products.weight_gradient(h, d, grads[i])
+        d_inputs: Tensor | None = None
+        no_grads: list[list[Tensor]] = [[]] * self.ensemble  # an empty list for each network: nothing is written
+        grads_of_networks = no_grads if grad is None else _views(grad, self.shapes, self.ensemble)
+        networks = zip(self.networks, grads_of_networks, d_out.unbind(), strict=True)
+        for n, (params, grads, d) in enumerate(networks):  # d: the gradient of the present layer's outputs
+            for i in range(len(params) - 2, -1, -self.tensors_per_layer):  # from the last layer to the first
+                layer = i // self.tensors_per_layer
+                if grads:
+                    self.products.weight_gradient(trace.inputs[n][layer], d, grads[i])
                     torch.sum(d, 0, out=grads[i + 1])
-                if i > 0:  # back through the dropout, activation and norm of the layer before
+                if layer > 0:  # back through the dropout, activation and norm of the layer before
                     d = self.products.input_gradient(d, params[i])
                     if trace.masks:
-                        h = trace.outputs[network][layer - 1]
-                        d = d * trace.masks[layer - 1][network]
-                    d = activate_backward_(d, h, self.activation)
-                    if step == 4:
-                        norm = trace.norms[network][layer - 1]
-                        d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i] if to_weights else ())
+                        d = d * trace.masks[layer - 1][n]
+                    d = activate_backward_(d, trace.outputs[n][layer - 1], self.activation)
+                    if self.has_norm:
+                        d = _norm_backward(d, trace.norms[n][layer - 1], params[i - 2 : i], grads[i - 2 : i])
             if to_inputs:
-                d_in = self.products.input_gradient(d, params[0])
-                d_input = d_in if d_input is None else d_input.add_(d_in)
-        return self.nothing if d_input is None else d_input
-
-    def _widths(self) -> list[int]:
-        return [shape[1] for shape in self.shapes[: -2 : self.step]]
+                d_x = self.products.input_gradient(d, params[0])
+                d_inputs = d_x if d_inputs is None else d_inputs.add_(d_x)
+        return d_inputs
 
 
 def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
+    """Return views of a vector `[size]` with these shapes, in one list for each network of the ensemble."""
     views = iter(torch.split_with_sizes(flat, [math.prod(shape) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
 
@@ -244,9 +231,10 @@ def activate_(x: Tensor, activation: str) -> Tensor:
 def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
     """Return the gradient of a loss with respect to the input of an activation.
 
-    `d` is the gradient with respect to the activation's output `h`. For relu and tanh, `d` is changed and returned.
+    `d` is the gradient with respect to the activation's output `h`. For relu and tanh, `d` is changed and returned. The
+    derivatives are computed from `h`: exp(x) is h + 1 for elu, and 1 - tanh(x)^2 is 1 - h^2.
     """
-    if activation == "relu":
+    if activation == "relu":  # d where h > 0, otherwise 0
         gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
     return d.mul_(1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))

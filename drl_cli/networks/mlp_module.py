@@ -11,26 +11,28 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.networks.torsos import torso
-from drl_cli.optim.params import FlatPart
 from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
 
 FIRST_ITERATIONS = 15
-"""Power iterations for the initial weights, as in torch's `spectral_norm`."""
+"""The number of power iterations that spectral norm makes with the initial weights, as torch's `spectral_norm` does."""
 
 
 class MLP(nn.Module):
     """An ensemble of N equally shaped multi-layer perceptrons. They map `[B, inputs]` to `[N, B, outputs]` in one call.
 
     With `ensemble=1`, the result is `[B, outputs]`. Instead of `[B, inputs]`, the inputs may be `[B, L, inputs]` and so
-    on. All weights are one parameter, `flat`. `network` sets the hidden layers, the activation, the initial weights and
-    the layer norm. Its other options have no effect here. The last layer's initial weights are multiplied by `last`.
-    `generator` draws the initial weights. The default is torch's default generator, as for other modules.
+    on. All weights and biases are one parameter, `flat` `[size]`. `network` sets the hidden layers, the activation, the
+    initial weights and the layer norm. Its other options have no effect here. The initial weights and biases of the
+    last layer are multiplied by `last`. `generator` (on the CPU) draws the initial weights. By default, torch's default
+    generator draws the seed of a new generator, so that `torch.manual_seed` determines the weights, as for other
+    modules.
 
     `norm` divides the weights of hidden layers in every forward pass. "weight" divides by the norm of each unit's
     incoming weights (Salimans and Kingma 2016, arXiv 1602.07868, without the learned length). "spectral" divides by the
-    largest singular value of each weight matrix (Miyato et al. 2018, arXiv 1802.05957), which is estimated by one power
-    iteration in each forward pass with gradients.
+    largest singular value of each weight matrix (Miyato et al. 2018, arXiv 1802.05957). One power iteration in each
+    forward pass estimates this value from a singular vector, which is a buffer. Passes under torch.no_grad do not
+    change the buffer.
 
     For dropout, the caller passes random masks, because several trainers have to draw the same masks:
 
@@ -51,31 +53,26 @@ class MLP(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.shapes = mlp_shapes(inputs, network.hidden, outputs, network.layer_norm)
+        self.shapes = mlp_shapes(inputs, network.hidden, outputs, layer_norm=network.layer_norm)
         self.activation, self.ensemble = network.activation, ensemble
         self.flat = nn.Parameter(torch.empty(num_params(self.shapes, ensemble)))
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
-        self._network: FlatMLP | None = None
+        self._kept: FlatMLP | None = None  # the last result of `kept_on`
         with torch.no_grad():
             self.on(self.flat.data).init(network.init, generator, last)
         self.norm = norm
         if norm == "spectral":
             for i in self._hidden():
                 self.register_buffer(f"left{i}", torch.ones(ensemble, self.shapes[i][0]))
-            with torch.enable_grad():
+            with torch.enable_grad():  # because `normalised` does not change the buffers under torch.no_grad
                 for _ in range(FIRST_ITERATIONS):
                     self.normalised(self.flat)
 
-    def on(self, flat: Tensor, grad: Tensor | None = None, num: int | None = None) -> FlatMLP:
-        """Return the first `num` networks (default: all) as a FlatMLP with the parameters `flat` and gradients `grad`.
-
-        `flat` and `grad` are `[size]`, where size is the number of parameters of these networks. Without `grad`, the
-        FlatMLP must not compute gradients of the parameters.
-        """
-        part = FlatPart(flat, flat if grad is None else grad)
+    def on(self, flat: Tensor, num: int | None = None) -> FlatMLP:
+        """Return the first `num` networks (default: all) as a FlatMLP with the parameters `flat` of these networks."""
         ensemble = self.ensemble if num is None else num
-        return FlatMLP(self.shapes, self.activation, part, ensemble, self.products)
+        return FlatMLP(self.shapes, self.activation, flat, ensemble, self.products)
 
     def _hidden(self) -> list[int]:
         """Return the indices of the hidden layers' weights in `shapes`."""
@@ -84,7 +81,8 @@ class MLP(nn.Module):
     def normalised(self, flat: Tensor) -> Tensor:
         """Normalise the weights of the hidden layers in the parameters `flat` `[size]`, as the option `norm` says.
 
-        Return the changed parameters as a new tensor `[size]`. Gradients flow to `flat`.
+        Return the changed parameters as a new tensor `[size]`, or `flat` itself with `norm="none"`. Gradients flow to
+        `flat`. With "spectral", also update the singular vectors, except under torch.no_grad.
         """
         if self.norm == "none":
             return flat
@@ -96,10 +94,10 @@ class MLP(nn.Module):
                 pieces[i] = nn.functional.normalize(weight, dim=1).flatten(1)
                 continue
             with torch.no_grad():  # one power iteration for the singular vectors of the largest singular value
-                left = getattr(self, f"left{i}")
+                left = getattr(self, f"left{i}")  # [N, in]
                 right = nn.functional.normalize(torch.einsum("ni,nio->no", left, weight), dim=1)
                 new_left = nn.functional.normalize(torch.einsum("nio,no->ni", weight, right), dim=1)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled():  # so that evaluating a policy or a target network does not change it
                 left.copy_(new_left)
             largest = torch.einsum("ni,nio,no->n", new_left, weight, right)  # singular value of each network
             pieces[i] = (weight / largest[:, None, None]).flatten(1)
@@ -117,14 +115,14 @@ class MLP(nn.Module):
         """
         return self.on(self.flat.detach()).masks(uniform, rate)
 
-    def network(self, flat: Tensor) -> FlatMLP:
-        """Return the ensemble as a FlatMLP with the parameters `flat` `[size]`.
+    def kept_on(self, flat: Tensor) -> FlatMLP:
+        """Return what `on(flat)` returns, for `flat` `[size]`.
 
-        The last result is kept and returned again if nothing has changed, because making its views takes time.
+        Return the last result again if `flat` has the same memory as before, because making the views takes time.
         """
-        kept = self._network
+        kept = self._kept
         if kept is None or kept.flat.data_ptr() != flat.data_ptr() or kept.products is not self.products:
-            kept = self._network = self.on(flat.detach())
+            kept = self._kept = self.on(flat.detach())
         return kept
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
@@ -141,8 +139,8 @@ class MLP(nn.Module):
         batch_shape = x.shape[:-1]
         if len(batch_shape) > 1:
             x = x.flatten(0, -2)
-        if torch.compiler.is_compiling():
-            out, _ = self.on(flat[: num_params(self.shapes, num)], num=num).forward(x, masks)
+        if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use _HandWritten
+            out, _ = self.on(flat[: num_params(self.shapes, num)], num).forward(x, masks)
         else:
             out = _HandWritten.apply(self, num, x, flat, *masks)  # type: ignore[no-untyped-call]
         if len(batch_shape) > 1:
@@ -178,7 +176,7 @@ class Network(nn.Module):
 
     The inputs of the MLP are the torso's features of the observation and, with `actions` > 0, an action `[B, actions]`.
     The result is `[B, outputs]`. With `ensemble` = N > 1, there are N MLPs after one torso, and the result is
-    `[N, B, outputs]`.
+    `[N, B, outputs]`. `last` multiplies the initial weights of the last layer, as in MLP.
     """
 
     def __init__(
@@ -193,12 +191,15 @@ class Network(nn.Module):
         super().__init__()
         self.torso = torso(network, spec)
         size: int = self.torso.size  # type: ignore[assignment]
-        self.mlp = MLP(size + actions, outputs, network, ensemble, last)
+        self.mlp = MLP(size + actions, outputs, network, ensemble=ensemble, last=last)
 
     def forward(
         self, obs: Any, action: Tensor | None = None, masks: Sequence[Tensor] = (), first: int | None = None
     ) -> Tensor:  # Any: see torso
-        """Return the outputs for observations `[B, ...]`. `masks` and `first` are arguments of `MLP.forward`."""
+        """Return the outputs for observations `[B, ...]` and, with `actions` > 0, an action `[B, actions]`.
+
+        `masks` and `first` are arguments of `MLP.forward`.
+        """
         x = self.torso(obs)
         if action is not None:
             x = torch.cat([x, action], -1)
@@ -212,13 +213,13 @@ class _HandWritten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, module: MLP, num: int, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's
         out: Tensor
-        network, kind = module.network(flat), x.device.type
-        ctx.network = network if num == module.ensemble else network.first(num)
+        whole, kind = module.kept_on(flat), x.device.type
+        ctx.networks = whole if num == module.ensemble else whole.first(num)
         if torch.is_autocast_enabled(kind):  # switched off, because `products` decides what is rounded to bfloat16
             with torch.autocast(kind, enabled=False):
-                out, ctx.trace = ctx.network.forward(x, masks)
+                out, ctx.trace = ctx.networks.forward(x, masks)
         else:
-            out, ctx.trace = ctx.network.forward(x, masks)
+            out, ctx.trace = ctx.networks.forward(x, masks)
         ctx.save_for_backward(flat)  # so that `backward` raises RuntimeError if a step has changed the parameters
         return out
 
@@ -227,11 +228,11 @@ class _HandWritten(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
         (flat,) = ctx.saved_tensors
         _, _, needs_x, needs_flat, *masks = ctx.needs_input_grad
-        grad, network = flat, ctx.network
+        d_flat: Tensor | None = None
+        d_evaluated: Tensor | None = None  # the gradient of the parameters of the networks that were evaluated
         if needs_flat:
-            size = len(network.flat)
-            # 0 for the networks that were not evaluated
-            grad = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
-            network = network.writing(grad[:size])
-        d_x = network.backward(ctx.trace, d_out, to_weights=needs_flat, to_inputs=needs_x)
-        return None, None, d_x if needs_x else None, grad if needs_flat else None, *[None] * len(masks)
+            size = len(ctx.networks.flat)
+            d_flat = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
+            d_evaluated = d_flat[:size]
+        d_x = ctx.networks.backward(ctx.trace, d_out, d_evaluated, to_inputs=needs_x)
+        return None, None, d_x, d_flat, *[None] * len(masks)

@@ -1,4 +1,4 @@
-"""Torsos and memory as torch modules. This file imports torch, so other files import it inside functions."""
+"""Torsos and memory as torch modules. Files that must not import torch import this file inside functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.images import Kind, convolutions, image, num_features, sections
+from drl_cli.networks.images import Image, Kind, convolutions, num_features, sections
 from drl_cli.networks.inputs import Inputs
-from drl_cli.types import Column, ObsSpec, leaves, map_parts
+from drl_cli.types import ObsSpec, leaves, map_parts
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
@@ -29,22 +29,23 @@ class Flat(nn.Module):
 class Convolution(nn.Module):
     """A convolutional torso, which maps images `[n, ...]` to features `[n, size]`, the flattened output of `layers`."""
 
-    def __init__(self, column: Column, layers: nn.Module, size: int) -> None:
+    def __init__(self, image: Image, layers: nn.Module, size: int) -> None:
         super().__init__()
-        found = image(column)
-        assert found is not None
-        self.image, self.layers, self.size = found, layers, size
+        self.image, self.layers, self.size = image, layers, size
 
     def forward(self, obs: Tensor) -> Tensor:
         features: Tensor = self.layers(self.pixels(obs))
         return features.flatten(1)
 
     def pixels(self, obs: Tensor) -> Tensor:
-        """Return images as `[n, channels, height, width]` in the dtype of the weights. Bytes are scaled to [0, 1]."""
+        """Return images as `[n, channels, height, width]` in the dtype of the weights. Bytes are scaled to [0, 1].
+
+        Stacked frames become more channels.
+        """
         rows = obs.shape[0]
         shape, axes = self.image.layout
         in_order = obs.reshape(rows, *shape).permute(axes)  # [n, frames, channels, height, width]
-        x = in_order.reshape(rows, -1, self.image.height, self.image.width)  # frames become channels
+        x = in_order.reshape(rows, -1, self.image.height, self.image.width)
         x = x.to(next(self.parameters()).dtype, memory_format=torch.channels_last)
         return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 
@@ -93,21 +94,22 @@ class Unmasked(nn.Module):
         return features
 
 
-class AnyRows(nn.Module):
-    """A torso that also maps sequences of observations `[B, L, ...]` to features `[B, L, size]`.
+class AnyBatchAxes(nn.Module):
+    """A torso that also maps sequences of observations `[B, L, ...]` to features `[B, L, size]`, and so on.
 
-    `torso` maps observations `[n, ...]` to features `[n, size]`.
+    `torso` maps observations `[n, ...]` to features `[n, size]`. `obs` describes one observation.
     """
 
     def __init__(self, torso: nn.Module, obs: ObsSpec) -> None:
         super().__init__()
         self.torso, self.size = torso, torso.size
+        # One part tells how many axes of a tensor are batch axes, because all parts of an observation have the same.
         self.path, column = next(iter(leaves(obs).items()))
-        self.ndim = len(column.shape)
+        self.num_own_axes = len(column.shape)
 
     def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         tensor = obs[self.path] if isinstance(obs, Mapping) else obs
-        batch_shape = tensor.shape[: tensor.ndim - self.ndim]
+        batch_shape = tensor.shape[: tensor.ndim - self.num_own_axes]
         if len(batch_shape) > 1:
             obs = map_parts(lambda part: part.flatten(0, len(batch_shape) - 1), obs)
         features: Tensor = self.torso(obs)
@@ -129,7 +131,7 @@ class Memory(nn.Module):
         if network.init == "orthogonal":  # init=uniform is torch's default: U(-1/sqrt(size), 1/sqrt(size))
             orthogonal_(self.cell, 1.0)
         if self.is_lstm:  # so that the LSTM forgets little at first (Jozefowicz et al. 2015)
-            forget_gate = slice(self.size, 2 * self.size)
+            forget_gate = slice(self.size, 2 * self.size)  # torch's order is input, forget, cell and output gate
             with torch.no_grad():
                 dict(self.cell.named_parameters())["bias_ih_l0"][forget_gate] += 1.0
 
@@ -138,11 +140,11 @@ class Memory(nn.Module):
 
         The inputs `x` are `[n, F]`, and the state is `[n, state_size]`.
         """
-        (weights,) = self.cell.all_weights  # for one step, torch.lstm_cell takes half as long as nn.LSTM
+        (weights,) = self.cell.all_weights  # of the only layer
         if not self.is_lstm:
             hidden = torch.gru_cell(x, state, *weights)
             return hidden, hidden
-        hidden, cell = torch.lstm_cell(x, state.chunk(2, -1), *weights)
+        hidden, cell = torch.lstm_cell(x, state.chunk(2, -1), *weights)  # takes half as long as a call of nn.LSTM
         return hidden, torch.cat([hidden, cell], -1)
 
     def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,11 +175,9 @@ class Memory(nn.Module):
         return out, torch.cat([hidden[0], cell[0]], -1)
 
 
-def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convolution:
-    """Return a new torso `cnn` or `resnet` for the image observations that `column` describes."""
-    found = image(column)
-    assert found is not None
-    activation, channels = ACTIVATIONS[network.torso_activation], found.frames * found.channels
+def convolution(kind: Kind, image: Image, network: NetworkConfig) -> Convolution:
+    """Return a new torso `cnn` or `resnet` for images with this layout."""
+    activation, channels = ACTIVATIONS[network.torso_activation], image.frames * image.channels
     layers: list[nn.Module] = []
     if kind == "resnet":
         for out in sections(network.channels):
@@ -186,10 +186,10 @@ def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convoluti
             channels = out
         layers.append(activation())
     else:
-        for out, kernel, stride in convolutions(found, network.channels):
+        for out, kernel, stride in convolutions(image, network.channels):
             layers += [nn.Conv2d(channels, out, kernel, stride), activation()]
             channels = out
-    torso = Convolution(column, nn.Sequential(*layers), num_features(kind, found, network.channels))
+    torso = Convolution(image, nn.Sequential(*layers), num_features(kind, image, network.channels))
     if network.init == "orthogonal":  # init=uniform is torch's default
         orthogonal_(torso, 2**0.5)
     return torso
@@ -206,7 +206,10 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Seed torch's default generator with a number from `generator` for a `with` block; then restore its old state."""
+    """Seed torch's default generator with a number from `generator` for a `with` block; then restore its old state.
+
+    Modules such as nn.Linear draw their initial weights from the default generator.
+    """
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

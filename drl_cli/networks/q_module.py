@@ -1,6 +1,7 @@
 """The trainer's Q network as a torch module, and the noise of its weights."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +23,8 @@ class QNetwork(MLP):
 
     def __init__(self, shape: QShape, generator: torch.Generator | None = None) -> None:
         network = dataclasses.replace(shape.network, hidden=shape.hidden)
-        # In a dueling network, half of the last layer's weights are 0. The other weights start sqrt(2) times as large.
+        # In a dueling network, half of the last layer's weights are 0. The other weights start sqrt(2) times as large,
+        # as in a layer with half as many inputs.
         last = 2**0.5 if shape.dueling else 1.0
         super().__init__(shape.features, shape.outputs, network, last=last, generator=generator)
         self.shape = shape
@@ -43,17 +45,13 @@ class QNetwork(MLP):
 
     def first_sigma(self) -> Tensor:
         """Return the initial sigma of each parameter of a noisy network, `[size]`. It is 0 for layer norm."""
-        pieces = []
-        for shape in self.shapes:
-            if len(shape) != 2:  # only weights, because the other tensors of the layer follow from its weight
-                continue
-            inputs, outputs = shape
-            sigma = SIGMA / inputs**0.5
-            pieces += [torch.full(shape, sigma), torch.full((outputs,), sigma)]
-            if self.shape.network.layer_norm:
-                pieces += [torch.zeros(outputs)] * 2
-        flat = torch.cat([piece.flatten() for piece in pieces])
-        return self.zero_between_streams_(flat[: self.flat.numel()])  # the last layer has no layer norm
+        pieces, sigma = [], 0.0
+        for i, shape in enumerate(self.shapes):
+            if len(shape) == 2:  # a weight, whose sigma is also the sigma of the bias that follows
+                sigma = SIGMA / shape[0] ** 0.5
+            is_norm = len(shape) == 1 and len(self.shapes[i - 1]) == 1
+            pieces.append(torch.full((math.prod(shape),), 0.0 if is_norm else sigma))
+        return self.zero_between_streams_(torch.cat(pieces))
 
     def draw_noise(self, normals: Tensor) -> Tensor:
         """Return n samples of the noise of all parameters, `[n, size]`, from standard normals `[n, noise_size]`."""
@@ -61,13 +59,13 @@ class QNetwork(MLP):
         return self.zero_between_streams_(torch.cat([piece.flatten(1) for piece in pieces], 1))
 
     def zero_between_streams_(self, flat: Tensor) -> Tensor:
-        """Set the entries of the weights between the two dueling streams to 0 in place; return `flat`.
+        """Set the entries of the weights that would connect the two dueling streams to 0 in place; return `flat`.
 
-        `flat` `[..., size]` has a number for each parameter, such as its gradient.
+        `flat` `[..., size]` has a number for each parameter, such as its gradient. Without dueling, nothing changes.
         """
         if self.shape.dueling:
-            weight, bias = self.shapes[-2:]  # of the last layer
-            end = flat.shape[-1] - bias[0]
-            last = flat[..., end - weight[0] * weight[1] : end]
-            self.shape.zero_between_streams_(last.view(*flat.shape[:-1], *weight))
+            weight_shape, (num_outputs,) = self.shapes[-2:]  # of the last layer, which ends with its bias
+            begin = flat.shape[-1] - num_outputs - math.prod(weight_shape)
+            weight = flat[..., begin:-num_outputs]
+            self.shape.zero_between_streams_(weight.view(*flat.shape[:-1], *weight_shape))
         return flat

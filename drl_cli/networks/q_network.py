@@ -20,9 +20,12 @@ from drl_cli.networks.mlp import Shapes, mlp_numpy, mlp_shapes
 from drl_cli.types import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QShape:
-    """The shape of a Q network, from `[N, features]` to `[N, actions * atoms]`, `atoms` numbers for each action."""
+    """The shape of a Q network, which maps `[N, features]` to `atoms` numbers for each action, `[N, actions * atoms]`.
+
+    `network` has the hidden layers. In a dueling network, the last one is twice as wide as `network` says.
+    """
 
     network: NetworkConfig
     features: int
@@ -33,7 +36,7 @@ class QShape:
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """The widths of the hidden layers. Raise Refused if `dueling` is True but there is no hidden layer."""
+        """The widths of all hidden layers. Raise Refused if `dueling` is True but there is no hidden layer."""
         hidden = tuple(self.network.hidden)
         if not self.dueling:
             return hidden
@@ -50,7 +53,7 @@ class QShape:
     @property
     def shapes(self) -> Shapes:
         """The shapes of the MLP's parameters."""
-        return mlp_shapes(self.features, self.hidden, self.outputs, self.network.layer_norm)
+        return mlp_shapes(self.features, self.hidden, self.outputs, layer_norm=self.network.layer_norm)
 
     @property
     def noise_size(self) -> int:
@@ -59,16 +62,17 @@ class QShape:
         return sum(inputs + outputs for inputs, outputs in weights)
 
     def zero_between_streams_(self, last: Any) -> None:  # Any: numpy or torch
-        """Set those weights of a dueling network's last layer to 0 that connect one stream to the other's output.
+        """Set the weights of a dueling network's last layer that would connect the two streams to 0, in place.
 
-        `last` `[..., 2 H, (1 + actions) * atoms]` has the layer's weights. The first H inputs are the value's stream.
+        `last` `[..., 2 H, (1 + actions) * atoms]` has the layer's weights. The first H inputs and the first `atoms`
+        outputs are the stream of the value.
         """
         half = self.network.hidden[-1]
         last[..., :half, self.atoms :] = 0.0
         last[..., half:, : self.atoms] = 0.0
 
     def joined(self, out: Any) -> Any:  # Any: numpy or torch
-        """Combine the outputs of the dueling streams: return value + advantage - mean advantage.
+        """Combine the outputs of the dueling streams: return value + advantage - mean advantage over the actions.
 
         `out` is `[N, (1 + actions) * atoms]`, and the result is `[N, actions * atoms]`.
         """
@@ -96,16 +100,20 @@ def factorised(shapes: Shapes, normals: Any) -> list[Any]:  # Any: numpy or torc
             noise += [of_weight, of_outputs]  # of the weight, and of the bias that follows
             begin = end
         elif len(shapes[i - 1]) == 1:  # a vector of layer norm, because a layer's bias follows a weight
-            noise.append(0.0 * of_outputs)
+            noise.append(0.0 * of_outputs)  # zeros in numpy and in torch
     return noise
 
 
 class ActingQNetwork:
-    """A policy's Q network in numpy. In a noisy network, each call draws new noise."""
+    """A policy's Q network in numpy. `shapes` has the shapes of its parameters: the means, and then any sigmas.
+
+    Only a noisy network is called. Without noise, the policy evaluates the MLP that `load` returns.
+    """
 
     def __init__(self, shape: QShape) -> None:
         self.shape, self.activation = shape, shape.network.activation
-        self.shapes = shape.shapes * (2 if shape.noisy else 1)
+        means = sigmas = shape.shapes
+        self.shapes: Shapes = [*means, *sigmas] if shape.noisy else means
         self.params: list[Array] = []
 
     def load(self, params: list[Array]) -> list[Array]:
@@ -121,12 +129,11 @@ class ActingQNetwork:
             means[-2:] = self.shape.joined(weight), self.shape.joined(bias[None])[0]
         return means
 
-    def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
+    def __call__(self, features: Array, rng: np.random.Generator) -> Array:
         """Return the outputs `[E, actions * atoms]` of a noisy network for features `[E, features]`.
 
-        `rng` draws the noise of the weights, which is the same for all E rows.
+        `rng` draws new noise for the weights, which is the same for all E rows.
         """
-        assert rng is not None
         shapes = self.shape.shapes
         noise = factorised(shapes, rng.standard_normal(self.shape.noise_size, np.float32))
         means, sigmas = self.params[: len(shapes)], self.params[len(shapes) :]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from drl_cli.errors import Refused
 from drl_cli.networks.config import TORSOS, NetworkConfig
-from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, image, is_large, num_features
+from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, as_image, is_large, num_features
 from drl_cli.networks.inputs import Inputs, visible
 from drl_cli.types import Column, EnvSpec, leaves
 from drl_cli.utils.outside import NotFound, import_object
@@ -28,29 +28,33 @@ def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
         raise ValueError(_misfit(network, spec, "an image", "auto or network.torso=mlp"))
     if name == "mlp" or not images:
         return None
-    if name == "resnet" and any(min(found.height, found.width) < IMPALA_SIDE for found in images.values()):
+    if name == "resnet" and any(min(image.height, image.width) < IMPALA_SIDE for image in images.values()):
         raise ValueError(_misfit(network, spec, f"images of at least {IMPALA_SIDE}x{IMPALA_SIDE} pixels", "cnn"))
     return _kind(network) if has_one_part else "multi"
 
 
 def describe(network: NetworkConfig, spec: EnvSpec) -> str:
-    """Return a description of a network in one line, such as `cnn (Nature) 84x84x4 -> 3136, mlp [512]`."""
-    name, hidden = torso_name(network, spec), f"[{', '.join(map(str, network.hidden))}]"
-    steps = [] if network.memory == "none" else [f"{network.memory} {network.memory_size}"]
-    steps.append(f"mlp {hidden}{' with layer norm' if network.layer_norm else ''}")
-    if network.dropout:
-        steps.append(f"dropout {network.dropout:g}")
+    """Return a description of a network in one line, such as `cnn (Nature) 84x84x4 -> 3136, mlp [512]`.
+
+    Raise ValueError if `network.torso` does not fit the observations.
+    """
+    name, hidden = torso_name(network, spec), ", ".join(map(str, network.hidden))
     if name is None:
-        steps.insert(0, f"{Inputs(spec.obs).size} inputs")
+        parts = [f"{Inputs(spec.obs).size} inputs"]
     elif name not in TORSOS:
-        steps.insert(0, name)
+        parts = [name]
     else:
         images, others = _images(spec), _others(spec)
-        torsos = [f"{path} {_describe(network, found)}".lstrip() for path, found in images.items()]
+        torsos = [f"{path} {_describe(network, image)}".lstrip() for path, image in images.items()]
         if others.parts:
             torsos.append(f"{' '.join(others.parts)} {others.size}")
-        steps.insert(0, f"multi ({'; '.join(torsos)})" if name == "multi" else torsos[0])
-    return ", ".join(steps)
+        parts = [f"multi ({'; '.join(torsos)})" if name == "multi" else torsos[0]]
+    if network.memory != "none":
+        parts.append(f"{network.memory} {network.memory_size}")
+    parts.append(f"mlp [{hidden}]{' with layer norm' if network.layer_norm else ''}")
+    if network.dropout:
+        parts.append(f"dropout {network.dropout:g}")
+    return ", ".join(parts)
 
 
 def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") -> "nn.Module | None":
@@ -59,21 +63,15 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
     A torso turns observations `[n, ...]`, as replay stores them, into features `[n, size]`. Raise ValueError if
     `network.torso` does not fit the observations, or if it names a class that cannot be used.
     """
-    name, parts = torso_name(network, spec), visible(spec.obs)
+    name = torso_name(network, spec)
     if name is None:
         return None
     from drl_cli.networks import modules  # imports torch
 
     with modules.seeded(generator):
         if name not in TORSOS:
-            try:
-                user_class = import_object(name)
-            except NotFound as error:
-                raise ValueError(f"network.torso={name}: {error}") from error
-            torso = modules.checked(user_class(parts, network), name)
-            return torso if parts is spec.obs or isinstance(parts, Column) else modules.Unmasked(torso, list(parts))
-        columns = leaves(parts)
-        torsos = {path: modules.convolution(_kind(network), columns[path], network) for path in _images(spec)}
+            return _user_torso(name, network, spec)
+        torsos = {path: modules.convolution(_kind(network), image, network) for path, image in _images(spec).items()}
         return modules.Multi(torsos, _others(spec)) if name == "multi" else torsos[""]
 
 
@@ -92,12 +90,25 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
         made = make_torso(network, spec, torch.default_generator)
     except ValueError as error:
         raise Refused(str(error)) from error
-    return modules.AnyRows(modules.Flat(Inputs(spec.obs)) if made is None else made, spec.obs)
+    return modules.AnyBatchAxes(modules.Flat(Inputs(spec.obs)) if made is None else made, spec.obs)
+
+
+def _user_torso(path: str, network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
+    """Return a new torso of the user's class at this import path. The torso never gets the legal-action mask."""
+    from drl_cli.networks import modules  # imports torch
+
+    try:
+        user_class = import_object(path)
+    except NotFound as error:
+        raise ValueError(f"network.torso={path}: {error}") from error
+    obs = visible(spec.obs)
+    torso = modules.checked(user_class(obs, network), path)
+    return torso if isinstance(obs, Column) else modules.Unmasked(torso, list(obs))
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:
     """Return the layout of each image in an observation, by its path in a Dict or Tuple, or "" for a single image."""
-    layouts = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
+    layouts = {path: as_image(column) for path, column in leaves(visible(spec.obs)).items()}
     return {path: layout for path, layout in layouts.items() if layout is not None}
 
 
@@ -108,16 +119,18 @@ def _others(spec: EnvSpec) -> Inputs:
 
 
 def _kind(network: NetworkConfig) -> Kind:
+    """Return which of the two convolutional torsos images go through."""
     return "resnet" if network.torso == "resnet" else "cnn"
 
 
-def _describe(network: NetworkConfig, found: Image) -> str:
+def _describe(network: NetworkConfig, image: Image) -> str:
     kind = _kind(network)
-    source = "IMPALA" if kind == "resnet" else "Nature" if is_large(found) else "MinAtar"
-    return f"{kind} ({source}) {found} -> {num_features(kind, found, network.channels)}"
+    source = "IMPALA" if kind == "resnet" else "Nature" if is_large(image) else "MinAtar"
+    return f"{kind} ({source}) {image} -> {num_features(kind, image, network.channels)}"
 
 
 def _misfit(network: NetworkConfig, spec: EnvSpec, needed: str, fits: str) -> str:
+    """Return the message of an error: the torso needs other observations, and the torso `fits` would do."""
     parts = leaves(visible(spec.obs)).items()
     given = ", ".join(f"{path} {column.dtype} {list(column.shape)}".lstrip() for path, column in parts)
     return f"network.torso={network.torso} needs {needed}; {spec.id} gives {given}. For this: network.torso={fits}"

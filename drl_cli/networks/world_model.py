@@ -29,7 +29,8 @@ class Dynamics(nn.Module):
     """MuZero's network g, which maps latent states `[B, Z]` and actions `[B, A]` to the next latent states `[B, Z]`.
 
     The network also returns logits `[B, K]` of the reward. K is `bins`, or 0 if a ValuePrefix predicts sums of rewards
-    instead. Discrete actions are one-hot vectors. The MLP predicts the change of the latent state.
+    instead. Discrete actions are one-hot vectors. The MLP has one hidden layer and predicts the change of the latent
+    state. `actions` is A.
     """
 
     def __init__(self, network: NetworkConfig, actions: int, bins: int) -> None:
@@ -46,7 +47,8 @@ class Dynamics(nn.Module):
 class Prediction(nn.Module):
     """MuZero's network f, which maps latent states `[B, Z]` to parameters of the policy `[B, P]` and a value.
 
-    The value is given by logits `[B, K]`. `policy` is P, and `bins` is K.
+    The value is given by logits `[B, K]`. `policy` is P, and `bins` is K. The MLP has one hidden layer, and its outputs
+    start near 0.
     """
 
     def __init__(self, network: NetworkConfig, policy: int, bins: int) -> None:
@@ -65,7 +67,7 @@ class ValuePrefix(nn.Module):
 
     The network maps the latent state after a step, `[B, Z]`, and a recurrent state `[B, 2 Z]` to logits `[B, K]` and
     the next recurrent state. The logits describe the sum of all rewards since the recurrent state was 0. The network is
-    an LSTM with Z units and an MLP with one hidden layer. `bins` is K.
+    an LSTM with Z units and an MLP with one hidden layer, whose outputs start near 0. `bins` is K.
     """
 
     def __init__(self, network: NetworkConfig, bins: int) -> None:
@@ -79,10 +81,10 @@ class ValuePrefix(nn.Module):
         return self.mlp(hidden), torch.cat([hidden, cell], -1)
 
 
-class Head(nn.Module):
+class ConsistencyMLP(nn.Module):
     """The projection or the predictor of EfficientZero's consistency loss, which map `[..., Z]` to `[..., Z]`.
 
-    The network is an MLP with one hidden layer. EfficientZero uses batch normalisation here. This network uses layer
+    The MLP has one hidden layer. EfficientZero uses batch normalisation here. This network uses layer
     norm, if `network.layer_norm` is set, because layer norm does not depend on the other rows of a batch.
     """
 
@@ -97,9 +99,9 @@ class Head(nn.Module):
 
 
 def scaled(latent: Tensor) -> Tensor:
-    """Return latent states `[B, Z]`, each scaled to a smallest value of 0 and a largest value of 1.
+    """Return latent states `[B, Z]`, each scaled to a smallest value of 0 and a largest value of almost 1.
 
-    The source is MuZero, Schrittwieser et al. 2020, appendix G.
+    If all values of a state are equal, the result is 0: 1e-5 avoids 0 / 0. The source is MuZero (appendix G).
     """
     low, high = latent.amin(-1, keepdim=True), latent.amax(-1, keepdim=True)
     return (latent - low) / (high - low + 1e-5)

@@ -11,7 +11,7 @@ import yaml
 
 from drl_cli.envs.config import NO_ENV, EnvConfig
 from drl_cli.errors import MISSING, USER_CODE, UsageError
-from drl_cli.networks.images import image, is_large
+from drl_cli.networks.images import as_image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
@@ -224,7 +224,7 @@ def is_mujoco(name: str) -> bool:
 def has_large_images(overrides: tuple[str, ...]) -> bool:
     """Return whether the environment that a command line names has images of at least 36x36 pixels."""
     spec = typed_spec(overrides)
-    images = map(image, leaves(spec.obs).values()) if spec is not None else ()
+    images = map(as_image, leaves(spec.obs).values()) if spec is not None else ()
     return any(found is not None and is_large(found) for found in images)
 
 

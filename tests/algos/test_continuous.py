@@ -118,6 +118,6 @@ def test_a_policy_with_a_memory_makes_one_step_per_action(name):
     first, second = (acting.act(obs, last_step([i == 0] * 3)) for i in range(2))
     assert not first["state"].any()
     greedy = other.greedy(obs, begins)
-    np.testing.assert_array_equal(second["state"], other.encoder.memory)
+    np.testing.assert_array_equal(second["state"], other.encoder.states)
     noise = 0.2 * np.random.default_rng(0).standard_normal((3, 2), np.float32)
     np.testing.assert_allclose(first["action"], np.clip(greedy + noise, -1, 1), rtol=1e-5, atol=1e-6)

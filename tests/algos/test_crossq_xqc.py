@@ -86,12 +86,12 @@ def test_batch_renormalisation_is_batch_norm_while_it_warms_up_and_for_equal_sta
     x, plain = torch.randn(1, 64, 5), torch.nn.BatchNorm1d(5, eps=1e-3, affine=False)
     norm = BatchRenorm(1, 5, momentum=0.5, warm_up=1)
     norm.mean.fill_(3.0)
-    torch.testing.assert_close(norm(x, True)[0], plain(x[0]))  # the first batch
-    assert not torch.allclose(norm(x, True)[0], plain(x[0]))
+    torch.testing.assert_close(norm(x, batch_statistics=True)[0], plain(x[0]))  # the first batch
+    assert not torch.allclose(norm(x, batch_statistics=True)[0], plain(x[0]))
     other = BatchRenorm(1, 5, momentum=0.5, warm_up=0)
     other.mean.copy_(x.mean(1, keepdim=True))
     other.std.copy_((x.var(1, keepdim=True, correction=0) + 1e-3).sqrt())
-    torch.testing.assert_close(other(x, False), other(x, True))
+    torch.testing.assert_close(other(x, batch_statistics=False), other(x, batch_statistics=True))
 
 
 def test_gradients_of_the_normalisation_and_of_its_layers():

@@ -9,6 +9,7 @@ from references import sequential
 from drl_cli.algos.base import Counts
 from drl_cli.algos.off_policy import mrq
 from drl_cli.errors import Refused
+from drl_cli.networks.latent import ScaledCritics
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -149,6 +150,17 @@ def test_the_targets_are_copied_and_the_scale_follows_the_rewards(known_noise):
     algorithm.learn(batch | {"reward": 0 * batch["reward"]}, Counts(3))
     algorithm.learn(batch | {"reward": 0 * batch["reward"]}, Counts(4))
     torch.testing.assert_close(critics.scale[0], 1.5 * batch["reward"][:, 0].abs().mean())  # no rewards: as before
+
+
+def test_the_scale_stays_without_batches_and_without_rewards():
+    critics, scales = ScaledCritics(NETWORK), []
+    critics.scale.fill_(SCALE)
+    for rewards in ([], [0.0, 0.0], [3.0, 5.0], []):
+        for reward in rewards:
+            critics.observe(torch.tensor(reward))
+        critics.rescale()
+        scales.append(float(critics.scale))
+    assert scales == [SCALE, SCALE, 4.0, 4.0]
 
 
 @pytest.fixture

@@ -185,8 +185,7 @@ def test_ppo_learns_nothing_of_actions_that_are_not_allowed(kind, memory):
     algorithm = learner.algorithm()
     update = algorithm.learn(learner.batch(algorithm), Counts())
     assert abs(float(update.metrics["approx_kl"])) < 1e-6
-    actor = algorithm.actor.on(algorithm.actor.flat.data, algorithm.params["actor"].grad)
-    weight, bias = actor.grads[0][-2:]
+    weight, bias = algorithm.actor.on(algorithm.params["actor"].grad).networks[0][-2:]  # the gradients
     assert not bias[forbidden].any()
     assert not weight[:, forbidden].any()
     assert bias[~forbidden].all()

@@ -179,7 +179,7 @@ def test_the_state_of_a_memory_continues_and_is_reset(case):
 
 def trained_state(trained):
     policy = getattr(trained.policy, "policy", trained.policy)
-    return policy.encoder.memory
+    return policy.encoder.states
 
 
 @pytest.mark.parametrize("case", ["dqn-frames", "dqn-masked-part", "ppo-tree-masked"], indirect=True)

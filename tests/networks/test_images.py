@@ -1,6 +1,6 @@
 import pytest
 
-from drl_cli.networks.images import image, num_features
+from drl_cli.networks.images import as_image, num_features
 from drl_cli.types import Column
 
 
@@ -21,7 +21,7 @@ from drl_cli.types import Column
     ],
 )
 def test_images(shape, dtype, text, channels_first):
-    found = image(Column(shape, dtype))
+    found = as_image(Column(shape, dtype))
     assert (str(found), found.channels_first) == (text, channels_first)
 
 
@@ -34,7 +34,7 @@ def test_images(shape, dtype, text, channels_first):
     ],
 )
 def test_no_images(column):
-    assert image(column) is None
+    assert as_image(column) is None
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_no_images(column):
     ],
 )
 def test_features(kind, shape, times, size):
-    assert num_features(kind, image(Column(shape, "uint8")), times) == size
+    assert num_features(kind, as_image(Column(shape, "uint8")), times) == size

@@ -3,10 +3,7 @@ import pytest
 import torch
 
 from drl_cli.networks.mlp import FlatMLP, mlp_numpy, mlp_shapes, num_params, split
-from drl_cli.optim.context import Context
-from drl_cli.optim.params import Params
 
-CPU = Context(torch.device("cpu"))
 ACTIVATIONS = ("relu", "tanh", "elu")
 
 
@@ -18,11 +15,11 @@ def float64():
 
 
 def build(shapes, activation="relu", ensemble=1):
-    return FlatMLP(shapes, activation, Params(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
+    return FlatMLP(shapes, activation, torch.zeros(num_params(shapes, ensemble)), ensemble)
 
 
 def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0, layer_norm=False):
-    mlp = build(mlp_shapes(inputs, hidden, outputs, layer_norm), activation, ensemble)
+    mlp = build(mlp_shapes(inputs, hidden, outputs, layer_norm=layer_norm), activation, ensemble)
     mlp.init(how, torch.Generator().manual_seed(seed))
     return mlp
 
@@ -38,7 +35,7 @@ def make_normed(**kwargs):
 
 
 def make_masks(mlp, rows, rate=0.3):
-    size = mlp.ensemble * sum(shape[1] for shape in mlp.shapes[: -2 : mlp.step])
+    size = mlp.ensemble * sum(shape[1] for shape in mlp.shapes[: -2 : mlp.tensors_per_layer])
     return mlp.masks(torch.rand(rows, size, generator=torch.Generator().manual_seed(5)), rate)
 
 
@@ -119,14 +116,12 @@ def test_gradients_equal_autograd(float64, activation, layer_norm, hidden, ensem
     with torch.no_grad():
         out, trace = mlp.forward(x, masks)
         torch.testing.assert_close(out, reference)
-        mlp.grad.fill_(7.0)
-        torch.testing.assert_close(mlp.backward(trace, d_out, to_weights=False, to_inputs=True), x.grad)
-        assert (mlp.grad == 7.0).all()
-        assert not len(mlp.backward(trace, d_out))
-        grad = mlp.grad.clone()
-        torch.testing.assert_close(mlp.backward(trace, d_out, to_inputs=True), x.grad)
-        assert torch.equal(mlp.grad, grad)
-    torch.testing.assert_close(mlp.grad, torch.cat([param.grad.flatten() for params in twin for param in params]))
+        torch.testing.assert_close(mlp.backward(trace, d_out, None, to_inputs=True), x.grad)
+        grad, again = torch.full((2, len(mlp.flat)), 7.0)
+        assert mlp.backward(trace, d_out, grad, to_inputs=False) is None
+        torch.testing.assert_close(mlp.backward(trace, d_out, again, to_inputs=True), x.grad)
+        assert torch.equal(again, grad)
+    torch.testing.assert_close(grad, torch.cat([param.grad.flatten() for params in twin for param in params]))
 
 
 def test_dropout_masks_leave_out_a_share_and_keep_the_mean():

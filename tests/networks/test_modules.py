@@ -1,6 +1,7 @@
 import torch
 from networks import network
 
+from drl_cli.networks.images import as_image
 from drl_cli.networks.modules import convolution
 from drl_cli.networks.torsos import make_torso
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -8,7 +9,7 @@ from drl_cli.types import ActionSpec, Column, EnvSpec
 
 def make(kind, shape, dtype="uint8", **changes):
     torch.manual_seed(0)
-    return convolution(kind, Column(shape, dtype), network(**changes))
+    return convolution(kind, as_image(Column(shape, dtype)), network(**changes))
 
 
 def random_bytes(*shape):

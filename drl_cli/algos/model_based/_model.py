@@ -68,9 +68,9 @@ def build_networks(config: Any, network: NetworkConfig, spec: EnvSpec, policy_si
 
 def build_heads(network: NetworkConfig) -> Mapping[str, nn.Module]:
     """Return two new networks of EfficientZero's consistency loss: projection and predictor. A search needs neither."""
-    from drl_cli.networks.world_model import Head  # imports torch
+    from drl_cli.networks.world_model import ConsistencyMLP  # imports torch
 
-    return {"projection": Head(network), "predictor": Head(network)}
+    return {"projection": ConsistencyMLP(network), "predictor": ConsistencyMLP(network)}
 
 
 def action_inputs(action: Tensor, spec: ActionSpec) -> Tensor:

@@ -66,7 +66,7 @@ class Algorithm(SoftAlgorithm):
             next_action, cost = self.next_action(nets, view.next_obs, random)
         features = torch.cat([view.learned, view.next_obs])  # [2 B, F]
         action = torch.cat([rows["action"], next_action])  # [2 B, A]
-        q, next_q = nets.critic(features, action, True).chunk(2, -1)  # [2, B] each; True: with batch statistics
+        q, next_q = nets.critic(features, action, batch_statistics=True).chunk(2, -1)  # [2, B] each
         target = rows["reward"] + rows["discount"] * (next_q.detach().amin(0) - cost)
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": q.mean()}

@@ -90,8 +90,8 @@ class Policy(NetworkPolicy):
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
         self.config, width = config, network.hidden[-1]
-        state_shapes = mlp_shapes(self.encoder.width, state_hidden(network, spec), width, network.layer_norm)
-        actor_shapes = mlp_shapes(width, network.hidden, self.action.size, network.layer_norm)
+        state_shapes = mlp_shapes(self.encoder.size, state_hidden(network, spec), width, layer_norm=network.layer_norm)
+        actor_shapes = mlp_shapes(width, network.hidden, self.action.size, layer_norm=network.layer_norm)
         self.shapes = [*state_shapes, *actor_shapes]
         self.trunk: list[Array] = []  # the parameters of the state encoder
         self.trunk_size = len(state_shapes)
@@ -133,12 +133,12 @@ class Algorithm(Learner):
     has_own_weights = False
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        from drl_cli.networks.latent import Critics, PairEncoder  # imports torch
+        from drl_cli.networks.latent import PairEncoder, ScaledCritics  # imports torch
         from drl_cli.networks.mlp_module import MLP, Embedding
 
         network, size, width = self.network, spec.action.size, self.network.hidden[-1]
         self.size, self.width, self.is_box = size, width, spec.action.kind == "box"  # `width` is the embeddings' size Z
-        self.value = Critics(network)
+        self.value = ScaledCritics(network)
         self.build(
             policy=("state", "actor"),
             lr=config.encoder_lr,

@@ -89,13 +89,13 @@ class Algorithm(SoftAlgorithm):
             action = torch.cat([rows["action"], next_action])  # [2 B, A]
             target_view = self.see_target(nets, rows, view)
             target_features = torch.cat([target_view.obs, target_view.next_obs])
-            joined_logits = nets.target.critic(target_features, action, True)  # [2, 2 B, K]; True: batch statistics
+            joined_logits = nets.target.critic(target_features, action, batch_statistics=True)  # [2, 2 B, K]
             next_probs = joined_logits[:, num:].softmax(-1)  # [2, B, K]
             smaller = (next_probs @ support).argmin(0)  # the critic with the smaller mean return, [B]
             next_probs = next_probs[smaller, torch.arange(num, device=smaller.device)]  # [B, K]
             target = project(next_probs, rows["reward"] - discount * cost, discount, support)
         features = torch.cat([view.learned, view.next_obs])
-        logits = nets.critic(features, action, True)[:, :num]  # [2, B, K]
+        logits = nets.critic(features, action, batch_statistics=True)[:, :num]  # [2, B, K]
         loss = torch.stack([categorical_critic(own, target, weight) for own in logits]).sum()
         q_mean = (logits.softmax(-1) @ support).mean()
         _, _, divergence = cross_entropy(logits, target)

@@ -66,7 +66,7 @@ class Policy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         outputs, stds = actor_sizes(config, spec.action)
         self.components = config.components if spec.action.kind == "box" else 1
-        layers = mlp_shapes(self.encoder.width, network.hidden, outputs, network.layer_norm)
+        layers = mlp_shapes(self.encoder.size, network.hidden, outputs, layer_norm=network.layer_norm)
         self.shapes = [*layers, (stds,)]  # the layers, and then the log standard deviations
         self.std = np.zeros((0, 0), np.float32)
 

@@ -49,14 +49,14 @@ class Policy(NetworkPolicy):
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
         size = spec.action.size
-        self.shapes = mlp_shapes(self.encoder.width + size, network.hidden, size, network.layer_norm)
+        self.shapes = mlp_shapes(self.encoder.size + size, network.hidden, size, layer_norm=network.layer_norm)
         self.all_params: list[Array] = []
 
     def load(self, params: Array) -> None:
         super().load(params)
         self.all_params = self.params
         first_weight, *others = self.params  # the first weight is [features + noise, units]
-        self.params = [first_weight[: self.encoder.width], *others]
+        self.params = [first_weight[: self.encoder.size], *others]
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         features, memory = self.encoder(obs, last)

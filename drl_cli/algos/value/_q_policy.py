@@ -32,7 +32,7 @@ class QPolicy(NetworkPolicy):
 
     def make_network(self, config: Any, network: NetworkConfig) -> ActingNetwork:
         """Return a new Q network, which numpy evaluates."""
-        return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
+        return ActingQNetwork(q_shape(config, network, self.action, self.encoder.size))
 
     def load(self, params: Array) -> None:
         super().load(params)
@@ -76,4 +76,11 @@ class QPolicy(NetworkPolicy):
 
 def q_shape(config: Any, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
     """Return the shape of the Q network of DQN, C51 and QR-DQN, whose input has `features` numbers."""
-    return QShape(network, features, action.size, atoms=config.outputs, dueling=config.dueling, noisy=config.noisy)
+    return QShape(
+        network=network,
+        features=features,
+        actions=action.size,
+        atoms=config.outputs,
+        dueling=config.dueling,
+        noisy=config.noisy,
+    )

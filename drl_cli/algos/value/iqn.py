@@ -44,13 +44,14 @@ class Policy(dqn.Policy):
     def make_network(self, config: dqn.Config, network: NetworkConfig) -> ActingNetwork:
         assert isinstance(config, Config)
         fraction = distorted_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
-        width, actions = self.encoder.width, self.action.size
+        width, actions = self.encoder.size, self.action.size
         shapes = implicit.implicit_shapes(network, width, actions, dueling=config.dueling, noisy=config.noisy)
         return ActingImplicitNetwork(shapes, fraction)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
+        assert isinstance(self.q, ActingImplicitNetwork)
         features, memory = self.encoder(obs, last)
-        return self.expected(self.q(features, None)), memory  # None: without noise
+        return self.expected(self.q(features)), memory  # without noise
 
     def exported_head(self) -> Head:
         assert isinstance(self.q, ActingImplicitNetwork)

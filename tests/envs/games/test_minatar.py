@@ -9,7 +9,7 @@ import pytest
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.networks.images import Image, image
+from drl_cli.networks.images import Image, as_image
 from drl_cli.types import Column
 
 pytest.importorskip("minatar", reason="needs the extra minatar:  pip install 'drl-cli[minatar]'")
@@ -46,7 +46,7 @@ def test_equals_the_environment_of_the_package(game):
 def test_spaces(game):
     spec = read_spec(config(game))
     assert spec.obs == Column((10, 10, GAMES[game][0]), "bool")
-    assert image(spec.obs) == Image(10, 10, GAMES[game][0], 1, False)  # selects the small convolution
+    assert as_image(spec.obs) == Image(height=10, width=10, channels=GAMES[game][0], frames=1, channels_first=False)
     assert spec.action.choices == (GAMES[game][1],)
     assert read_spec(config(game, version=0)).action.choices == (6,)
     assert read_spec(config(game, minimal_actions=False)).action.choices == (6,)
