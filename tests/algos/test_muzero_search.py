@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from choices import some
 from continuous import NETWORK, make, policy_of
 from continuous import SPEC as BOX
 from references import lstm_step, sequential, value_prefix_of
@@ -320,7 +321,7 @@ def test_compiled_updates_equal_plain_ones():
     torch.testing.assert_close(compiled.params["value_prefix"].flat, plain.params["value_prefix"].flat)
 
 
-@pytest.mark.parametrize("algo", ["muzero", "gumbel_muzero", "sampled_muzero"])
+@pytest.mark.parametrize("algo", some(["muzero", "gumbel_muzero", "sampled_muzero"], "gumbel_muzero"))
 def test_the_contract(algo):
     env = "env=Pendulum-v1" if algo == "sampled_muzero" else "env=CartPole-v1"
     check_algorithm(algo, env, "algo.value_prefix=true", "algo.simulations=4", "network.hidden=[16,16]")

@@ -24,8 +24,8 @@ print(policy([1, 0, 0.5]).tolist(), policy([[1, 0, 0.5]] * 3).shape)
 
 
 @pytest.mark.slow
-def test_a_numpy_policy_needs_only_numpy(copied, drl, tmp_path):
-    done = drl("export", "episodes=5", cwd=tmp_path)
+def test_a_numpy_policy_needs_only_numpy(copied, drl_here):
+    done = drl_here("export", "episodes=5")
     assert (done.returncode, done.stderr) == (0, "")
     best = (copied / "checkpoints" / "best").readlink().name
     folder = copied / "export" / f"numpy-{best}"

@@ -8,6 +8,8 @@ import pytest
 from processes import SMALL
 from records import check_checkpoints, check_curves, eval_steps, metrics_steps
 
+from drl_cli.runtime.restore import open_checkpoint
+
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 EXHAUSTIVE = pytest.mark.exhaustive
@@ -153,8 +155,10 @@ def test_a_run_without_this_role_ends_soon_and_can_be_resumed(start, role, mode,
     again, step = resumed(start)
     assert step >= 400
     again.until(lambda: run.saved > step)
-    again.send(signal.SIGTERM)
-    assert again.wait() == 75, again.err
+    again.send(signal.SIGINT, group=True)
+    assert again.wait() == 130, again.err
+    assert (again.err, again.left(), again.status) == ("", [], "interrupted")
+    assert open_checkpoint(again.folder / "checkpoints" / "last").has_replay
     check_curves(again.folder)
 
 

@@ -26,7 +26,8 @@ WORDS = (
 )
 
 
-def test_a_killed_run_resumes_to_the_weights_of_the_unbroken_run(start, tmp_path):
+def test_a_killed_run_resumes_to_the_weights_of_the_unbroken_run(start, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     record("CartPole-v1", tmp_path / "cartpole.npz", 400)
     words = (*WORDS, "total_updates=4000", "checkpoint.period=500", "manage.eval_period=1500")
     run = start(*words)
@@ -35,13 +36,11 @@ def test_a_killed_run_resumes_to_the_weights_of_the_unbroken_run(start, tmp_path
     run.wait()
     killed, saved = run.folder, run.saved
     assert json.loads((killed / "run.json").read_text())["status"] == "running"
-    resumed = start(f"resume={killed}")
-    assert resumed.wait() == 0, resumed.err
-    assert f"from step {saved:,}" in resumed.out
+    assert answer([f"resume={killed}"]) == 0
+    assert f"from step {saved:,}" in capsys.readouterr().out
     shutil.move(killed, tmp_path / "resumed")
-    whole = start(*words)
-    assert whole.wait() == 0, whole.err
-    folders = (whole.folder, tmp_path / "resumed")
+    assert answer([*words]) == 0
+    folders = (run.folder, tmp_path / "resumed")
     first, second = ((folder / "checkpoints/last/model.safetensors").read_bytes() for folder in folders)
     assert first == second
     lines = [(folder / "eval.csv").read_text().splitlines() for folder in folders]

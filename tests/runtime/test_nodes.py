@@ -57,12 +57,20 @@ def remove_at(ray_cluster, second_node):
     return arrange
 
 
-def test_a_role_runs_where_it_is_put_and_what_it_spawns_beside_it(nodes, tmp_path):
+def test_a_role_runs_where_it_is_put_until_its_node_is_gone(ray_cluster, nodes, second_node, tmp_path):
     runtime = RayRuntime(str(tmp_path), nodes=nodes)
-    for node in nodes:
-        role = runtime.spawn("place", Place, node=node)
+    here, there = roles = [runtime.spawn("place", Place, node=node) for node in nodes]
+    for role, node in zip(roles, nodes, strict=True):
         assert get(role.call("here")) == get(role.call("below", runtime)) == node
     assert get(runtime.spawn("place", Place).call("here")) == nodes[0]  # not said where: beside the driver
+    rows = there.call("rows", 10**6)
+    assert get(there.call("here")) == nodes[1]  # by now the rows are there, and only there
+    ray_cluster.remove_node(second_node, allow_graceful=False)
+    with pytest.raises(ObjectLost):
+        get(here.call("rows", rows))
+    assert get(here.call("here")) == nodes[0]
+    with pytest.raises(NodeGone, match=rf"node \S+ \({nodes[1][:6]}\) is gone"):
+        runtime.spawn("place", Place, node=nodes[1])
 
 
 def test_sac_on_two_nodes_sends_each_node_each_version_once(build_graph, nodes):
@@ -138,19 +146,6 @@ def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes,
     assert "proxy 1 died" in caplog.text
     assert [member.incarnation for member in graph.pool.members] == [0, 1]
     check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.99, graph.progress.env_steps)
-
-
-def test_a_block_lost_with_its_node_fails_its_call(ray_cluster, nodes, second_node, tmp_path):
-    runtime = RayRuntime(str(tmp_path), nodes=nodes)
-    there, here = (runtime.spawn("place", Place, node=node) for node in reversed(nodes))
-    rows = there.call("rows", 10**6)
-    assert get(there.call("here")) == nodes[1]  # by now the rows are there, and only there
-    ray_cluster.remove_node(second_node, allow_graceful=False)
-    with pytest.raises(ObjectLost):
-        get(here.call("rows", rows))
-    assert get(here.call("here")) == nodes[0]
-    with pytest.raises(NodeGone, match=rf"node \S+ \({nodes[1][:6]}\) is gone"):
-        runtime.spawn("place", Place, node=nodes[1])
 
 
 LONG = ("total_env_steps=1e6", "replay.capacity=1e5", "mode=async")

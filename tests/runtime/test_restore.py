@@ -14,7 +14,7 @@ from drl_cli.runtime.orchestrator import saver
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.restore import open_checkpoint
 
-EVERY = ("checkpoint.period=256", "manage.eval_period=256")
+EVERY = ("checkpoint.period=128", "manage.eval_period=128")
 PROBES = "drl_cli.envs.probes"
 CUE = f"env={PROBES}:Cue-v0"
 FRAMES = (f"env={PROBES}:Frames-v0", "+env.kwargs.size=12")
@@ -268,10 +268,10 @@ def test_columns_that_are_not_declared_are_refused(run_graph, monkeypatch):
 
 def test_a_resumed_run_continues_the_curve_and_the_weights(run_graph):
     args = ("env=Pendulum-v1", "mode=sync", *EVERY)
-    once = run_graph(*args, "total_env_steps=1024")
-    half = run_graph(*args, "total_env_steps=512")
+    once = run_graph(*args, "total_env_steps=512")
+    half = run_graph(*args, "total_env_steps=256")
     before = weights(half)
-    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+    rest = run_graph(*args, "total_env_steps=512", run=half.folder)
     assert before != weights(rest) == weights(once)
     names = ("env_steps", "opt_steps", "version", "mean")
     assert [[row[name] for name in names] for row in rows(rest)] == [
@@ -286,8 +286,8 @@ def test_wall_time_continues(run_graph):
     def age(graph):
         graph.progress.started -= 1000.0
 
-    half = run_graph(COUNTER, "mode=sync", "total_env_steps=512", started=age)
-    rest = run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
+    half = run_graph(COUNTER, "mode=sync", "total_env_steps=128", started=age)
+    rest = run_graph(COUNTER, "mode=sync", "total_env_steps=256", run=half.folder)
     assert rest.progress.process_s() < 1000 < rest.progress.wall_s()
     assert [float(row["wall_s"]) > 1000 for row in rows(rest)] == [True] * 2
     assert rest.progress.summary(0.0, 0)["wall_s"] > 1000
@@ -295,11 +295,11 @@ def test_wall_time_continues(run_graph):
 
 def test_records_after_the_checkpoint_are_removed(run_graph):
     args = (COUNTER, "mode=sync", *EVERY)
-    half = run_graph(*args, "total_env_steps=512")
+    half = run_graph(*args, "total_env_steps=256")
     with (half.folder / "eval.csv").open("a") as file:
-        file.write("640,9,9,1.0,0,0,0,0,0,2,5\n")
-    (half.folder / "checkpoints" / ".step_000000640.17").mkdir()
-    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+        file.write("384,9,9,1.0,0,0,0,0,0,2,5\n")
+    (half.folder / "checkpoints" / ".step_000000384.17").mkdir()
+    rest = run_graph(*args, "total_env_steps=512", run=half.folder)
     steps = [int(row["env_steps"]) for row in rows(rest)]
     assert steps == sorted(set(steps))
     assert not list((half.folder / "checkpoints").glob(".step*"))

@@ -57,4 +57,4 @@ def test_the_test_files_that_name_the_module_come_first(script):
 )
 def test_a_mutant_survives_if_all_tests_pass_in_time(script, tmp_path, line, alive):
     (tmp_path / "test_one.py").write_text(f"def test_one():\n    {line}\n")
-    assert script.survives(tmp_path, ["test_one.py"], limit_s=3 if "while" in line else 60) == alive
+    assert script.survives(tmp_path, ["test_one.py"], limit_s=1 if "while" in line else 60) == alive

@@ -87,11 +87,6 @@ class Atari(gymnasium.Env[Array, Any]):
         self._ale = ALEInterface()
         self._ale.setFloat("repeat_action_probability", self.sticky)
         self._ale.setInt("max_num_frames_per_episode", max_frames)
-        self._ale.loadROM(self._rom)
-        if mode is not None:
-            check_choice("mode", mode, self._ale.getAvailableModes())
-        if difficulty is not None:
-            check_choice("difficulty", difficulty, self._ale.getAvailableDifficulties())
         self._seed(None)
         self._actions = self._ale.getLegalActionSet() if self.full_action_set else self._ale.getMinimalActionSet()
         self._last_two = np.zeros((2, *self._ale.getScreenDims()), np.uint8)
@@ -153,8 +148,10 @@ class Atari(gymnasium.Env[Array, Any]):
         self._ale.setInt("random_seed", int(np.int32(consoles)))
         self._ale.loadROM(self._rom)
         if self.mode is not None:
+            check_choice("mode", self.mode, self._ale.getAvailableModes())
             self._ale.setMode(self.mode)
         if self.difficulty is not None:
+            check_choice("difficulty", self.difficulty, self._ale.getAvailableDifficulties())
             self._ale.setDifficulty(self.difficulty)
 
     def _frame(self) -> Array:

@@ -116,7 +116,7 @@ def policy(graph):
     ],
 )
 def test_two_trainers_equal_one_and_are_reproducible(run_graph, option):
-    args = (COUNTER, "mode=sync", "worker.num=2", option, "seed=5")
+    args = (COUNTER, "mode=sync", "worker.num=1", option, "seed=5")
     one = run_graph(*args)
     two, again = (run_graph(*args, "trainer.num=2", on_ray=True) for _ in range(2))
     assert two.progress.opt_steps == one.progress.opt_steps > 50

@@ -99,9 +99,11 @@ def test_auto_takes_the_first_cluster_that_answers_and_no_private_session(no_tok
 
 
 PRIVATE_SESSION = """
+import random
 from drl_cli.runtime.place.launch import RaySession, ray
-session = RaySession(80)
+before, session = random.getstate(), RaySession(80)
 session.wait()
+print(random.getstate() == before)
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
 session.close()
@@ -109,32 +111,17 @@ session.close()
 
 
 @pytest.mark.ray
-def test_the_session_of_another_run_is_private(no_token):
+def test_the_session_of_another_run_is_private_and_leaves_pythons_global_generator_alone(no_token):
+    """Environments may use it, and with mode=single they step in the process that starts Ray."""
     command = [sys.executable, "-c", PRIVATE_SESSION]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        address = other.stdout.readline().strip()
+        is_equal, address = (other.stdout.readline().strip() for _ in range(2))
         found = _addresses()
         other.communicate("\n")
+    assert (is_equal, other.returncode) == ("True", 0)
     assert address in found
     with pytest.raises(ClusterUnfit, match="no Ray cluster runs here"):
         cluster.found_here([address])
-
-
-DRAWS = """
-import random
-from drl_cli.runtime.place.launch import RaySession
-before, session = random.getstate(), RaySession(80)
-session.wait()
-print(random.getstate() == before)
-session.close()
-"""
-
-
-@pytest.mark.ray
-def test_a_session_leaves_pythons_global_generator_alone():
-    """Environments may use it, and with mode=single they step in the process that starts Ray."""
-    done = subprocess.run([sys.executable, "-c", DRAWS], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True"]
 
 
 def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):

@@ -138,23 +138,19 @@ def test_columns_that_rows_do_not_have_are_refused(columns, text):
         made.reanalyze()
 
 
-def test_a_run_in_one_process_searches_again(run_graph):
-    graph = run_graph(*SMALL[len(TINY) :], "replay.capacity=4000", "total_env_steps=1024")
-    done, start = graph.reanalysis.done, graph.reanalysis.start
-    assert graph.progress.reanalyzed_steps == done > 0
-    assert abs(done - (graph.progress.inserts - start)) <= graph.reanalysis.band / 2 + 64
-    ages = graph.replay.shards[0].role.table.target_version
+def test_a_run_in_one_process_searches_again_and_a_resumed_one_goes_on_with_its_ratio(run_graph, build_graph):
+    args = (*SMALL[len(TINY) :], "replay.capacity=4000")
+    first = run_graph(*args, "total_env_steps=512")
+    done, start = first.reanalysis.done, first.reanalysis.start
+    assert first.progress.reanalyzed_steps == done > 0
+    assert abs(done - (first.progress.inserts - start)) <= first.reanalysis.band / 2 + 64
+    ages = first.replay.shards[0].role.table.target_version
     assert ages.max() > 0
-    assert graph.progress.report(0.0)["replay/target_age"] >= 0.0
-    assert graph.progress.summary(0.0, 0)["reanalyzed_steps"] == done
-
-
-def test_a_resumed_run_goes_on_with_its_ratio(run_graph, build_graph):
-    first = run_graph(*SMALL[len(TINY) :], "replay.capacity=4000", "total_env_steps=512")
-    done = first.reanalysis.done
-    graph = build_graph(*SMALL[len(TINY) :], "replay.capacity=4000", "total_env_steps=1024", run=first.folder)
-    assert (graph.reanalysis.done, graph.reanalysis.start) == (done, first.reanalysis.start)
-    assert graph.progress.reanalyzed_steps == done > 0
+    assert first.progress.report(0.0)["replay/target_age"] >= 0.0
+    assert first.progress.summary(0.0, 0)["reanalyzed_steps"] == done
+    graph = build_graph(*args, "total_env_steps=768", run=first.folder)
+    assert (graph.reanalysis.done, graph.reanalysis.start) == (done, start)
+    assert graph.progress.reanalyzed_steps == done
     graph.run()
     graph.finish()
     assert graph.progress.reanalyzed_steps > done
