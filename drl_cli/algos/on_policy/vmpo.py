@@ -67,8 +67,9 @@ class Algorithm(ActorCritic):
         """Make the E-step: store the weights of N transitions as the column `psi` `[N]` of `rollout.rows` (eq. 3).
 
         The half with the larger advantages, among the transitions of all trainers, has weights proportional to
-        exp(advantage / temperature). All other weights are 0. The mean of all weights is 1. Also compute the gradient
-        of the temperature's loss, which the gradient steps of this epoch use.
+        exp(advantage / temperature). All other weights are 0. The mean of all weights is 1, or more if the other half
+        has advantages equal to the smallest in this half. Also compute the gradient of the temperature's loss, which
+        the gradient steps of this epoch use.
         """
         super().before_epoch(rollout)
         advantage = rollout.rows["advantage"]
