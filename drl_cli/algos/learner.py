@@ -39,8 +39,8 @@ class Learner(Algorithm):
 
     A subclass defines `setup`, which makes the networks and passes them to `build`, and one or more loss functions.
     `drl_cli.optim.gradients.Gradients` computes the gradient of a loss function. A loss function gets the networks
-    `nets`, the result `rows` of `self.rows(batch)`, and the random numbers `noise`, which the update draws before. It
-    calls `see` to compute the features of `obs`:
+    `nets`, the result `rows` of `self.rows(batch)`, and the random numbers `noise`, which `update` has drawn. It calls
+    `see` to compute the features of `obs`:
 
         def loss(self, nets, rows, noise):
             view = self.see(nets, rows)
@@ -128,6 +128,7 @@ class Learner(Algorithm):
     def rows(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return the columns `[N, ...]` that a loss function reads, one row for each transition or sequence step.
 
+        The loss functions call this number of rows B, as if every batch had transitions.
         The columns `obs` and `next_obs` are left out. Instead, `mask_now` and `mask_next` are their legal-action masks,
         or None, and `rows["batch"]` is the batch itself. The method `see` computes the features of its observations.
         """
@@ -151,10 +152,10 @@ class Learner(Algorithm):
         return target_encoder(rows["batch"], self.context.burn_in, learns=False)
 
     def finish(self, loss: Tensor, found: Mapping[str, Tensor], batch: Batch) -> Update:
-        """Make one optimizer step with the present gradients, and move the target networks by `config.tau`.
+        """Make one optimizer step with the present gradients, and move the target networks by the fraction `tau`.
 
-        Return the result of the update. `found` has its metrics, and the column `td_error` `[N]`, which becomes the new
-        priorities.
+        Return the result of the update. `loss` is the loss `[]` of these gradients. `found` has the metrics, and the
+        column `td_error` `[N]`, which becomes the new priorities.
         """
         self.optimizer.step(loss)
         self.params.follow(self.config.tau)

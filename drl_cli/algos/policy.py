@@ -42,9 +42,9 @@ class RandomActions(Policy):
 class NetworkPolicy(RandomActions):
     """A policy whose network is an encoder followed by one MLP, the head. The head is evaluated in numpy.
 
-    The greedy discrete action is the action with the largest output. The greedy box action with A dimensions is the
-    first A outputs, or the tanh of the first A outputs if `is_squashed` is True. `shapes` has the shapes of the head's
-    parameters.
+    The greedy discrete action is the legal action with the largest output. The greedy box action with A dimensions is
+    the tanh of the first A outputs if `is_squashed` is True. Otherwise, it is the first A outputs, clipped to [-1, 1]
+    unless the action space lacks a bound. `shapes` has the shapes of the head's parameters.
     """
 
     is_squashed = False
@@ -64,7 +64,8 @@ class NetworkPolicy(RandomActions):
         return memory_columns(network)
 
     def load(self, params: Array) -> None:
-        self.params = split(self.encoder.load(params), self.shapes)
+        of_head = self.encoder.load(params)  # the encoder returns the parameters after its own
+        self.params = split(of_head, self.shapes)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """Evaluate the network for observations `[E, ...]` and the previous steps `last`.

@@ -19,8 +19,9 @@ from drl_cli.utils.ranges import NonNegative, Positive
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 """The random numbers of one loss function, by name.
 
-`action` is normal noise for one or more actions, `[B, A]`, `[B, 2 A]`, ... `masks` and `target_masks` are dropout
-masks of the critics and of their targets. An algorithm may draw others, see its method `draw`, `draws` or `update`.
+`action` is standard normal noise for one action `[B, A]`, or for S actions `[B, S A]`, in each row. `masks` and
+`target_masks` are the dropout masks of the critics and of their target networks. An algorithm's method `draw` or
+`update` may add other random numbers.
 """
 
 
@@ -28,8 +29,8 @@ masks of the critics and of their targets. An algorithm may draw others, see its
 class NoiseConfig(LearnerConfig):
     """The options that algorithms with exploration noise share.
 
-    `noise` is the standard deviation of the noise. Actions are in [-1, 1], so a noise of 1 is half of the action range.
-    `noise_kind` chooses independent Gaussian noise or Ornstein-Uhlenbeck noise (ou), whose theta is `ou_theta`.
+    `noise` is a standard deviation. Actions are in [-1, 1], so a noise of 1 is half of the action range. `noise_kind`
+    chooses independent Gaussian noise, or Ornstein-Uhlenbeck noise (ou) with sigma = `noise` and theta = `ou_theta`.
     """
 
     noise: NonNegative
@@ -40,7 +41,7 @@ class NoiseConfig(LearnerConfig):
 class DeterministicPolicy(NetworkPolicy):
     """A deterministic actor: the action is the tanh of the network's outputs, plus noise for exploration.
 
-    `drift` `[E, A]` is the present Ornstein-Uhlenbeck noise of each environment.
+    `drift` `[E, A]` is the present Ornstein-Uhlenbeck noise of each of E environments.
     """
 
     is_squashed = True
@@ -59,17 +60,18 @@ class DeterministicPolicy(NetworkPolicy):
         """Draw exploration noise `[rows, A]` for the actions of `rows` environments.
 
         Ornstein-Uhlenbeck noise x is correlated in time: x <- x - theta x + sigma N(0, 1). It starts at 0 in every
-        episode (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930). `last` tells which episodes begin.
+        episode (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930). `last.begins` tells which episodes begin.
+        If `last` is None, no episode begins.
         """
         config = self.config
-        drawn = config.noise * self.rng.standard_normal((rows, self.action.size), np.float32)
+        white_noise = config.noise * self.rng.standard_normal((rows, self.action.size), np.float32)
         if config.noise_kind == "gaussian":
-            return np.asarray(drawn, np.float32)
-        if len(self.drift) != rows:
+            return np.asarray(white_noise, np.float32)
+        if len(self.drift) != rows:  # the first call, or another number of environments than before
             self.drift = np.zeros((rows, self.action.size), np.float32)
         begins = np.zeros(rows, np.bool_) if last is None else np.asarray(last.begins)
         before = np.where(begins[:, None], np.float32(0), self.drift)
-        self.drift = np.asarray(before - np.float32(config.ou_theta) * before + drawn, np.float32)
+        self.drift = np.asarray(before - np.float32(config.ou_theta) * before + white_noise, np.float32)
         return self.drift
 
     def state(self) -> State:
@@ -98,7 +100,7 @@ class SquashedPolicy(NetworkPolicy):
 
 
 class BatchNormPolicy(SquashedPolicy):
-    """The stochastic actor of CrossQ and XQC. It refuses network options that do not fit critics with batch norm."""
+    """The stochastic actor of CrossQ and XQC. `check` refuses network options that do not fit batch norm in critics."""
 
     @classmethod
     def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class SoftConfig(LearnerConfig):
     """The options that SAC and all its variants share.
 
-    `alpha` is the entropy temperature. `actor_period` is the number of critic updates for each update of the actor.
+    The entropy temperature alpha starts at `initial_alpha` and learns with the rate `alpha_lr`. `actor_period` is the
+    number of critic updates for each update of actor and alpha.
     """
 
     alpha_lr: Positive
@@ -47,14 +48,14 @@ class SoftAlgorithm(Learner):
     actor_outputs = 2
     """Number of the actor's outputs for each discrete action or each dimension of a box action."""
     samples_actions = True
-    """Whether the loss functions sample actions. If False, only dropout needs random numbers."""
+    """Whether the loss functions sample actions. If False, only dropout draws random numbers."""
     betas: tuple[float, float] | None = None
     """Adam's betas for actor and critics. None stands for the betas in the optimizer's options."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
-        # The order in which actor and critics draw their initial weights decides which weights a seed gives.
+        # Which weights a seed gives depends on the order in which actor and critics draw their initial weights.
         if self.has_own_weights:
             actor = self.mlp(self.actor_outputs * self.size)
             self.critic: Any = self.make_critics()
@@ -68,10 +69,10 @@ class SoftAlgorithm(Learner):
             targets=("critic",) if self.has_targets else (),
             actor=actor,
             critic=self.critic,
-            log_alpha=1,
+            log_alpha=1,  # a vector of size 1
         )
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
-        # `self.init` takes the place of a generator if nothing is drawn from it. Checkpoints then need no generator.
+        # If no random numbers are needed, `self.init` stands in for the generator, and checkpoints save no generator.
         needs_random = self.samples_actions or self.network.dropout > 0
         self.noise = self.params.generator("noise", self.seed + 1) if needs_random else self.init
         self.critic_parts = (*self.encoder.parts, "critic")
@@ -109,7 +110,7 @@ class SoftAlgorithm(Learner):
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
         """Draw the random numbers of the critics' loss and of the actor's loss.
 
-        The actor's loss is not computed if `trains_actor` is False. Its random numbers may then be {}.
+        If `trains_actor` is False, the actor's loss is not computed, and its random numbers may be {}.
         """
         critic_random = self.draw(rows)
         actor_random = self.draw(rows) if trains_actor else {}
@@ -124,9 +125,11 @@ class SoftAlgorithm(Learner):
         return action, nets.log_alpha.detach().exp() * log_prob
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of actor and temperature (eq. 17 and 18), and a dict with metrics.
+        """Return the sum of the losses of actor and temperature, and a dict with metrics.
 
-        The loss of the actor is the mean of alpha log pi(a|s) - Q(s, a) for actions that the actor samples.
+        The loss of the actor is the mean of alpha log pi(a|s) - Q(s, a) over actions a that the actor samples (eq. 7).
+        The loss of the temperature is the mean of log alpha * (entropy - target entropy). Eq. 18 has the factor alpha
+        in place of log alpha. With log alpha, the size of the gradient does not depend on alpha.
         """
         features, weight = rows["features"], rows.get("valid_weight")
         action, log_prob = squashed(nets.actor(features)).sample_log_prob(random["action"])
@@ -142,7 +145,8 @@ class SoftAlgorithm(Learner):
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
         trains_actor = counts.opt_steps % self.config.actor_period == 0
-        # All random numbers are drawn before the first step, so that a skipped update draws the same number of them.
+        # A loss that is not finite ends the update at an optimizer step (trainer.on_nonfinite=skip). All random numbers
+        # are drawn before the first step, so that such an update draws as many of them as any other.
         critic_random, actor_random = self.draws(len(rows["reward"]), trains_actor)
         loss, found = self.critic_gradients(rows, critic_random)
         columns = {name: value for name, value in found.items() if value.ndim > 0}

@@ -55,11 +55,11 @@ class Algorithm(SoftAlgorithm):
         )
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics, and a dict with metrics and columns.
+        """Return the sum of the critics' mean squared Bellman errors, and a dict of metrics and columns.
 
-        The critics evaluate (s, a) and (s', a') in one forward pass with the joined batch (figure 1). The columns are
-        `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs` for the
-        actor's loss.
+        The critics evaluate (s, a) and (s', a') in one forward pass, which normalises with the statistics of the joined
+        batch (figure 1). The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`,
+        the features of `obs` for the actor's loss.
         """
         view = self.see(nets, rows)
         with torch.no_grad():
@@ -70,7 +70,7 @@ class Algorithm(SoftAlgorithm):
         target = rows["reward"] + rows["discount"] * (next_q.detach().amin(0) - cost)
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": q.mean()}
-        return loss, metrics | {"td_error": (q - target).detach().abs().mean(0), "features": view.obs}
+        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
 
     def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
         """Return the smaller value of the two critics, `[B]`. The critics normalise with the running statistics."""

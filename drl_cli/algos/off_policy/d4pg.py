@@ -46,11 +46,11 @@ class Algorithm(ddpg.Algorithm):
         super().setup(config, spec)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic and actor, and a dict with metrics and priorities, `td_error` `[B]`.
+        """Return the sum of the losses of critic and actor, and a dict of metrics and priorities, `td_error` `[B]`.
 
-        The loss of the critic is the cross-entropy with the projected target (algorithm 1). The loss of the actor is
-        minus the mean return that the critic predicts for the actor's actions (eq. 4). A priority is the KL divergence
-        of the critic's distribution from the target.
+        The loss of the critic is the mean cross-entropy with the projected target (algorithm 1). The loss of the actor
+        is minus the mean return that the critic predicts for the actor's actions (eq. 4). A priority is the divergence
+        KL(target || critic's distribution).
         """
         view, valid, support = self.see(nets, rows), rows.get("valid_weight"), self.support
         with torch.no_grad():
@@ -64,7 +64,7 @@ class Algorithm(ddpg.Algorithm):
         actor_logits = nets.frozen.critic(obs, nets.actor(obs).tanh(), random["masks"])
         actor_loss = -mean(actor_logits.softmax(-1) @ support, valid)
         q = logits.softmax(-1) @ support
-        _, _, divergence = cross_entropy(logits, target)
+        _loss, _gradient, divergence = cross_entropy(logits, target)
         td_error = divergence.clamp(min=0.0)  # rounding can make a divergence negative
         metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
         return critic_loss + actor_loss, metrics | {"td_error": td_error}

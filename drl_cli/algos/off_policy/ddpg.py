@@ -42,19 +42,19 @@ class Algorithm(Learner):
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         size = spec.action.size
-        actor, self.critic = self.mlp(size), self.critics(self.outputs, size)
+        actor, self.critic = self.mlp(size), self.critics(self.outputs, actions=size)
         # `lrs` is for the actor, and `lr` for the other networks: the critic and the encoder.
         lr, lrs, targets = config.critic_lr, {"actor": config.lr}, ("actor", "critic")
         self.build(policy=("actor",), lr=lr, lrs=lrs, targets=targets, actor=actor, critic=self.critic)
-        # Only dropout draws random numbers. Without dropout, `self.init` takes the generator's place and draws none.
+        # Only dropout needs random numbers. Without dropout, `self.init` stands in, which checkpoints do not save.
         self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic and actor, and a dict with metrics and priorities, `td_error` `[B]`.
+        """Return the sum of the losses of critic and actor, and a dict of metrics and priorities, `td_error` `[B]`.
 
-        The loss of the critic is the squared Bellman error (eq. 4 and 5). The loss of the actor is minus the mean Q
-        value of the actor's actions (eq. 6).
+        The loss of the critic is the mean squared Bellman error (eq. 4 and 5). The loss of the actor is minus the mean
+        Q value of the actor's actions (eq. 6).
         """
         view, valid = self.see(nets, rows), rows.get("valid_weight")
         with torch.no_grad():

@@ -28,7 +28,8 @@ class Config(LearnerConfig):
     """The options of MPO.
 
     `epsilon` bounds the KL divergence of the E-step, and `epsilon_mean` and `epsilon_std` bound the KL divergences of
-    the M-step. `samples` is the number of actions that are sampled in each state.
+    the M-step. `samples` is the number of actions that are sampled in each state. `dual_lr` is the learning rate of the
+    dual variables. The target networks become copies of the networks after every `target_period` updates.
     """
 
     dual_lr: Positive
@@ -54,27 +55,28 @@ class Algorithm(Learner):
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
-        actor, self.critic = self.mlp(2 * self.size), self.critics(1, self.size)
+        actor, self.critic = self.mlp(outputs=2 * self.size), self.critics(outputs=1, actions=self.size)
         lrs, targets = {"duals": config.dual_lr}, ("actor", "critic")
         self.build(policy=("actor",), lr=config.lr, lrs=lrs, targets=targets, actor=actor, critic=self.critic, duals=3)
         start = torch.tensor((1.0, 10.0, 100.0))  # the temperature, and the weights of both trust regions
         inverse_softplus = start + (-(-start).expm1()).log()  # log(exp(start) - 1), without overflow
         self.params["duals"].flat.copy_(inverse_softplus)  # the loss applies softplus, so that duals stay positive
-        self.noise = self.params.generator("noise", self.seed + 1)
+        self.noise = self.params.generator("noise", self.seed + 1)  # `seed` itself draws initial weights
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic, actor and dual variables, and a dict with metrics and priorities.
+        """Return the sum of the losses of critic, actor and dual variables, and a dict of metrics and priorities.
 
         The target actor samples S actions for each `next_obs`. Their mean value is the value of the next state in the
-        critic's target. The actor also learns from these actions, so it learns at `next_obs` and not at `obs`.
+        critic's target. The actor also learns from these actions, so it learns at `next_obs` and not at `obs`. The
+        priorities are the column `td_error` `[B]`.
         """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
-        temperature, mean_weight, std_weight = torch.nn.functional.softplus(nets.duals).unbind()
+        temperature, mean_penalty, std_penalty = torch.nn.functional.softplus(nets.duals).unbind()
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
             old = squashed(nets.target.actor(next_obs)).inner  # the target actor's Gaussian, before tanh
-            noise = random["action"].view(len(next_obs), -1, self.size).transpose(0, 1)  # [S, B, A]
+            noise = random["action"].view(len(next_obs), -1, self.size).transpose(0, 1)  # [B, S A] to [S, B, A]
             sampled = old.mean + old.log_std.exp() * noise  # [S, B, A], actions before tanh
             masks = [mask.repeat(1, config.samples, 1) for mask in random["target_masks"]]  # equal for all samples
             repeated = next_obs.repeat(config.samples, 1)
@@ -85,7 +87,7 @@ class Algorithm(Learner):
         critic_loss = mse(q - target, rows.get("weight"))
 
         # E-step: the weights of the sampled actions, and the loss of the temperature (eq. 4 and 8).
-        weights = (next_q / temperature.detach()).softmax(0)  # [S, B]
+        action_weights = (next_q / temperature.detach()).softmax(0)  # [S, B]
         log_mean_exp = mean((next_q / temperature).logsumexp(0), valid) - math.log(config.samples)
         temperature_loss = temperature * (config.epsilon + log_mean_exp)
 
@@ -94,11 +96,11 @@ class Algorithm(Learner):
         new = squashed(nets.actor(view.next_obs)).inner
         new_mean, new_std = Gaussian(new.mean, old.log_std), Gaussian(old.mean, new.log_std)
         log_probs = new_mean.log_prob(sampled) + new_std.log_prob(sampled)
-        policy_loss = -mean((weights * log_probs).sum(0), valid)
+        policy_loss = -mean((action_weights * log_probs).sum(0), valid)
         mean_kl, std_kl = mean(old.kl(new_mean), valid), mean(old.kl(new_std), valid)
-        penalty = mean_weight.detach() * mean_kl + std_weight.detach() * std_kl
-        dual_loss = mean_weight * (config.epsilon_mean - mean_kl.detach())
-        dual_loss = dual_loss + std_weight * (config.epsilon_std - std_kl.detach())
+        penalty = mean_penalty.detach() * mean_kl + std_penalty.detach() * std_kl
+        dual_loss = mean_penalty * (config.epsilon_mean - mean_kl.detach())
+        dual_loss = dual_loss + std_penalty * (config.epsilon_std - std_kl.detach())
         metrics = {"critic_loss": critic_loss, "actor_loss": policy_loss, "q_mean": mean(q, valid)}
         metrics |= {"temperature": temperature, "mean_kl": mean_kl, "std_kl": std_kl}
         metrics |= {"entropy": mean(new.entropy(), valid), "td_error": (q - target).abs()}

@@ -40,14 +40,16 @@ MIN_PRIORITY = 1.0
 """The smallest priority. It is the error below which the Huber loss is quadratic (LAP, eq. 7)."""
 ACTOR_ACTIVATION: Literal["relu"] = "relu"
 """The activation of the actor. The other networks have `network.activation`."""
+DISCRETE_NOISE = 0.5
+"""A factor of the noise on discrete actions: one-hot vectors are in [0, 1], and box actions in [-1, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearnerConfig):
     """The options of MR.Q, which conf/algo/mrq.yaml explains.
 
-    Box actions are in [-1, 1], so a noise of 1 is half of the action range. Discrete actions are one-hot vectors in
-    [0, 1], whose noise is half as large.
+    Box actions are in [-1, 1], so a noise of 1 is half of the action range. Discrete actions are one-hot vectors, whose
+    noise is multiplied by DISCRETE_NOISE.
     """
 
     encoder_lr: Positive
@@ -114,7 +116,7 @@ class Policy(NetworkPolicy):
         mask, uniform = action_mask(obs), torch.from_numpy(self.rng.random(out.shape, np.float32))
         logits = torch.from_numpy(permitted(out, mask))
         relaxed = gumbel_softmax(logits, uniform, self.config.gumbel_temperature).numpy()
-        noisy = relaxed + 0.5 * noise
+        noisy = relaxed + DISCRETE_NOISE * noise
         return {"action": permitted(noisy, mask).argmax(-1), **columns}
 
     def exported_head(self) -> Head:
@@ -152,7 +154,7 @@ class Algorithm(Learner):
         )
         symlog = torch.linspace(-10.0, 10.0, config.bins, device=self.context.device)  # sign(r) log(1 + |r|)
         self.bins = symlog.sign() * symlog.abs().expm1()  # the rewards r that the model's reward logits stand for
-        self.noise = self.params.generator("noise", self.seed + 1)
+        self.noise = self.params.generator("noise", self.seed + 1)  # `seed` itself draws initial weights
         self.gradients = Gradients(self.params, self.loss, self.context)
 
     def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
@@ -217,12 +219,12 @@ class Algorithm(Learner):
         index = torch.arange(len(last), device=last.device)
         zs = next_zs[index, last]  # the embedding after the last step of the n-step return
         mask = None if rows["mask_next"] is None else rows["mask_next"][index, last]
-        factor = 1.0 if self.is_box else 0.5  # one-hot vectors are in [0, 1], and box actions in [-1, 1]
+        factor = 1.0 if self.is_box else DISCRETE_NOISE
         clip = factor * config.noise_clip
         noise = (factor * config.target_noise * random["action"]).clamp(-clip, clip)
         noisy = self.relaxed(nets.target.actor(zs), mask, random, "next_gumbel") + noise
-        action = noisy.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(noisy, mask).argmax(-1), self.size)
-        next_q, next_scale = nets.target.value(nets.target.pair(zs, action), random["target_masks"])
+        next_action = noisy.clamp(-1.0, 1.0) if self.is_box else one_hot(permitted(noisy, mask).argmax(-1), self.size)
+        next_q, next_scale = nets.target.value(nets.target.pair(zs, next_action), random["target_masks"])
         target: Tensor = total + discount * next_q.amin(0) * next_scale
         return target
 
@@ -257,8 +259,8 @@ class Algorithm(Learner):
     def update(self, batch: Batch, counts: Counts) -> Update:
         rows = self.rows(batch)
         num = len(rows["reward"])
-        mean_reward = rows["reward"][:, 0].abs().mean()
-        self.context.group.mean_(mean_reward)
+        mean_reward = rows["reward"][:, 0].abs().mean()  # of the windows' first steps, where the critics learn
+        self.context.group.mean_(mean_reward)  # in place: the mean over all trainers
         self.value.observe(mean_reward)
         if counts.opt_steps % self.config.target_period == 0:
             self.params.follow(1.0)  # before `rescale`: the target critics keep the reward scale of their values
@@ -274,7 +276,7 @@ class Algorithm(Learner):
         priority = metrics.pop("td_error").clamp(min=MIN_PRIORITY)
         if "valid" in batch:  # all steps of a window get the same priority
             priority = priority.unsqueeze(1).expand(batch["valid"].shape)
-        return Update(metrics, priority)
+        return Update(metrics, priorities=priority)
 
 
 def state_hidden(network: NetworkConfig, spec: EnvSpec) -> tuple[int, ...]:

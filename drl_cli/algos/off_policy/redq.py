@@ -42,21 +42,21 @@ class Algorithm(SoftAlgorithm):
     """Learns the actor, the critics and the entropy temperature from batches. The critics may have dropout."""
 
     def make_critics(self) -> Any:
-        return self.critics(1, self.size, ensemble=self.config.critics)
+        return self.critics(outputs=1, actions=self.size, ensemble=self.config.critics)
 
     def draw(self, rows: int) -> Random:
-        """Draw noise for actions, dropout masks, and `subset`: the indices of the N critics in random order, `[N]`."""
+        """Draw noise for actions, dropout masks, and `order`: the indices of the N critics in random order, `[N]`."""
         action = self.context.randn(rows, self.size, self.noise)
         order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
-        return {"action": action, "subset": order, **self.critic_masks(self.critic, rows, self.noise)}
+        return {"action": action, "order": order, **self.critic_masks(self.critic, rows, self.noise)}
 
-    def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
+    def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network, masks
         """Return the values `[N, B]` that N critics give to the actions `[B, A]`."""
         q: Tensor = critic(features, action, masks).squeeze(-1)
-        return q if self.config.critics > 1 else q.unsqueeze(0)
+        return q if self.config.critics > 1 else q.unsqueeze(0)  # a single critic returns [B]
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of all critics, and a dict with metrics and columns.
+        """Return the sum of the critics' mean squared Bellman errors, and a dict of metrics and columns.
 
         The target is the smallest value of a random subset of the critics (REDQ, algorithm 1; DroQ, algorithm 2). The
         columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs`
@@ -67,9 +67,9 @@ class Algorithm(SoftAlgorithm):
             next_action, cost = self.next_action(nets, view.next_obs, random)
             next_obs = self.see_target(nets, rows, view).next_obs
             next_q = self.q(nets.target.critic, next_obs, next_action, random["target_masks"])  # [N, B]
-            subset = random["subset"][: self.config.subset]
-            least = next_q[subset].amin(0)
-            target = rows["reward"] + rows["discount"] * (least - cost)
+            subset = random["order"][: self.config.subset]  # the indices of the critics in the target
+            smallest = next_q[subset].amin(0)
+            target = rows["reward"] + rows["discount"] * (smallest - cost)
         q = self.q(nets.critic, view.learned, rows["action"], random["masks"])  # [N, B]
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}

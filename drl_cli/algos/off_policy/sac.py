@@ -37,17 +37,17 @@ class Algorithm(SoftAlgorithm):
     steps_at_once = True
 
     def make_critics(self) -> Any:
-        return self.critics(1, self.size, ensemble=2)
+        return self.critics(outputs=1, actions=self.size, ensemble=2)
 
     def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        # One call draws the noise for both losses. The actor gets the first half, so that a seed gives the same run.
+        # One call draws the noise for both losses. A seed gives the same run only if the actor gets the first half.
         actor_noise, critic_noise = self.context.randn(rows, 2 * self.size, self.noise).chunk(2, -1)
         actor_masks = self.critic_masks(self.critic, rows, self.noise)
         critic_masks = self.critic_masks(self.critic, rows, self.noise)
         return {"action": critic_noise, **critic_masks}, {"action": actor_noise, **actor_masks}
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared soft Bellman error of both critics (eq. 5 and 6), and a dict with metrics and columns.
+        """Return the sum of the critics' mean squared soft Bellman errors (eq. 5), and a dict of metrics and columns.
 
         The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of
         `obs` for the actor's loss.

@@ -58,11 +58,11 @@ class Algorithm(SoftAlgorithm):
         return self.critic_masks(self.critic, rows, self.noise)
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics, and a dict with metrics and columns.
+        """Return the sum of the critics' mean squared Bellman errors, and a dict of metrics and columns.
 
         The value of the next state is an expectation over all actions (eq. 10). The columns are `td_error` `[B]`, which
-        becomes the new priorities, `features` `[B, F]`, the features of `obs`, and `least` `[B, A]`, the smaller value
-        of the two critics for each action.
+        becomes the new priorities, `features` `[B, F]`, the features of `obs`, and `least_q` `[B, A]`, the smaller
+        value of the two critics for each action.
         """
         view = self.see(nets, rows)
         with torch.no_grad():
@@ -73,24 +73,24 @@ class Algorithm(SoftAlgorithm):
             next_value = (policy.log_probs.exp() * soft_q).sum(-1)
             target = rows["reward"] + rows["discount"] * next_value
         values = nets.critic(view.learned, random["masks"])  # [2, B, A]
-        action = rows["action"].view(1, -1, 1).expand(2, -1, 1)
+        action = rows["action"].view(1, -1, 1).expand(2, -1, 1)  # [2, B, 1], the same actions for both critics
         q = values.gather(-1, action).squeeze(-1)  # [2, B], the values of the actions taken
         loss = twin_critics(q, target, rows.get("weight"))
         metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        columns = {"td_error": (q - target).abs().mean(0), "features": view.obs, "least": values.amin(0)}
+        columns = {"td_error": (q - target).abs().mean(0), "features": view.obs, "least_q": values.amin(0)}
         return loss, metrics | columns
 
     def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the losses of actor (eq. 12) and temperature (eq. 11), and a dict with metrics.
 
-        The loss of the actor is an expectation over all actions, computed without sampling.
+        The loss of the actor is an expectation over all actions, computed without sampling. As in SAC, the loss of the
+        temperature has the factor log alpha in place of alpha.
         """
         features, weight, alpha = rows["features"], rows.get("valid_weight"), nets.log_alpha.detach().exp()
         policy = Categorical(nets.actor(features), rows["mask_now"])
-        cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least"])).sum(-1)
-        actor_loss, entropy = mean(cost, weight), policy.entropy()
-        target_entropy = self.entropy_target(rows["mask_now"])
-        missing_entropy = mean(target_entropy - entropy.detach(), weight)
+        expected_cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least_q"])).sum(-1)
+        actor_loss, entropy = mean(expected_cost, weight), policy.entropy()
+        missing_entropy = mean(self.entropy_target(rows["mask_now"]) - entropy.detach(), weight)
         alpha_loss = -(nets.log_alpha * missing_entropy).sum()
         metrics = {"actor_loss": actor_loss, "alpha": alpha.squeeze(), "entropy": mean(entropy, weight)}
         return actor_loss + alpha_loss, metrics
@@ -99,9 +99,9 @@ class Algorithm(SoftAlgorithm):
         raise NotImplementedError("the actor's loss is an expectation over all actions")
 
     def entropy_target(self, mask: Tensor | None) -> Tensor | float:
-        """Return the target entropy in nats: one number for all rows, or `[N]` with legal-action masks `[N, A]`."""
+        """Return the target entropy in nats: one number for all rows, or `[B]` with legal-action masks `[B, A]`."""
         fraction: float = self.config.target_entropy
         if mask is None:
             return fraction * math.log(self.size)
-        num_legal = mask.sum(-1).clamp(min=1)
+        num_legal = mask.sum(-1).clamp(min=1)  # log 0 would be -inf
         return fraction * num_legal.log()

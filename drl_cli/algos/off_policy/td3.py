@@ -44,14 +44,14 @@ class Algorithm(Learner):
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.size = spec.action.size
-        actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)
+        actor, self.critic = self.mlp(self.size), self.critics(outputs=1, actions=self.size, ensemble=2)
         self.build(policy=("actor",), lr=config.lr, targets=("actor", "critic"), actor=actor, critic=self.critic)
-        self.noise = self.params.generator("noise", self.seed + 1)
+        self.noise = self.params.generator("noise", self.seed + 1)  # `seed` itself draws initial weights
         self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.encoder.parts, "critic")
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor")
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared Bellman error of both critics (algorithm 1), and a dict with metrics and columns.
+        """Return the sum of the critics' mean squared Bellman errors (algorithm 1), and a dict of metrics and columns.
 
         The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of
         `obs` for the actor's loss.

@@ -25,7 +25,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 class Config(SoftConfig):
     """The options of TQC: `critics` critics predict `quantiles` quantiles each.
 
-    The target drops `dropped` quantiles for each critic.
+    The target leaves out the `critics` * `dropped` largest quantiles of all critics together.
     """
 
     tau: Fraction
@@ -48,18 +48,18 @@ class Algorithm(SoftAlgorithm):
     def make_critics(self) -> Any:
         config = self.config
         self.fraction = torch.from_numpy(midpoints(config.quantiles)).to(self.context.device)
-        return self.critics(config.quantiles, self.size, ensemble=config.critics)
+        return self.critics(config.quantiles, actions=self.size, ensemble=config.critics)
 
-    def quantiles(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network; tensors
-        """Return the K quantiles of the return, `[N, B, K]`, that N critics predict for each row."""
+    def quantiles(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network, masks
+        """Return the K quantiles of the return that each of N critics predicts, `[N, B, K]`."""
         quantiles: Tensor = critic(features, action, masks)
-        return quantiles if self.config.critics > 1 else quantiles.unsqueeze(0)
+        return quantiles if self.config.critics > 1 else quantiles.unsqueeze(0)  # a single critic returns [B, K]
 
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean quantile regression loss of all critics, and a dict with metrics and columns (eq. 8 to 11).
 
-        The target has the smallest quantiles of all critics together. The columns are `td_error` `[B]`, which becomes
-        the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
+        The target consists of the smallest quantiles of all critics together. The columns are `td_error` `[B]`, which
+        becomes the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
         """
         config, view = self.config, self.see(nets, rows)
         reward, discount = rows["reward"].unsqueeze(-1), rows["discount"].unsqueeze(-1)
@@ -75,7 +75,7 @@ class Algorithm(SoftAlgorithm):
         td_error = (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
         weight = rows.get("weight")
         losses = [quantile_critic(own, target, self.fraction, weight=weight) for own in quantiles]  # of each critic
-        loss = torch.stack(losses).mean() / config.quantiles
+        loss = torch.stack(losses).mean() / config.quantiles  # `quantile_critic` sums over the K quantiles
         metrics = {"critic_loss": loss, "q_mean": mean(quantiles.mean(-1), rows.get("valid_weight"))}
         return loss, metrics | {"td_error": td_error, "features": view.obs}
 

@@ -52,7 +52,7 @@ class UnitOptimizer(Optimizer):
         if "critic" in parts or not parts:  # no parts: the step changes all parts
             critic: Any = self.params.modules["critic"]
             critic.scale_to_unit_norm()
-            self.params.changed(("critic",))
+            self.params.changed(("critic",))  # autograd has to know that the weights have changed
 
 
 class Algorithm(SoftAlgorithm):
@@ -78,9 +78,9 @@ class Algorithm(SoftAlgorithm):
     def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy with the target, summed over both critics, and a dict with metrics and columns.
 
-        The critics and the target critics evaluate the joined batch of (s, a) and (s', a'). The target is the
-        distribution of the target critic whose mean return is smaller. The columns are `td_error` `[B]`, which becomes
-        the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
+        The critics and the target critics evaluate the joined batch of (s, a) and (s', a'), and normalise with its
+        statistics. The target comes from the target critic whose mean return is smaller. The columns are `td_error`
+        `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
         """
         view, num = self.see(nets, rows), len(rows["reward"])
         support, discount, weight = self.support, rows["discount"], rows.get("weight")
@@ -91,14 +91,14 @@ class Algorithm(SoftAlgorithm):
             target_features = torch.cat([target_view.obs, target_view.next_obs])
             joined_logits = nets.target.critic(target_features, action, batch_statistics=True)  # [2, 2 B, K]
             next_probs = joined_logits[:, num:].softmax(-1)  # [2, B, K]
-            smaller = (next_probs @ support).argmin(0)  # the critic with the smaller mean return, [B]
+            smaller = (next_probs @ support).argmin(0)  # index of the critic with the smaller mean return, [B]
             next_probs = next_probs[smaller, torch.arange(num, device=smaller.device)]  # [B, K]
             target = project(next_probs, rows["reward"] - discount * cost, discount, support)
         features = torch.cat([view.learned, view.next_obs])
         logits = nets.critic(features, action, batch_statistics=True)[:, :num]  # [2, B, K]
         loss = torch.stack([categorical_critic(own, target, weight) for own in logits]).sum()
         q_mean = (logits.softmax(-1) @ support).mean()
-        _, _, divergence = cross_entropy(logits, target)
+        _loss, _gradient, divergence = cross_entropy(logits, target)
         td_error = divergence.clamp(min=0.0).mean(0)  # rounding can make a divergence negative
         return loss, {"critic_loss": loss, "q_mean": q_mean, "td_error": td_error, "features": view.obs}
 
