@@ -71,15 +71,13 @@ class Algorithm(ppo.Algorithm):
     ) -> tuple[Tensor, Tensor]:
         """Return V-trace's advantages and the critic's targets of N transitions, `[N]` each.
 
-        Also set the column `log_prob` of `rollout.rows` to the log-probabilities of the reference policy, which the
-        policy loss needs. `features` `[N, F]` are the encoder's outputs for `obs`; `value` is V(obs) `[N]`, and
-        `next_value` is V(next_obs) `[N]`.
+        Also set the column `log_prob` of `rollout.rows` to the log-probabilities of the reference policy. `features`
+        `[N, F]` are those of `obs`. `value` and `next_value`, `[N]` each, are V(obs) and V(next_obs).
         """
         targets = self.params.targets
         out = targets["actor"](features) if targets else self.actor(features)
         log_std = targets["log_std"].flat if targets else self.log_std
-        reference = self.distribution(out, log_std, rollout.rows)
-        log_prob = reference.log_prob(rollout.rows["action"])
+        log_prob = self.distribution(out, log_std, rollout.rows).log_prob(rollout.rows["action"])
         rollout.rows["log_prob"] = log_prob
         config, reward, discount, cut = self.config, batch["reward"], batch["discount"], batch["cut"]
         log_ratio = log_prob - batch["log_prob"]  # log(pi_ref / mu), where mu is the policy that acted

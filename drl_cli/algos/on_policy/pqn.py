@@ -1,8 +1,7 @@
 """PQN (Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning", arXiv 2407.04811): Q(lambda) on rollouts.
 
-PQN is Q-learning without a replay table and without a target network. Layer norm, which conf/algo/pqn.yaml switches on,
-stabilises the Q network. Each batch is a rollout of epsilon-greedy actions. An update computes the Q(lambda) targets of
-the rollout once, and then makes several epochs of minibatches.
+PQN is Q-learning without replay and target network. Layer norm (conf/algo/pqn.yaml) stabilises the Q network. A batch
+is a rollout of epsilon-greedy actions. An update computes its Q(lambda) targets once, and then makes several epochs.
 """
 
 from collections.abc import Mapping, Sequence

@@ -46,11 +46,10 @@ class Layout:
     def moments(self, columns: Columns) -> RunningMoments:
         valid = columns.get("valid", slice(None))  # leave out the padding of sequences
         names = [column_name("obs", path) for path in self.obs]
-        reward = columns["reward"][valid].reshape(-1, 1)
-        num = len(reward)
-        parts = [columns[name][valid].reshape(num, size) for name, size in zip(names, self.sizes, strict=True)]
+        obs = [columns[name][valid] for name in names]
+        parts = [part.reshape(len(part), size) for part, size in zip(obs, self.sizes, strict=True)]
         if self.reward:
-            parts.append(reward)
+            parts.append(columns["reward"][valid].reshape(-1, 1))
         return RunningMoments.of(np.concatenate(parts, -1).astype(np.float64))
 
 
