@@ -162,7 +162,7 @@ def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buff
     """
 
     def bound(name: str, module: nn.Module | None, flat: Tensor, named_buffers: Mapping[str, Tensors]) -> Any:
-        """Return the tensor of a part without a module, or a function that calls the module with these tensors."""
+        """Return `flat` if `module` is None, or else a function that calls `module` with `flat` and its buffers."""
         if module is None:
             return flat
         trained_module = params.modules[name]  # in a target network, no parameter counts as trained

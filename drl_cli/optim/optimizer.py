@@ -68,9 +68,9 @@ class Optimizer:
         """Compute the gradient of `loss` with autograd, and make one gradient step.
 
         The step changes all parameters, or only `parts`, such as "critic". Other parts do not change, even if the loss
-        depends on them. As in plain torch, raise RuntimeError if the loss was computed before an earlier step changed
-        the same parameters. Raise LookupError if there is no such part, ValueError as `Params.leaves` does, and
-        NotFinite as `step` does.
+        depends on them. As in plain torch, raise RuntimeError if a step has changed parameters after the loss was
+        computed from them: compute each loss after the steps before it. Raise LookupError if there is no such part,
+        ValueError as `Params.leaves` does, and NotFinite as `step` does.
         """
         self.params.collect()
         self.zero_grad(parts)

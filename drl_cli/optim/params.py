@@ -131,10 +131,10 @@ class Params:
         return self.generators[name]
 
     def collect(self) -> None:
-        """Copy gradients that were computed elsewhere into `grad`, and make each parameter's gradient a view of `grad`.
+        """Copy gradients that are no views of `grad` into `grad`, and replace them by views.
 
-        This is necessary because `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace the views by None
-        or by other tensors. None counts as 0. Raise Refused if a parameter is no longer a view of `flat`.
+        For example, `zero_grad(set_to_none=True)` replaces the views by None, and the next backward pass then makes new
+        tensors. None counts as 0. Raise Refused if a parameter is no longer a view of `flat`.
         """
         for name, parameter, flat, grad in self._adopted:
             if parameter.data_ptr() != flat.data_ptr():
@@ -157,7 +157,7 @@ class Params:
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """Load a result of the method `vector`: copy its values into the parts `names` and their target networks.
+        """Load a result of `vector` for the same `names`: copy it into these parts and their target networks.
 
         Raise ValueError if the vector has another size.
         """

@@ -131,7 +131,7 @@ class ModelLearner(Algorithm):
             consistency = {"consistency_loss": consistency_loss.mean()}
         loss = mean(window_loss, rows.get("weight"))
         with torch.no_grad():
-            root_value = self.support.mean(value[:, 0])
+            root_value = self.support.scalars(value[:, 0])
             td_error = masked((root_value - targets.value[:, 0]).abs(), targets.has_value[:, 0])
         metrics = {"reward_loss": reward_loss.mean(), "value_loss": value_loss.mean()}
         metrics |= {"policy_loss": policy_loss.mean(), "value_mean": root_value.mean(), **consistency}

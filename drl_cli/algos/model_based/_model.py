@@ -31,11 +31,11 @@ class Support:
     def __init__(self, size: int, device: torch.device | None = None) -> None:
         self.values = torch.linspace(-size, size, 2 * size + 1, device=device)
 
-    def mean(self, logits: Tensor) -> Tensor:
+    def scalars(self, logits: Tensor) -> Tensor:
         """Return the scalars `[...]` that the logits `[..., 2 size + 1]` of distributions represent."""
         compressed = (logits.softmax(-1) * self.values).sum(-1)  # the mean of the distribution, h(x)
-        mean: Tensor = unscaled(compressed, EPS)
-        return mean
+        scalars: Tensor = unscaled(compressed, EPS)
+        return scalars
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy `[...]` of predicted logits `[..., 2 size + 1]` and target scalars `[...]`.
@@ -96,12 +96,12 @@ class SearchModel:
     def root(self, obs: Any) -> tuple[Embedding, Tensor, Tensor]:  # Any: a tensor, or a dict of tensors
         latent: Tensor = self.nets.representation(obs)
         policy, value = self.nets.prediction(latent)
-        return latent, policy, self.support.mean(value)
+        return latent, policy, self.support.scalars(value)
 
     def recurrent(self, embedding: Any, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Embedding]:
         latent, reward = self.nets.dynamics(embedding, action_inputs(action, self.action))
         policy, value = self.nets.prediction(latent)
-        reward, value = self.support.mean(torch.stack([reward, value])).unbind()  # one call is faster than two
+        reward, value = self.support.scalars(torch.stack([reward, value])).unbind()  # one call is faster than two
         return reward, self.discount(latent), policy, value, latent
 
     def discount(self, latent: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class PrefixModel(SearchModel):
         latent, _ = self.nets.dynamics(latent, action_inputs(action, self.action))
         prefix, memory = self.nets.value_prefix(latent, memory)
         policy, value = self.nets.prediction(latent)
-        prefix, value = self.support.mean(torch.stack([prefix, value])).unbind()
+        prefix, value = self.support.scalars(torch.stack([prefix, value])).unbind()
         steps = steps + 1.0
         goes_on = steps < self.config.unroll_steps  # otherwise a new sum begins
         next_prefix, next_steps = (torch.where(goes_on, x, 0.0) for x in (prefix, steps))

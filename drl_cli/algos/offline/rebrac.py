@@ -50,7 +50,7 @@ class Algorithm(td3.Algorithm):
         return super().critics(outputs, actions, ensemble=ensemble, norms=norms)
 
     def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return Q of the next actions minus the penalty on their squared distance from the data's actions, `[B]`.
+        """Return Q of the next actions minus the penalty on their squared distance from the data's, `[B]`.
 
         `next_action` `[B, A]` are the actions of the target actor, with noise, and `next_q` `[B]` are their values.
         """

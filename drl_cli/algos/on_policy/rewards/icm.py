@@ -24,12 +24,12 @@ class Module(Reward, nn.Module):
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, config: RewardConfig) -> None:
         super().__init__()
-        assert config.hidden is not None
+        assert config.hidden is not None  # conf/reward/icm.yaml has values for these options
         assert config.features is not None
         assert config.forward_share is not None
         self.forward_share, self.choices = config.forward_share, spec.action.choices
         size, actions = config.features, spec.action.size
-        self.seen = Features(network, spec)  # normalised by the observations seen so far
+        self.seen = Features(network, spec)  # a module that makes normalised features of observations
         self.encoder = mlp(self.seen.size, config.hidden, size)
         self.inverse_model = mlp(2 * size, config.hidden, actions)
         self.forward_model = mlp(size + actions, config.hidden, size)

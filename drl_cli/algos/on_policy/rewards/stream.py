@@ -78,9 +78,9 @@ class RewardStream:
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
         self.module, self.context = module, context
-        module.register_buffer("moments", torch.zeros(3))  # number of batches, sums of their means and mean squares
+        module.register_buffer("moments", torch.zeros(3))  # number of batches, sums of the bonus's means and squares
         self.modules: dict[str, nn.Module] = {PART: module}
-        self._moments: Tensor = module.moments
+        self._moments: Tensor = module.moments  # with the latest batch; `keep` copies them to the module
 
     @classmethod
     def build(cls, context: AlgoContext, network: NetworkConfig, spec: EnvSpec, seed: int) -> RewardStream | None:
