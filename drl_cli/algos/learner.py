@@ -1,4 +1,4 @@
-"""Learner: the base class of most built-in algorithms, whose networks all read the features of one shared encoder."""
+"""Learner: the base class of most built-in algorithms. The networks of such an algorithm share one encoder."""
 
 from __future__ import annotations
 

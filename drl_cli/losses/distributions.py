@@ -254,12 +254,12 @@ def _gumbel(random: Any, like: Any) -> Any:
 
 
 def _uniform(random: Any, like: Any) -> Any:
-    """Return uniform noise in [0, 1), in the shape of `like`: from a torch generator, or `random` itself."""
+    """Return uniform noise in [0, 1) in the shape of `like`: `random` itself if it is noise, or drawn by it."""
     return random if hasattr(random, "shape") else torch.rand(like.shape, generator=random).to(like)
 
 
 def _normal(random: Any, like: Any) -> Any:
-    """Return standard normal noise in the shape of `like`: from a numpy or torch generator, or `random` itself."""
+    """Return standard normal noise in the shape of `like`: `random` itself if it is noise, or drawn by it."""
     if isinstance(random, np.random.Generator):
         noise = random.standard_normal(like.shape, np.float32)
         return noise if isinstance(like, np.ndarray) else torch.from_numpy(noise).to(like)

@@ -73,9 +73,9 @@ class Context:
 
         The compiled function takes no keyword arguments. It may only compute with tensors, and may not draw random
         numbers, average over the group of trainers or call `.item()`. torch compiles the function at the first call,
-        and again if the type or shape of an argument changes. A method is also compiled again if an attribute of its
-        object changes that is not a tensor. A call raises Refused if torch cannot put the whole function into one
-        graph. The message names the line.
+        and again if the type or shape of an argument changes. A method is also compiled again if a non-tensor attribute
+        of its object changes. Compiled code does not notice the change of a global variable. A call raises Refused if
+        torch cannot put the whole function into one graph. The message names the line.
         """
         if not self.compiles:
             return function

@@ -97,7 +97,7 @@ class Policy(SearchPolicy):
 
 
 class Algorithm(ModelLearner):
-    """Trains the learned model. Its search, for re-analysis, does not explore."""
+    """Trains the learned model. Re-analysis searches without exploration."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         super().__init__(config, network, spec, seed, context)

@@ -95,7 +95,7 @@ class SquashedPolicy(NetworkPolicy):
         out, memory = self.forward(obs, last)
         mean, log_std = out[:, : self.action.size], out[:, self.action.size :]
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
-        std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
+        std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))  # faster than `np.clip`
         return {"action": np.tanh(mean + std * noise), **memory}
 
 
