@@ -225,9 +225,9 @@ class Algorithm(ABC):
         return self.params.vector(self.policy_parts)
 
     def load_policy(self, params: Array) -> None:
-        """Load a vector that `policy_params` of another run returned. All other parameters keep their values.
+        """Load a vector that `policy_params` of another run returned, also into the target networks of these parts.
 
-        Raise ValueError if the number of parameters differs.
+        All other parameters keep their values. Raise ValueError if the number of parameters differs.
         """
         self.params.load_vector(self.policy_parts, params)
 

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "WRITES": (),
     "DATA": (),
 }
+SWITCHES = {"WEIGHTS": True, "REWARDS": False, "STEP_STATES": False}
 CLASSES = {
     "Config": (AlgoConfig, "a frozen dataclass derived from drl_cli.algos.base.AlgoConfig"),
     "Policy": (Policy, "a class derived from drl_cli.algos.base.Policy"),
@@ -116,7 +117,7 @@ def load_algorithm(name: str) -> AlgoModule:
     """Import and return the module of an algorithm, and set the constants that it leaves out to their default values.
 
     Raise NotFound, with the known names, if there is no such module. Raise NotAlgorithm if a required class or constant
-    is missing or wrong. Raise ModuleRaised if the import of a module that is not built-in raises an error.
+    is missing, or any is wrong. Raise ModuleRaised if the import of a module that is not built-in raises an error.
     """
     path = module_path(name)
     try:  # `import_module` converts the errors of the import to NotFound or ModuleRaised
@@ -124,8 +125,7 @@ def load_algorithm(name: str) -> AlgoModule:
     except NotFound as error:
         known = ", ".join([*algorithms(), *installed()])
         raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error
-    defaults = {**DEFAULTS, "WEIGHTS": True, "REWARDS": False, "STEP_STATES": False}
-    for constant, default in defaults.items():
+    for constant, default in {**DEFAULTS, **SWITCHES}.items():
         vars(module).setdefault(constant, default)
     if problems := _problems(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")
@@ -135,7 +135,10 @@ def load_algorithm(name: str) -> AlgoModule:
 
 
 def _problems(module: ModuleType) -> list[str]:
-    """Return an error message for each required class or constant that is missing or has a wrong value."""
+    """Return an error message for each class or constant of a module that is missing or wrong.
+
+    The default values of optional constants have to be set before.
+    """
     problems = []
     for name, (base, form) in CLASSES.items():
         kind = getattr(module, name, None)
@@ -155,10 +158,9 @@ def _problems(module: ModuleType) -> list[str]:
             is_valid = len(value) > 0 and set(value) <= set(choices)
         if not is_valid:
             problems.append(f"{name} must be {form}, got {value!r}")
-    weights = vars(module)["WEIGHTS"]
-    if not isinstance(weights, bool):
-        problems.append(f"WEIGHTS must be True or False, got {weights!r}")
-    return problems
+    switches = {name: vars(module)[name] for name in SWITCHES}
+    wrong = {name: value for name, value in switches.items() if not isinstance(value, bool)}
+    return problems + [f"{name} must be True or False, got {value!r}" for name, value in wrong.items()]
 
 
 def is_on_policy(tables: Iterable[str]) -> bool:

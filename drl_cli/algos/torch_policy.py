@@ -94,7 +94,8 @@ class TorchPolicy(RandomActions):
     def sample(self, obs: Tensor | dict[str, Tensor], last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return actions with exploration `[E, ...]` and the extra columns. The default samples from `distribution`.
 
-        For a policy that only defines `choose`, the default returns the actions of `choose` and no extra columns.
+        If the policy only defines `choose`, the default returns its actions and no extra columns, and `act` then calls
+        `explored` on the actions.
         """
         if not self.is_stochastic:
             return self.choose(obs), {}

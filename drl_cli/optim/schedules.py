@@ -19,7 +19,7 @@ class HasCounts(Protocol):
 class RunClock(NamedTuple):
     """Measures the position of a run in environment steps, or in updates (`opt_steps`) if the run has no workers.
 
-    All periods and schedules use this position. The run ends at the position `total`.
+    Schedules, and the periods of checkpoints and evaluations, use this position. The run ends at the position `total`.
     """
 
     unit: Unit = "env_steps"

@@ -103,7 +103,7 @@ class OneForEachPart(ABC):
 
 
 class TorchOptim(OneForEachPart):
-    """The rules of torch.optim, except Adam and AdamW. Their optimizers get all parameters of a part as one tensor."""
+    """The rules of torch.optim except Adam and AdamW. Each optimizer gets all parameters of its part as one tensor."""
 
     def __init__(self, params: Params, parts: Mapping[str, Part], config: OptimizerConfig) -> None:
         super().__init__(params, parts, config, config.kind)

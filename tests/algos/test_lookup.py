@@ -129,7 +129,10 @@ def test_constants_of_a_users_module_are_used(write):
         ("MODES = ('batch',)", r"MODES must be a tuple of single, sync, async, offline, got \('batch',\)"),
         ("TABLES = ['uniform']", r"TABLES must be a tuple of .*uniform.*, got \['uniform'\]"),
         ("EXPLORATION = 'epsilon'", "EXPLORATION must be a tuple of names, got 'epsilon'"),
-        ("WEIGHTS = 'no'", "WEIGHTS must be True or False, got 'no'"),
+        *[
+            (f"{name} = 'no'", f"{name} must be True or False, got 'no'")
+            for name in ("WEIGHTS", "REWARDS", "STEP_STATES")
+        ],
     ],
 )
 def test_missing_or_wrong_names_are_named_with_the_required_form(write, line, says):

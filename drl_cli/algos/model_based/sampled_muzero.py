@@ -115,9 +115,10 @@ class Algorithm(ModelLearner):
     def policy_loss(self, out: Tensor, target: Tensor, rows: Batch) -> Tensor:
         """Return the loss of the predicted policies after 0, ..., U unrolled steps, `[B, U + 1]`.
 
-        `out` `[B, U + 1, 2 A]` are means and log standard deviations. `target` `[B, U + 1, K]` are the searches'
-        probabilities of the K candidates. The loss is the candidates' negative log-likelihood, weighted by `target`,
-        minus `entropy_coef` times the Gaussian's entropy. Terms that do not depend on `out` are left out.
+        `out` `[B, U + 1, 2 A]` are the network's outputs, which `bounded` converts to means and log standard deviations
+        of a Gaussian. `target` `[B, U + 1, K]` are the searches' probabilities of the K candidates. The loss is the
+        candidates' negative log-likelihood, weighted by `target`, minus `entropy_coef` times the Gaussian's entropy.
+        Terms that do not depend on `out` are left out.
         """
         mean, log_std = bounded(out).unsqueeze(2).chunk(2, -1)  # [B, U + 1, 1, A] each
         before_tanh = first_steps(rows["candidates"], out.shape[1]).clamp(-EDGE, EDGE).atanh()  # [B, U + 1, K, A]

@@ -50,9 +50,10 @@ class Draws(NamedTuple):
 class QLearner(Learner):
     """Learns a Q network with the loss function that a subclass defines.
 
-    A Q network consists of named parts: `online`, and for IQN also `embedding` and, with more than one hidden layer,
-    `trunk`. `shapes` has the shape of each part. The weights of a noisy part are mean + sigma * noise, and their sigmas
-    are a separate part of the parameters. `self.sigmas` maps the name of a noisy part to the name of its separate part.
+    A Q network consists of named parts, and its target network has parts of the same names. In DQN, `online` is the
+    whole network. In IQN, it is the last layers, after `embedding` and, with several hidden layers, `trunk`. `shapes`
+    has the shape of each part. The weights of a noisy part are mean + sigma * noise. The sigmas are a separate part of
+    the parameters, whose name is `self.sigmas[name]`.
     """
 
     sigma_name = "sigma"
