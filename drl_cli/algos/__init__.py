@@ -1,1 +1,1 @@
-"""The algorithms. Each algorithm is one module, and the module's name is the algorithm's name."""
+"""The algorithms. Each is a module in a subpackage, such as value/dqn.py, and has the module's name."""

@@ -16,8 +16,8 @@ REWARDS = ("none", "rnd", "icm")
 class RewardConfig:
     """The options of the reward module, which conf/reward explains.
 
-    If `coef`, `gamma`, `lr` or `minibatch_size` is None, the module keeps the default value of its class. Only rnd and
-    icm use `hidden` and `features`, and only icm uses `forward_share`. Both modules need values for these options.
+    If `coef`, `gamma`, `lr` or `minibatch_size` is None, the module keeps the default value of its class. rnd needs
+    values of `hidden` and `features`, and icm also of `forward_share`. Other modules have none of these options.
     `name` is a built-in module or the import path `my_pkg.my_module:Class` of a user's module.
     """
 

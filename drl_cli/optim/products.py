@@ -122,9 +122,10 @@ def make_products(library: str, precision: str, device: torch.device, is_repeata
     """Return the Products for the options `trainer.products` (`library`) and `precision`.
 
     With `precision` bf16, `library` has no effect. GPUs always use torch. With `auto`, AMD's Zen 5 with AVX-512 uses
-    oneDNN for large products, and other processors use torch. Products are large from about 2 million multiplications,
-    where oneDNN becomes faster. If `is_repeatable`, they are large from 256 rows, inputs and outputs, so that a seed
-    gives the same weights as in earlier versions. On a CPU, raise ValueError if `library` is onednn and torch lacks it.
+    oneDNN for large products, and other processors use torch. If `is_repeatable`, products are large from 256 rows,
+    inputs and outputs, so that a seed gives the same weights as in earlier versions. Otherwise, they are large from
+    about 2 million multiplications, where oneDNN becomes faster. On a CPU, raise ValueError if `library` is onednn and
+    torch lacks it.
     """
     if precision == "bf16":
         return BFloat16(device)

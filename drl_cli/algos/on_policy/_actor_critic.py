@@ -131,7 +131,7 @@ class ActorCritic(OnPolicy):
 
         `policy` has the current policy's distributions in the M states of a minibatch. `rows` has the columns `action`,
         `advantage`, perhaps `weight` (the factors of the transitions' losses), the columns that `remember` stored, and
-        `log_prob` of the policy that acted. IMPALA replaces `log_prob`.
+        `log_prob` of the policy that acted (IMPALA: of the reference policy).
         """
 
     def value_error(self, value: Tensor, rows: Batch) -> Tensor:

@@ -64,11 +64,11 @@ class Algorithm(OnPolicy):
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         self.actor = self.mlp(2 * self.size, last=0.01)
         self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
-        networks = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips the gradient of each network alone
+        options = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips the gradient of each network alone
         duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
         actor, critic = self.actor, self.critic
-        self.build(policy=("actor",), lr=networks, lrs=duals, actor=actor, critic=critic, log_alpha=1, log_beta=1)
-        self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
+        self.build(policy=("actor",), lr=options, lrs=duals, actor=actor, critic=critic, log_alpha=1, log_beta=1)
+        self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))  # the 1 above is its size
         self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
         self.noise = self.params.generator("noise", self.seed + 1)
 

@@ -33,9 +33,9 @@ class Features(nn.Module):
         self._sums: Tensor | None = None
 
     def observe(self, obs: Any, group: ProcessGroup) -> None:  # Any: a tensor, or a dict of tensors
-        """Add the observations `[B, ...]` of all trainers to the statistics.
+        """Add this trainer's observations `[B, ...]` and those of all other trainers to the statistics.
 
-        The next call of `observe` discards these observations again, unless `keep` is called in between. A skipped
+        The next call of `observe` removes them from the statistics, unless `keep` is called in between. A skipped
         update (a loss is not finite) does not call `keep`.
         """
         x = self.torso(obs).double()
