@@ -108,8 +108,8 @@ class RewardStream:
     def rewards(self, batch: Batch) -> Tensor:
         """Return the module's rewards `[B]` of a batch, divided by the standard deviation of all rewards so far.
 
-        Also add the batch to the statistics of the rewards and of the module. The next call discards this batch again,
-        unless `keep` is called in between. Raise Refused if the module returns another shape than `[B]`.
+        Also add the batch to the statistics of the rewards and of the module. The next call removes it, unless
+        `keep` is called in between. Raise Refused if the module returns another shape than `[B]`.
         """
         with torch.no_grad():
             self.module.observe(batch, self.context.group)
