@@ -13,6 +13,7 @@ from typing import Any
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, on_node, ray
 from drl_cli.runtime.place.signals import SIGNAL_CODES
+from drl_cli.utils.gpu import Gpu
 
 ASK_S = 60.0  # maximum time [s] for the answer of a node
 NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of Ray's process that a new process must not have
@@ -28,6 +29,7 @@ def live_nodes(only_here: bool = False) -> list[Node]:
             held.get("CPU", 0.0),
             int(held.get("memory", 0)),
             is_here=entry["NodeID"] == here,
+            gpus=int(held.get("GPU", 0)),
         )
         for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
         for held in [entry["Resources"]]
@@ -47,6 +49,22 @@ def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> di
         except ray.exceptions.RayError as error:
             answers[asked[ref]] = error
     return answers
+
+
+def node_gpus(nodes: Sequence[Node]) -> list[Gpu]:
+    """Return the GPUs of the nodes. Each node tries its own."""
+
+    def look() -> tuple[Gpu, ...]:  # local, so that Ray pickles its code
+        from drl_cli.utils.gpu import gpus
+
+        return gpus()
+
+    holding = [node for node in nodes if node.gpus]
+    return [
+        found
+        for node, answer in (ask(holding, look) if holding else {}).items()
+        for found in (answer[: node.gpus] if isinstance(answer, tuple) else [Gpu("", str(node), "no answer")])
+    ]
 
 
 def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
