@@ -130,15 +130,15 @@ def _unblocked() -> Iterator[None]:
 class NodeProcess:
     """A Python process on the first node with room for it. Has the interface of subprocess.Popen.
 
-    The process reserves `cpus` and `memory` [bytes], and runs in a folder with the same path as the current folder.
-    `variables` are added to the node's environment, and the output is appended to `log`. If the node or the Keeper
-    dies, the exit code is -SIGKILL.
+    The process reserves `cpus`, `memory` [bytes] and `gpus`, a share of the only GPU that it sees, and runs in a folder
+    with the same path as the current folder. `variables` are added to the node's environment, and the output is
+    appended to `log`. If the node or the Keeper dies, the exit code is -SIGKILL.
     """
 
     def __init__(
-        self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int
+        self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int, gpus: float
     ) -> None:
-        options = {"num_cpus": cpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
+        options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
         # By default, Ray kills the process together with its Keeper, before the process can save a checkpoint.
         own = {"RAY_kill_child_processes_on_worker_exit": "0"}
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)
