@@ -15,8 +15,8 @@ from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
 """Keys from which other values follow. Lists of runs show them in columns."""
-FILLED = ("worker.num", "worker.max_num", "worker.proxies", "trainer.threads", "device")
-"""Keys whose defaults null and auto are replaced by values that fit the machine."""
+FILLED = ("worker.num", "worker.max_num", "worker.proxies", "trainer.threads")
+"""Keys whose defaults null and auto are replaced by numbers that fit the machine."""
 
 
 def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
