@@ -1,5 +1,6 @@
 """The errors that end a command with lines for the user, and the exit codes of all commands."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -142,6 +143,12 @@ class NodeGone(RoleLost):
     """The node for a role has left the cluster."""
 
 
+class OutOfMemory(RunError):
+    """The memory of the machine or of a GPU is full."""
+
+    exit_code = RESOURCES
+
+
 class CheckpointError(RunError):
     """A checkpoint is missing, damaged, or belongs to another run. The message names the file."""
 
@@ -152,6 +159,23 @@ class ClusterUnfit(RunError):
     """The cluster that the user named can't be joined, or can't run this config."""
 
     exit_code = USAGE
+
+
+NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|ALLOC_FAILED")
+"""What torch, CUDA and its libraries write in a RuntimeError if memory is full."""
+
+
+def memory_problem(error: BaseException) -> str | None:
+    """Return a line with advice if the error means that the memory of the machine or of a GPU is full, else None."""
+    text = str(error).partition("\n")[0]
+    if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_MEMORY.search(text))):
+        return None
+    reason = ". ".join(text.split(". ")[:3]).rstrip(".") or type(error).__name__  # CUDA adds how to set its allocator
+    if re.search("CUDA|CUBLAS|HIP", text):
+        advice = "lower trainer.batch_size or network.hidden, end other programs on the GPU, or say device=cpu"
+    else:
+        advice = "lower replay.capacity, trainer.batch_size or worker.num, or end other programs"
+    return f"memory is full: {reason}; {advice}"
 
 
 @contextmanager
@@ -165,12 +189,17 @@ def as_usage_error(*kinds: type[Exception], prefix: str = "", exit_code: int | N
 
 @contextmanager
 def users_errors(modules: Sequence[str]) -> Iterator[None]:
-    """Turn an exception that one of the user's `modules` raised into a UsageError with exit code 4."""
+    """Turn an exception that one of the user's `modules` raised into a UsageError with exit code 4.
+
+    Turn an error of full memory into a UsageError with exit code 7.
+    """
     try:
         yield
     except UsageError:
         raise
     except Exception as error:
+        if line := memory_problem(error):
+            raise UsageError(line, RESOURCES) from error
         if (module := raised_by(error, modules)) is None:
             raise
         raise UsageError(f"{module} {raised(error)}", USER_CODE) from error

@@ -247,13 +247,13 @@ def peak_mb(device: str) -> float:
 
 
 def device_name(device: str) -> str | None:
-    """Return the name of a device, or None if there is no such device here."""
-    import torch
+    """Return the name of a device, or None if there is no such device here, or none that torch can use."""
+    from drl_cli.utils.gpu import gpus
 
     if device == "cpu":
         return "the CPU in place of a GPU, with small sizes: no figure is a measurement"
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return torch.cuda.get_device_name(device) if int(device.partition(":")[2] or 0) < found else None
+    found = [*gpus()][int(device.partition(":")[2] or 0) :]
+    return found[0].name if found and not found[0].problem else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -67,7 +67,8 @@ def answer(words: Sequence[str]) -> int:
     """Check the command line, measure, and print the table."""
     options, typed, auto_line = read(words)
     command = with_run(typed)
-    from drl_cli.preflight.preflight import preflight
+    from drl_cli.preflight.device import with_device
+    from drl_cli.preflight.preflight import preflight, try_update
     from drl_cli.runtime.place.cluster import share_cores
     from drl_cli.settings.fill import with_short_warm_up
 
@@ -76,9 +77,11 @@ def answer(words: Sequence[str]) -> int:
     with naming_choice(auto_line), users_errors(config.outside_modules):
         spec = preflight(config, typed.overrides)
         check_use(config, spec, options, typed.overrides)
+        config, lines = with_device(config, spec)
+        try_update(config, spec)
         if auto_line is not None:
             print(auto_line)
-        print("".join(f"{line}\n" for line in changes), end="")
+        print("".join(f"{line}\n" for line in [*changes, *lines]), end="")
         if not config.dry_run:
             measure(config, spec, options, command, typed)
     return DONE

@@ -12,7 +12,17 @@ from dataclasses import field
 from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
-from drl_cli.errors import DONE, HUNG_UP, INTERRUPTED, TERMINATED, USER_CODE, ReportedError
+from drl_cli.errors import (
+    DONE,
+    HUNG_UP,
+    INTERRUPTED,
+    RESOURCES,
+    TERMINATED,
+    USER_CODE,
+    ReportedError,
+    UsageError,
+    memory_problem,
+)
 from drl_cli.settings.options import parse, usage
 
 T = TypeVar("T")
@@ -72,6 +82,10 @@ def run_words(
             exit_code = answer(words)
     except ReportedError as error:
         exit_code = report(error)
+    except (MemoryError, RuntimeError) as error:
+        if (line := memory_problem(error)) is None:
+            raise
+        exit_code = report(UsageError(line, RESOURCES))
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
     if exit_code != DONE:

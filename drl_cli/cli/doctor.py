@@ -16,8 +16,9 @@ from packaging.requirements import Requirement
 
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
+from drl_cli.utils import gpu as gpus
 from drl_cli.utils.headless import headless
-from drl_cli.utils.machine import CGROUP, free_memory, has_nvidia_driver, num_cores, text_of
+from drl_cli.utils.machine import CGROUP, free_memory, num_cores, text_of
 from drl_cli.utils.machine import compiler as compiler_name
 from drl_cli.version import __version__
 
@@ -166,17 +167,18 @@ def disk(what: str, folder: str, option: str) -> Check:
 
 
 def gpu() -> Check:
-    """Check for a CUDA device. Warn if there is an NVIDIA driver that this build of torch can't use."""
+    """Try a product on each GPU. Warn if torch can't use a GPU, or if there is a driver but torch finds no GPU."""
     if version_of("torch") is None:
         return Check("skip", "gpu", "no torch to ask")
-    import torch
-
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        return Check("ok", "gpu", f"{', '.join(names)}; CUDA {torch.version.cuda}")
-    text = f"torch {torch.__version__} finds no CUDA device"
-    if has_nvidia_driver():
-        advice = "there is an NVIDIA driver: install a CUDA build of torch (https://pytorch.org/get-started/locally)"
+    found = gpus.gpus()
+    if problems := [f"{one.name}: {one.problem}" for one in found if one.problem]:
+        advice = "install a build of torch for this GPU, or end the programs that use it; device=auto takes the CPU"
+        return Check("warn", "gpu", "; ".join(problems), advice)
+    if found:
+        return Check("ok", "gpu", f"{', '.join(one.name for one in found)}; a product was computed on each")
+    text = f"torch {version_of('torch')} finds no CUDA device"
+    if gpus.has_driver():
+        advice = "there is a driver of a GPU: install a CUDA build of torch (https://pytorch.org/get-started/locally)"
         return Check("warn", "gpu", text, advice)
     return Check("skip", "gpu", f"{text}: the trainer runs on processors")
 

@@ -141,12 +141,13 @@ def _prepared(
 ) -> "tuple[Config, list[str], EnvSpec, Resumed | None, Cluster | None, Dataset | None]":
     """Fill in the config for this machine or cluster, and check it. Raise UsageError if the config can't run.
 
-    The lines say what is changed to fit total_env_steps.
+    The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
     from drl_cli.preflight.data import check_identity, open_data, with_reference, with_table
+    from drl_cli.preflight.device import with_device
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.pace import node_problems
-    from drl_cli.preflight.preflight import preflight
+    from drl_cli.preflight.preflight import preflight, try_update
     from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
@@ -170,12 +171,14 @@ def _prepared(
         with problems.collect():
             spec = preflight(config, args, dataset)
         problems.report()
+        config, lines = with_device(config, spec, cluster.nodes if cluster else ())
+        try_update(config, spec)
         if resumed is not None:
             check_identity(resumed.record.get("data"), dataset)
         if dataset is not None:
             config = with_reference(config, dataset)
         config = with_capacity(config, spec) if dataset is None else with_table(config, spec, dataset)
-        return config, changes, spec, resumed, cluster, dataset
+        return config, [*changes, *lines], spec, resumed, cluster, dataset
 
 
 def _train(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from typing import Any
 
 from drl_cli.chains import recording
@@ -39,6 +40,8 @@ class ProcessGroup:
         timeout.
         """
         self.device = device
+        # Without this, NCCL would notice a lost trainer in a thread, which ends the process in place of an exception.
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         try:
             if self.store is None:  # rank 0 made its store in `listen`
                 self.store = self._store(host, port)

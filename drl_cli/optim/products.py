@@ -196,8 +196,8 @@ def _differentiable() -> Any:
 
 
 def _is_faster_transposed(x: Tensor, outputs: int) -> bool:
-    """Return whether MKL is faster (up to four times) if it computes the transposed product of a layer and `x`."""
-    return 1 < outputs <= 8 and x.numel() >= 2**14
+    """Return whether the product of a layer and `x` is computed by MKL, and up to four times faster transposed."""
+    return x.device.type == "cpu" and 1 < outputs <= 8 and x.numel() >= 2**14
 
 
 def has_bf16() -> bool:

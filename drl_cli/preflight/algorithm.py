@@ -8,7 +8,7 @@ from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.learner import Learner
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.errors import RESOURCES, USER_CODE, Refused, RunError, UsageError, as_usage_error
+from drl_cli.errors import USER_CODE, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import ProcessGroup
@@ -19,7 +19,6 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.machine import expects_gpu
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.run_log import tell
 
@@ -53,7 +52,8 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     scale = config.trainer.batch_size / rows
     config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows))
     try:
-        trainer = make_trainer(config, spec, config.device, 0)
+        device = "cpu" if config.ray.address else config.device  # the GPUs of a cluster may be on other nodes
+        trainer = make_trainer(config, spec, device, 0)
         _, params = trainer.publish(0, 0)
         header, columns = random_batch(config, spec, params)
         # the first update also loads parts of torch, so take the minimum of two times
@@ -67,11 +67,6 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
         raise UsageError(f"{config.algo.name}: {error}") from error
     except RunError as error:
         raise UsageError(str(error), error.exit_code) from error
-    except RuntimeError as error:
-        if "memory" not in str(error):
-            raise
-        line = str(error).partition("\n")[0]
-        raise UsageError(f"an update of this size does not fit in memory: {line}", RESOURCES) from error
 
 
 def check_priorities(config: Config) -> None:
@@ -173,7 +168,7 @@ def reward_text(config: Config) -> list[str]:
 
 def precision_text(config: Config, spec: EnvSpec) -> list[str]:
     """Return a hint if `precision=bf16` makes the updates of this run faster on this CPU, otherwise []."""
-    if config.precision == "bf16" or expects_gpu(config.device) or config.ray.address or not has_bf16():
+    if config.precision == "bf16" or config.device != "cpu" or config.ray.address or not has_bf16():
         return []
     if not uses_network_group(config) or torso_name(config.network, spec) is None:
         return []

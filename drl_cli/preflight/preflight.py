@@ -75,6 +75,13 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
     if config.has_env:
         try_environment(config, spec)
     try_algorithm(config, spec)
+    return spec
+
+
+def try_update(config: Config, spec: EnvSpec) -> None:
+    """In a dry run, and for a large batch, make an update on the run's device. Warn if it is slow.
+
+    Raise UsageError if the update fails. Call this after all other checks: CUDA forbids a fork after its first use.
+    """
     if config.dry_run or config.trainer.batch_size > LARGE_BATCH:
         warn_of_slow_updates(config, spec)
-    return spec

@@ -1,4 +1,4 @@
-"""Checks of this machine: the memory, disk, CUDA devices, compiler and packages that a config needs."""
+"""Checks of this machine: the memory, disk, GPUs, compiler and packages that a config needs."""
 
 import dataclasses
 import errno
@@ -9,12 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.errors import MISSING, RESOURCES, UsageError
+from drl_cli.preflight.device import check_gpus
 from drl_cli.replay.base_config import MOST_TRANSITIONS
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils import gpu
 from drl_cli.utils.machine import compiler, free_memory, num_cores
 
 GB = 2**30
@@ -104,22 +106,9 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
 
 
 def check_hardware(config: Config) -> None:
-    """Raise UsageError (exit 3) if a CUDA device, a C++ compiler or the package lz4 is needed but missing."""
-    if config.device not in ("auto", "cpu"):
-        import torch
-
-        if not torch.cuda.is_available():
-            line = f"device={config.device}, but torch finds no CUDA device here; device=cpu works everywhere"
-            raise UsageError(line, MISSING)
-        number, found = config.device.partition(":")[2], torch.cuda.device_count()
-        if number and int(number) >= found:
-            raise UsageError(f"device={config.device}: the CUDA devices here are cuda:0 to cuda:{found - 1}", MISSING)
-        if number and config.trainer.num > 1:
-            raise UsageError(
-                f"device={config.device} is one device; for trainer.num={config.trainer.num} say device=cuda"
-            )
-        if found < config.trainer.num:
-            raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
+    """Raise UsageError (exit 3) if a GPU, a C++ compiler or the package lz4 is needed but missing."""
+    if config.device not in ("auto", "cpu") and config.ray.address is None:
+        check_gpus(config, gpu.gpus())
     # on a cluster the trainer may run on another machine
     if config.trainer.compile is True and config.ray.address is None and shutil.which(name := compiler()) is None:
         line = f"trainer.compile=true needs a C++ compiler: there is no {name}. Install one, or name it by CXX=..."

@@ -8,7 +8,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.networks.torsos import torso_name
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
-from drl_cli.utils.machine import expects_gpu
+from drl_cli.utils.gpu import expects_gpu
 
 ON_POLICY = ("ppo", "impala", "vmpo", "reppo", "pqn")
 WORKER_KEYS = (

@@ -24,6 +24,10 @@ NOT_COMPARED = (
 """Keys and groups that are ignored: they set only where a run works, how it is started, and its output."""
 
 
+CHOSEN = ("trainer.threads", "device")
+"""Keys whose `auto` becomes a value that depends on the machine. They are compared if the user typed them."""
+
+
 def key_hint(word: str, keys: Collection[str], more: Iterable[str] = ()) -> str:
     """Return ' Did you mean KEY?' for a word that is none of the runs' `keys`, or ''.
 
@@ -89,11 +93,8 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 
 def compared(run: Run) -> dict[str, Any]:
     """Return the run's config without the seed and without keys that do not affect learning."""
-    # trainer.threads=auto depends on the machine, so compare the number only if the user typed it
-    keys = {key: value for key, value in run.config.items() if _is_compared(key)}
-    if "trainer.threads" in keys and "trainer.threads" not in typed_keys(run):
-        del keys["trainer.threads"]
-    return keys
+    chosen = {*CHOSEN} - typed_keys(run)
+    return {key: value for key, value in run.config.items() if _is_compared(key) and key not in chosen}
 
 
 @cache

@@ -87,6 +87,11 @@ class Config:
         return self.mode in ("single", "offline")
 
     @property
+    def trains_apart(self) -> bool:
+        """Whether each trainer has a process of its own, which Ray starts where there is a GPU, if it needs one."""
+        return not self.debug.in_process and (self.mode == "async" or (self.mode == "sync" and self.trainer.num > 1))
+
+    @property
     def mixes_data(self) -> bool:
         """Whether batches have rows of a dataset beside the rows of the workers."""
         return self.data.source is not None and not self.is_offline

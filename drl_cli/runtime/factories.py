@@ -36,7 +36,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import (
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout, make_layout
 from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
-from drl_cli.runtime.roles.trainer import Trainer, choose_device
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
 from drl_cli.types import EnvSpec
@@ -104,13 +104,16 @@ def with_whole_table(config: Config, dataset: Dataset) -> Config:
 
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Weights | None = None) -> Trainer:
-    """Create a trainer on its device. All trainers start from the same seed, or from the `weights` of another run."""
+    """Create a trainer on its device. All trainers start from the same seed, or from the `weights` of another run.
+
+    The checks before a run replace the device `auto`. Without them, it is the CPU.
+    """
     torch.set_num_threads(config.num_threads)
     torch.set_float32_matmul_precision("highest")
     (seed,) = integers(config.seed, "trainer", 1)
     torch.manual_seed(seed)  # because a user's algorithm may use torch's global generator
     algorithm = load_algorithm(config.algo.name).Algorithm
-    layout, torch_device = make_layout(config, spec), choose_device(device)
+    layout, torch_device = make_layout(config, spec), torch.device("cpu" if device == "auto" else device)
     when = make_when(config, torch_device)
     context = AlgoContext(
         torch_device,

@@ -72,7 +72,7 @@ def build(
     dataset = opened(config) if config.is_offline else None
 
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
-    trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)
+    trainers = make_trainers(config, spec, ray if ray and config.trains_apart else local)
     seats, limiter = make_seats(config, worker_place), make_limiter(config, dataset)
     if dataset is None:
         pool = make_pool(config, spec, worker_place, seats, incarnation)
@@ -118,12 +118,11 @@ def build(
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
-    """Create the trainers, each on a separate GPU if there are enough GPUs."""
+    """Create the trainers, each on a separate GPU if `device` is cuda and there are enough GPUs."""
     num = config.trainer.num
-    gpus = 1 if config.device in ("auto", "cuda") and runtime.gpus() >= num else 0
-    device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
+    gpus = 1 if config.device == "cuda" and runtime.gpus() >= num else 0
     weights = weights_for(config, spec, Path(config.load_weights)) if config.load_weights else None
-    args, where = (config, spec, device), Where(gpus=gpus, modules=config.outside_modules)
+    args, where = (config, spec, config.device), Where(gpus=gpus, modules=config.outside_modules)
     return TrainerGroup(
         [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
     )

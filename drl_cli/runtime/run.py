@@ -19,6 +19,7 @@ from drl_cli.errors import (
     RoleLost,
     RunError,
     UserCodeFailed,
+    memory_problem,
 )
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
@@ -175,8 +176,8 @@ def _report_error(error: BaseException, folder: Path) -> int:
     text, exit_code = str(error), BUG
     if isinstance(error, RunError):
         exit_code = error.exit_code
-    elif isinstance(error, MemoryError):
-        text, exit_code = f"MemoryError: {error}", RESOURCES
+    elif line := memory_problem(error):
+        text, exit_code = line, RESOURCES
     else:
         text, exit_code = f"{type(error).__name__}: {error}", RESOURCES if isinstance(error, OSError) else BUG
     tell(f"error: {text}")

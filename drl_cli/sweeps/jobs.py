@@ -109,7 +109,7 @@ def run_jobs(
 ) -> None:
     """Run the jobs in parallel, one per slot. Then run the jobs that `more` returns, until `more` returns none."""
     slots = job_slots(configs)
-    at_once = len(slots.processors)
+    at_once = len(slots.slots)
     if slots.asked > at_once:
         place = "the cluster" if slots.start is not start_here else "this machine"
         print(f"sweep.jobs={slots.asked}: {place} holds {at_once} at once; more would be slower, not faster")
@@ -128,7 +128,7 @@ def run_jobs(
         return trials.tick() if trials else ()
 
     try:
-        Launcher(sweep, slots.processors, slots.start, changed, tick).run(jobs, more)
+        Launcher(sweep, slots.slots, slots.start, changed, tick).run(jobs, more)
     except SystemExit:  # a signal; all jobs have ended
         view.close()
         print_jobs(sweep)

@@ -1,4 +1,4 @@
-"""Launcher: run the jobs of a sweep in parallel, each on separate processors or on free nodes of a cluster."""
+"""Launcher: run the jobs of a sweep in parallel, each on separate processors and GPUs or on free nodes of a cluster."""
 
 import ctypes
 import json
@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.place.signals import SIGNAL_CODES, ending_signals, leave_terminal
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.files import is_locked
+from drl_cli.utils.gpu import VISIBLE
 
 POLL_S = 0.1
 JOB_FILE = "DRL_JOB_FILE"
@@ -43,8 +44,15 @@ class Process(Protocol):
         """End the process at once."""
 
 
-Start = Callable[[set[int], Sequence[str], Mapping[str, str], Path], Process]
-"""A function that starts Python with these processors, arguments, environment variables, and file for the output."""
+class Slot(NamedTuple):
+    """What one job may use: these processors, and the GPUs that CUDA_VISIBLE_DEVICES names. If empty, all."""
+
+    processors: frozenset[int] = frozenset()
+    gpus: str = ""
+
+
+Start = Callable[[Slot, Sequence[str], Mapping[str, str], Path], Process]
+"""A function that starts Python in this slot, with these arguments, environment variables, and file for the output."""
 
 
 class LocalProcess(subprocess.Popen[bytes]):
@@ -54,25 +62,26 @@ class LocalProcess(subprocess.Popen[bytes]):
         return True
 
 
-def start_here(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
-    """Start a process on this machine that may use only these processors (all, if the set is empty)."""
+def start_here(slot: Slot, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
+    """Start a process on this machine that may use only the processors and GPUs of the slot."""
+    visible = {VISIBLE: slot.gpus} if slot.gpus else {}
     with log.open("ab") as out:
         process = LocalProcess(
             [sys.executable, *arguments],
-            env=os.environ | dict(variables),
+            env=os.environ | visible | dict(variables),
             process_group=0,  # Ctrl-C must reach the job only through the sweep, not from the terminal too
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
         )
-    if processors and hasattr(os, "sched_setaffinity"):
+    if slot.processors and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):  # the process has ended already
-            os.sched_setaffinity(process.pid, processors)
+            os.sched_setaffinity(process.pid, slot.processors)
     return process
 
 
 class Launcher:
-    """Run one job at a time in each slot. A slot is a set of processors; an empty set stands for all processors.
+    """Run one job at a time in each slot.
 
     `changed` is called with each job that starts or ends. `tick` is called several times a second and returns the jobs
     to stop. The launcher passes SIGINT, SIGTERM and SIGHUP on. At the first signal, jobs save a checkpoint and end. At
@@ -82,13 +91,13 @@ class Launcher:
     def __init__(
         self,
         sweep: Sweep,
-        slots: Sequence[set[int]],
+        slots: Sequence[Slot],
         start: Start = start_here,
         changed: Callable[[Job], None] = lambda job: None,
         tick: Callable[[], Iterable[Job]] = list,
     ) -> None:
         self.sweep, self.free, self.start, self.changed, self.tick = sweep, list(slots), start, changed, tick
-        self.running: dict[Job, tuple[Process, set[int]]] = {}
+        self.running: dict[Job, tuple[Process, Slot]] = {}
         self.received: list[signal.Signals] = []
         self._passed_on = 0
 

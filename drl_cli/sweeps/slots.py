@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
@@ -12,19 +13,22 @@ from drl_cli.errors import LOST, MISSING, ClusterUnfit, UsageError
 from drl_cli.metrics.display import announce, erase
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
-from drl_cli.sweeps.launcher import Process, Start, start_here
+from drl_cli.sweeps.launcher import Process, Slot, Start, start_here
+from drl_cli.utils import gpu
 from drl_cli.utils.machine import cores, free_memory
 
 PROCESS_BYTES = 300 * 2**20
 """Bytes of memory of each process of a job, without replay."""
+JOBS_PER_GPU = 4
+"""Maximum number of jobs that share a GPU. Each job takes about 0.5 GB of its memory, and they run in turns."""
 PASSED_ON = ("DRL_", "WANDB_")
 """Prefixes of the environment variables that are copied to a job on a node. The node sets all other variables."""
 
 
 class Slots(NamedTuple):
-    """The processors of each job that can run at once, and the function that starts a job."""
+    """A slot for each job that can run at once, and the function that starts a job."""
 
-    processors: list[set[int]]  # one set for each job; the empty set stands for all processors
+    slots: list[Slot]
     asked: int  # the value of sweep.jobs, or 0 for auto
     start: Start
 
@@ -37,9 +41,10 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     (address,) = addresses
     if address is None:
         return
+    from drl_cli.preflight.device import check_gpus
     from drl_cli.preflight.pace import pace_problems
     from drl_cli.runtime.place.launch import Cluster
-    from drl_cli.runtime.place.nodes import unshared
+    from drl_cli.runtime.place.nodes import node_gpus, unshared
     from drl_cli.settings.fill import fill
 
     announce(sys.stdout, f"asking the nodes of the cluster at {address}")
@@ -53,6 +58,10 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
         signal.signal(signal.SIGTERM, handler)  # Ray has replaced the handler
     if problems := [problem for config in configs for problem in pace_problems(fill(config, cluster.nodes))]:
         raise UsageError(list(dict.fromkeys(problems)))
+    if named := [config for config in configs if config.device == "cuda"]:
+        found = node_gpus(cluster.nodes)
+        for config in named:
+            check_gpus(config, found, "in the cluster")
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     lacking = [f"{node} has no drl-cli: install it there" for node in cluster.lacking]
     if problems := lacking or unshared(cluster.nodes, existing, Path.cwd()):
@@ -65,7 +74,7 @@ def job_slots(configs: Sequence[Config]) -> Slots:
     from drl_cli.settings.fill import fill
 
     if not configs:
-        return Slots([set()], 0, start_here)
+        return Slots([Slot()], 0, start_here)
     config = configs[0]
     asked = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
     if config.ray.address:
@@ -74,38 +83,64 @@ def job_slots(configs: Sequence[Config]) -> Slots:
         if not (nodes := live_nodes()):
             raise UsageError(f"ray.address: the cluster at {config.ray.address} has no node with a CPU any more", LOST)
         count, start = cluster_slots(nodes, [fill(config, nodes) for config in configs])
-        return Slots([set()] * min(count, asked or count), asked, start)
+        return Slots([Slot()] * min(count, asked or count), asked, start)
     filled = [fill(config) for config in configs]
     need, memory = max(map(busy_processors, filled)), max(map(memory_bytes, filled))
-    free = free_memory()
-    return Slots(share_processors(cores(), need, free // max(1, memory), asked), asked, start_here)
+    visible, most = gpu_shares(filled), free_memory() // max(1, memory)
+    shares = share_processors(cores(), need, min(most, len(visible)) if visible else most, asked)
+    return Slots([*map(Slot, shares, chain(visible, repeat("")))], asked, start_here)
 
 
-def share_processors(processors: Sequence[int], need: int, most: int, asked: int = 0) -> list[set[int]]:
+def gpu_shares(configs: Sequence[Config]) -> list[str]:
+    """Return CUDA_VISIBLE_DEVICES for each job that can run at once on the GPUs here; [] if no job takes a GPU.
+
+    A job that names its GPU by number sees all GPUs.
+    """
+    from drl_cli.preflight.device import takes_gpu
+
+    if not any(gpu.expects_gpu(config.device) and takes_gpu(config) for config in configs):
+        return []
+    ids, num = [one.id for one in gpu.gpus() if not one.problem], max(config.trainer.num for config in configs)
+    groups = [",".join(ids[first : first + num]) for first in range(0, len(ids) - num + 1, num)]
+    return (groups if not any(":" in config.device for config in configs) else [""] * len(groups)) * JOBS_PER_GPU
+
+
+def share_processors(processors: Sequence[int], need: int, most: int, asked: int = 0) -> list[frozenset[int]]:
     """Share the processors among jobs that need `need` each. `most`, and `asked` if not 0, limit the number of jobs."""
     count = max(1, min(len(processors) // max(1, need), most, asked or len(processors)))
     if count == 1:
-        return [set()]
+        return [frozenset()]
     share = len(processors) // count
-    return [set(processors[i * share : (i + 1) * share]) for i in range(count)]
+    return [frozenset(processors[i * share : (i + 1) * share]) for i in range(count)]
 
 
 def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
     """Return the number of jobs that fit on the nodes (at least 1), and a function that starts a job on a free node."""
+    from drl_cli.preflight.device import takes_gpu
     from drl_cli.runtime.place.nodes import NodeProcess
 
     # a job with mode=single runs on one node; any other job uses an equal share of every node
     parts = 1 if any(config.is_one_process for config in configs) else len(nodes)
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
+    gpus = [gpu_share(config) for config in configs if takes_gpu(config)] if any(node.gpus for node in nodes) else []
+    if gpus:
+        count = min(count, int(sum(node.gpus for node in nodes) / max(gpus)))
+    own = min(gpus, default=0)
+    reserved = own if own < 1 else 0  # Ray reserves the whole GPUs of the trainers
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
     cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # a larger job would wait for ever
 
-    def start(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
+    def start(slot: Slot, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
         passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-        return NodeProcess(arguments, passed_on | dict(variables), log, cpus, memory)
+        return NodeProcess(arguments, passed_on | dict(variables), log, cpus, memory, reserved)
 
     return max(1, count), start
+
+
+def gpu_share(config: Config) -> float:
+    """Return how many GPUs of a cluster a job takes: one for each trainer that Ray starts, else a share of one."""
+    return config.trainer.num if config.trains_apart else 1 / JOBS_PER_GPU
 
 
 def busy_processors(config: Config) -> int:

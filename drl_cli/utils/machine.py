@@ -1,4 +1,4 @@
-"""What this machine has: cores, free memory, GPUs and a C++ compiler. Nothing here imports torch, which is slow."""
+"""What this machine has: cores, free memory and a C++ compiler. Nothing here imports torch, which is slow."""
 
 import os
 import re
@@ -35,19 +35,6 @@ def is_zen_5() -> bool:
     """Return whether the CPU is AMD's Zen 5, or a later one."""
     found = re.search(r"AuthenticAMD\s+cpu family\s*:\s*(\d+)", describe_processor())
     return found is not None and int(found[1]) >= ZEN_5
-
-
-def has_nvidia_driver() -> bool:
-    """Return whether Linux has loaded the driver of an NVIDIA GPU."""
-    return Path("/proc/driver/nvidia/version").exists()
-
-
-def expects_gpu(device: str) -> bool:
-    """Return whether a trainer with the key `device` computes on a GPU, as far as this is known without torch.
-
-    With `auto`, torch also has to be a build for CUDA.
-    """
-    return device.startswith("cuda") or (device == "auto" and has_nvidia_driver())
 
 
 def compiler() -> str:

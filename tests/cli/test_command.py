@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drl_cli.cli.command import run_words
-from drl_cli.errors import EXIT_CODES, LOST, RoleLost, UsageError
+from drl_cli.errors import EXIT_CODES, LOST, RESOURCES, RoleLost, UsageError
 from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.value_types import group_of
 
@@ -52,6 +52,10 @@ for name in {NAMES!r}:
     assert done.returncode == 0, done.stderr
 
 
+def raises(error):
+    raise error
+
+
 @pytest.fixture
 def end(monkeypatch, capsys):
     """Run a command whose answer raises. Return the exit code and stderr."""
@@ -76,6 +80,11 @@ def test_errors_are_lines_with_an_exit_code(end, monkeypatch):
     assert end(UsageError(["one", "two"])) == (2, "error: one\nerror: two\n")
     assert end(RoleLost("first line\nsecond line")) == (LOST, "error: first line\nerror: second line\n")
     assert end(KeyboardInterrupt()) == (130, "")
+    code, told = end(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    assert (code, told.count("\n"), "device=cpu" in told) == (RESOURCES, 1, True)
+    assert end(MemoryError("3 GiB"))[0] == RESOURCES
+    with pytest.raises(RuntimeError, match="a bug"):
+        run_words(lambda words: raises(RuntimeError("a bug")), str)
     monkeypatch.setenv("DRL_DEBUG", "1")
     assert "Traceback" in end(UsageError("one"))[1]
 

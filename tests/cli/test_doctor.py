@@ -10,7 +10,8 @@ import pytest
 from drl_cli.cli import doctor
 from drl_cli.cli.doctor import Check, Options, examine
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
-from drl_cli.utils import machine
+from drl_cli.utils import gpu, machine
+from drl_cli.utils.gpu import Gpu
 
 GIB = 2**30
 
@@ -112,18 +113,23 @@ def test_a_folder_that_can_not_be_written(tmp_path):
     assert (check.status, check.exit_code, "TMPDIR" in check.advice) == ("fail", RESOURCES, True)
 
 
-def test_gpus_by_name_and_a_driver_that_torch_can_not_use(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("pathlib.Path.exists", lambda path: False)
-    assert doctor.gpu().status == "skip"
-    monkeypatch.setattr("pathlib.Path.exists", lambda path: str(path) == "/proc/driver/nvidia/version")
-    assert (doctor.gpu().status, "CUDA build" in doctor.gpu().advice) == ("warn", True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"H{index}")
-    assert (doctor.gpu().status, doctor.gpu().text.split(";")[0]) == ("ok", "H0, H1")
+@pytest.mark.parametrize(
+    ("found", "has_driver", "expected"),
+    [
+        ([Gpu("0", "H1"), Gpu("1", "H2")], True, "ok    gpu         H1, H2; a product was computed on each"),
+        (
+            [Gpu("0", "H1"), Gpu("1", "K80", "no kernel image")],
+            True,
+            "warn  gpu         K80: no kernel image; install .*",
+        ),
+        ([], True, "warn  gpu         torch .* finds no CUDA device; .* install a CUDA build of torch .*"),
+        ([], False, "skip  gpu         torch .* finds no CUDA device: the trainer runs on processors"),
+    ],
+)
+def test_gpus_by_name_and_those_that_torch_can_not_use(monkeypatch, found, has_driver, expected):
+    monkeypatch.setattr(gpu, "gpus", lambda: tuple(found))
+    monkeypatch.setattr(gpu, "has_driver", lambda: has_driver)
+    assert re.fullmatch(expected, str(doctor.gpu()))
 
 
 def test_threads_and_a_compiler_from_environment_variables(monkeypatch):

@@ -297,6 +297,28 @@ def test_a_number_is_sent_on_the_device_of_the_group(monkeypatch):
     assert devices == ["meta"]
 
 
+@pytest.mark.parametrize(("typed", "expected"), [(None, "1"), ("0", "0")])
+def test_nccl_waits_for_the_other_trainers(monkeypatch, typed, expected):
+    """Without the variable, a thread of NCCL ends the process some time after a trainer is lost."""
+    name, seen = "TORCH_NCCL_BLOCKING_WAIT", []
+    monkeypatch.setattr(os, "environ", {} if typed is None else {name: typed})
+
+    def init(backend, **options):
+        seen.append((backend, os.environ[name], options["timeout"].seconds))
+
+    def lost(tensor, operation):
+        raise torch.distributed.DistBackendError("NCCL communicator was aborted: timed out in blocking wait")
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", init)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lost)
+    group = ProcessGroup(0, 2, timeout_s=7.0)
+    group.store = object()
+    group.join("127.0.0.1", 1, torch.device("cuda"))
+    assert seen == [("nccl", expected, 7)]
+    with pytest.raises(PeerLost, match="lost another: NCCL communicator was aborted"):
+        group.mean_(torch.ones(1))
+
+
 def test_joining_without_other_trainers_is_an_error():
     group = ProcessGroup(0, 2, timeout_s=1.0)
     port = group.listen("127.0.0.1")

@@ -2,6 +2,7 @@ import shutil
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from drl_cli.optim import products
 from drl_cli.optim.context import Context
@@ -151,6 +152,24 @@ def test_auto_is_onednn_for_large_products_on_zen_5(processor, is_repeatable, la
     assert rule.chosen()["from_rows"] == (256 if is_repeatable else 1)
     assert [libraries(rule, *sizes) for sizes in large] == [["onednn"] * 3] * len(large)
     assert [libraries(rule, *sizes) for sizes in small] == [["torch"] * 3] * len(small)
+
+
+@pytest.mark.parametrize(("device", "is_transposed"), [("cpu", True), ("meta", False)])
+def test_only_mkl_computes_the_transposed_product(device, is_transposed):
+    """The device `meta`, which has no data, stands in for a GPU, where the copies would only take time."""
+    rule, made = Products(), []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    x, weight, bias = (torch.ones(size, device=device) for size in ((256, 64), (64, 4), (4,)))
+    out, d = torch.ones(64, 4, device=device), torch.ones(256, 4, device=device)
+    with Watch():
+        assert rule.linear(x, weight, bias).shape == (256, 4)
+        rule.weight_gradient(x, d, out)
+    assert ("addmm" in made, "copy_" in made) == (not is_transposed, is_transposed)
 
 
 def test_onednn_and_bf16_when_asked_for(monkeypatch):

@@ -10,7 +10,7 @@ from choices import some
 from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.preflight.algorithm import update_seconds
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.preflight.preflight import LARGE_BATCH, preflight
+from drl_cli.preflight.preflight import LARGE_BATCH, preflight, try_update
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
@@ -196,7 +196,7 @@ def check(composed, tiny, tmp_path, monkeypatch, capsys):
         args = ("tuned=none", *tiny, STEPS, f"output_dir={tmp_path}", "dry_run=true", *overrides)
         config = fill(build(composed(*args)))
         with users_errors(config.outside_modules):
-            preflight(config)
+            try_update(config, preflight(config))
         return capsys.readouterr().err
 
     return check_it
@@ -306,6 +306,7 @@ def test_a_slow_update_gives_a_warning_with_its_time(check, monkeypatch, compose
     large = ("env=Pendulum-v1", f"trainer.batch_size={LARGE_BATCH + 1}", "replay.capacity=1e5", "total_env_steps=1e5")
     asked = []
     monkeypatch.setattr("drl_cli.preflight.algorithm.update_seconds", lambda config, spec: asked.append(config) or 1.0)
-    preflight(fill(build(composed("tuned=none", *large))))
-    preflight(fill(build(composed("tuned=none", *large, f"trainer.batch_size={LARGE_BATCH}"))))
+    for size in (LARGE_BATCH + 1, LARGE_BATCH):
+        config = fill(build(composed("tuned=none", *large, f"trainer.batch_size={size}")))
+        try_update(config, preflight(config))
     assert len(asked) == 1  # only an update above LARGE_BATCH is timed before every run

@@ -21,6 +21,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
+from drl_cli.utils import gpu
 
 
 @pytest.fixture
@@ -403,11 +404,8 @@ def test_envpool_is_needed_and_checked_for_training_only(config, monkeypatch):
         assert part in problems[0]
 
 
-def test_cuda_is_refused_without_a_device(config):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
+def test_cuda_is_refused_without_a_device(config, monkeypatch):
+    monkeypatch.setattr(gpu, "gpus", tuple)
     code, problems = refusal(config("device=cuda"))
     assert code == MISSING
     assert "device=cpu" in problems[0]

@@ -104,10 +104,12 @@ def test_environments_are_never_pooled_and_their_options_do_not_mix(group):
 
 
 @pytest.mark.parametrize("is_typed", [False, True])
-def test_the_number_of_threads_separates_runs_only_if_it_was_typed(group, is_typed):
-    changes = ({"trainer__threads": 1}, {"trainer__threads": 2, "seed": 1})
-    found = group(*changes, commands=[["trainer.threads=1"], ["trainer.threads=2"]] if is_typed else ())
-    separate = {"trainer.threads=1": [0], "trainer.threads=2": [1]}
+@pytest.mark.parametrize(("key", "one", "other"), [("trainer.threads", 1, 2), ("device", "cpu", "cuda")])
+def test_what_depends_on_the_machine_separates_runs_only_if_it_was_typed(group, key, one, other, is_typed):
+    words, field = (f"{key}={one}", f"{key}={other}"), key.replace(".", "__")
+    changes = ({field: one}, {field: other, "seed": 1})
+    found = group(*changes, commands=[[word] for word in words] if is_typed else ())
+    separate = {words[0]: [0], words[1]: [1]}
     assert seeds(found) == (separate if is_typed else {"algo=dqn mode=single": [0, 1]})
 
 

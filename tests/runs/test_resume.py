@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.optim.schedules import RunClock
+from drl_cli.preflight import device
 from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
 from drl_cli.runs.resume import claim_run, named_run, resume, with_config_of
 from drl_cli.runs.run import RUN_LOCK
@@ -20,6 +22,7 @@ from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.description import keys_of
+from drl_cli.utils import gpu
 from drl_cli.utils.files import is_locked
 
 
@@ -220,6 +223,18 @@ def test_the_end_of_a_killed_runs_manage_process_is_awaited(copied):
 
 def test_resume_null_names_no_run():
     assert named_run(read_command(["resume=null"])) is None
+
+
+def test_the_device_is_chosen_once(train_here, monkeypatch):
+    """A resumed run keeps its device, on whatever machine, because GPUs draw other random numbers."""
+    _, folder = train_here("env=Pendulum-v1", "mode=single")
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
+    monkeypatch.setattr(gpu, "gpus", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(device, "WIDE", 1)  # so that a new run takes the GPU
+    command = with_config_of(folder, read_command([f"resume={folder}", "total_env_steps=192"]))
+    resumed = resume(compose(command.overrides, command.config_file), [])
+    assert device.with_device(resumed.config, read_spec(resumed.config.env)) == (resumed.config, [])
+    assert [change.text for change in resumed.changes] == ["total_env_steps=192 (was 160)"]
 
 
 def test_the_number_of_threads_is_chosen_once(train_here, monkeypatch):

@@ -2,6 +2,7 @@ import io
 import time
 
 import pytest
+import torch
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
@@ -34,6 +35,7 @@ def run(tmp_path):
         (RoleLost("worker 0 died"), 6, "failed"),
         (OSError(28, "No space left on device"), 7, "failed"),
         (MemoryError("no room for the replay table"), 7, "failed"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), 7, "failed"),
         (CheckpointError("model.safetensors is damaged"), 8, "failed"),
     ],
 )

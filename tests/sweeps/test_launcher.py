@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.launcher import Launcher, start_here
+from drl_cli.sweeps.launcher import Launcher, Slot, start_here
 from drl_cli.sweeps.sweep import Sweep
 
 
@@ -49,7 +49,7 @@ def launch(sweep, processes, tick=list, changed=lambda job: None):
         started.append(args)
         return processes[len(started) - 1]
 
-    Launcher(sweep, [set()] * len(processes), start, changed, lambda: tick() or ()).run(sweep.jobs[: len(processes)])
+    Launcher(sweep, [Slot()] * len(processes), start, changed, lambda: tick() or ()).run(sweep.jobs[: len(processes)])
     return started
 
 
@@ -65,7 +65,7 @@ def test_a_job_waits_until_its_process_has_room(sweep):
     assert seen == [(1, "running"), (2, "running"), (3, "killed"), (1, "done"), (2, "done")]
     assert [job.exit_code for job in Sweep.open(sweep.folder).jobs] == [0, 0, -9]
     arguments = ["-m", "drl_cli.cli.train", "--config-name", "train", "env=A", "seed=1"]
-    assert started[1] == (set(), arguments, {"DRL_JOB_FILE": f"{sweep.folder}/2.json"}, sweep.folder / "2.log")
+    assert started[1] == (Slot(), arguments, {"DRL_JOB_FILE": f"{sweep.folder}/2.json"}, sweep.folder / "2.log")
 
 
 def test_the_run_of_a_job_is_known_while_it_runs(sweep):
@@ -81,11 +81,23 @@ def test_the_run_of_a_job_is_known_while_it_runs(sweep):
     assert len(seen) > 5
 
 
+def test_a_job_begins_in_the_slot_of_one_that_has_ended(sweep):
+    slots, seen = [Slot(gpus="0"), Slot(gpus="1")], []
+    processes = iter([Process(0, 99), Process(0, 0), Process(0, 0)])
+
+    def start(slot, *args):
+        seen.append(slot.gpus)
+        return next(processes)
+
+    Launcher(sweep, slots, start).run(sweep.jobs)
+    assert seen == ["0", "1", "1"]
+
+
 def test_a_signal_reaches_all_jobs_and_no_other_job_starts(sweep):
     processes, looks = [Process(0, 99), Process(99, 99)], itertools.count()
     running = Launcher(
         sweep,
-        [set()] * 2,
+        [Slot()] * 2,
         lambda *args: processes[int(args[1][-1][-1])],
         tick=lambda: os.kill(os.getpid(), signal.SIGINT) or () if next(looks) == 2 else (),
     )
@@ -132,10 +144,13 @@ def test_all_processes_end_after_an_exception(sweep):
 def test_a_process_on_this_machine(tmp_path, monkeypatch):
     """It has only its processors, and only a job asks to end with its sweep."""
     processors = {min(os.sched_getaffinity(0))}
-    code = "import os, time; time.sleep(0.2); print(os.sched_getaffinity(0), os.environ['A'])"
-    process = start_here(processors, ["-c", code], {"A": "b"}, tmp_path / "log")
-    assert process.has_begun()
-    assert (process.wait(30), (tmp_path / "log").read_text()) == (0, f"{processors} b\n")
+    shown = "os.sched_getaffinity(0), os.environ['A'], os.environ['CUDA_VISIBLE_DEVICES']"
+    code = f"import os, time; time.sleep(0.2); print({shown})"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    for gpus, visible in (("5", "5"), ("", "2,5")):
+        process = start_here(Slot(frozenset(processors), gpus), ["-c", code], {"A": "b"}, tmp_path / f"log{gpus}")
+        assert process.has_begun()
+        assert (process.wait(30), (tmp_path / f"log{gpus}").read_text()) == (0, f"{processors} b {visible}\n")
     asked = []
     library = SimpleNamespace(prctl=lambda *values: asked.append(values))
     monkeypatch.setattr(launcher.ctypes, "CDLL", lambda name: library)

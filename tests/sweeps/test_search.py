@@ -167,7 +167,7 @@ def test_the_launcher_stops_a_pruned_trial(make, monkeypatch):
             self.returncode = 75
 
     process = Process()
-    launcher.Launcher(trials.sweep, [set()], lambda *_: process, tick=trials.tick).run([bad])
+    launcher.Launcher(trials.sweep, [launcher.Slot()], lambda *_: process, tick=trials.tick).run([bad])
     assert (trials.study.trials[5].state, bad.status) == ("pruned", "interrupted")
 
 

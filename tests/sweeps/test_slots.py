@@ -1,4 +1,5 @@
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,9 +14,11 @@ from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.fill import fill
 from drl_cli.sweeps import jobs, slots
-from drl_cli.sweeps.launcher import start_here
+from drl_cli.sweeps.launcher import Slot, start_here
 from drl_cli.sweeps.slots import Slots, check_cluster, job_slots, memory_bytes, share_processors
 from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils import gpu
+from drl_cli.utils.gpu import Gpu
 
 GB = 2**30
 LARGE, SMALL = Node("a1", "10.0.0.1", 8.0, 64 * GB), Node("b1", "10.0.0.2", 4.0, 64 * GB)
@@ -53,9 +56,44 @@ def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
     config = build(mapping([*LOCAL, *args]))
     monkeypatch.setattr(slots, "cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
-    assert job_slots([config, config]) == Slots(expected, asked, start_here)
+    assert job_slots([config, config]) == Slots([Slot(frozenset(one)) for one in expected], asked, start_here)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * memory_bytes(fill(config))))
-    assert len(job_slots([config]).processors) == min(len(expected), 3)
+    assert len(job_slots([config]).slots) == min(len(expected), 3)
+
+
+WIDE = "network.hidden=[512]"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "visible"),
+    [
+        ([["device=cuda"]], "ab", ["a", "b"] * 4),
+        ([["device=cpu"]], "ab", [""] * 64),
+        ([[]], "ab", [""] * 64),  # auto is the CPU for a small network
+        ([[], [WIDE]], "ab", ["a", "b"] * 4),
+        ([[WIDE]], "", [""] * 64),  # all jobs take the CPU
+        ([[WIDE, "sweep.jobs=3"]], "ab", ["a", "b", "a"]),
+        ([["device=cuda:0"], ["device=cuda:1"]], "ab", [""] * 8),  # each job sees the GPU that it names
+        ([["device=cuda", "mode=async", "worker.num=1", "trainer.num=2"]], "abcde", ["a,b", "c,d"] * 4),
+    ],
+)
+def test_jobs_share_the_gpus(jobs, gpus, visible, monkeypatch):
+    found = (*(Gpu(id, "H200") for id in gpus), Gpu("x", "K80", "no kernel image"))
+    monkeypatch.setattr(gpu, "gpus", lambda: found)
+    monkeypatch.setattr(gpu, "has_driver", lambda: True)
+    monkeypatch.setattr(slots, "cores", lambda: [*range(64)])
+    monkeypatch.setattr(slots, "free_memory", lambda: 2**44)
+    made = job_slots([build(mapping([*LOCAL, "mode=single", *words])) for words in jobs])
+    assert [slot.gpus for slot in made.slots] == visible
+    assert len({slot.processors for slot in made.slots}) == len(visible)
+
+
+def test_jobs_on_a_machine_without_a_driver_ask_for_no_gpu(monkeypatch):
+    monkeypatch.setattr(gpu, "has_driver", lambda: False)
+    monkeypatch.setattr(gpu, "gpus", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(slots, "cores", lambda: [0, 1])
+    made = job_slots([build(mapping([*LOCAL, "mode=single", WIDE]))])
+    assert [slot.gpus for slot in made.slots] == ["", ""]
 
 
 @pytest.fixture
@@ -81,9 +119,30 @@ def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkey
     monkeypatch.setattr(nodes, "live_nodes", lambda: there)
     config = typed(*args)
     found = job_slots([config, config])
-    assert (found.processors, found.asked) == ([set()] * count, asked)
-    found.start(set(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
-    assert started[0][3] == cpus
+    assert (found.slots, found.asked) == ([Slot()] * count, asked)
+    found.start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
+    assert (started[0][3], started[0][5]) == (cpus, 0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "count", "reserved"),
+    [
+        ([["mode=single", "device=cuda"]], (1, 0), 4, 0.25),
+        ([["mode=single", WIDE]], (1, 1), 8, 0.25),
+        ([["mode=single"]], (1, 1), 12, 0),  # auto is the CPU for a small network
+        ([["mode=single", WIDE]], (0, 0), 12, 0),
+        ([["mode=async", "worker.num=1", "device=cuda"]], (1, 1), 2, 0),  # Ray reserves the GPUs of the trainers
+        ([["mode=sync", "worker.num=2", "trainer.num=2", "device=cuda"]], (2, 1), 1, 0),
+        ([["mode=sync", "worker.num=2", "device=cuda"]], (1, 0), 3, 0.25),
+    ],
+)
+def test_jobs_share_the_gpus_of_a_cluster(jobs, gpus, count, reserved, started, monkeypatch, tmp_path):
+    there = [replace(node, gpus=num) for node, num in zip((LARGE, SMALL), gpus, strict=True)]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: there)
+    found = job_slots([typed(*words) for words in jobs])
+    assert len(found.slots) == count
+    found.start(Slot(), ["-m", "drl"], {}, tmp_path)
+    assert started[0][5] == reserved
 
 
 def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_path):
@@ -93,10 +152,10 @@ def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_pat
     monkeypatch.setattr(nodes, "live_nodes", lambda: [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)])
     monkeypatch.setattr(slots.os, "environ", {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "PATH": "/here"})
     found = job_slots([config])
-    assert len(found.processors) == 4
-    found.start(set(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
+    assert len(found.slots) == 4
+    found.start(Slot(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
     variables = {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "DRL_JOB_FILE": "1.json"}
-    assert started == [(["-m", "drl"], variables, tmp_path, 1, need)]
+    assert started == [(["-m", "drl"], variables, tmp_path, 1, need, 0)]
     monkeypatch.setattr(nodes, "live_nodes", lambda: [])
     with pytest.raises(UsageError, match="a:1 has no node with a CPU any more") as raised:
         job_slots([config])
@@ -155,6 +214,28 @@ def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, tmp_path, chan
     assert (raised.value.problems, raised.value.exit_code) == ([problem], code)
 
 
+@pytest.mark.parametrize(
+    ("words", "there", "line"),
+    [
+        (["device=cuda", "mode=async"], [Gpu("0", "H200")], None),
+        (["device=cuda", "mode=single"], [Gpu("0", "H200")], None),
+        (["device=cuda:1", "mode=single"], [], None),  # the job finds out, because nodes have different GPUs
+        (["mode=async", WIDE], [], None),
+        (["device=cuda", "mode=async"], [], "device=cuda, but torch finds no CUDA device in the cluster; .*"),
+        (["device=cuda", "mode=async"], [Gpu("0", "K80", "old")], "device=cuda: torch can't use K80: old; .*"),
+    ],
+)
+def test_the_gpus_of_the_nodes_count_for_a_sweep(cluster, tmp_path, monkeypatch, words, there, line):
+    monkeypatch.setattr(gpu, "gpus", tuple)
+    monkeypatch.setattr(nodes, "node_gpus", lambda nodes: there)
+    if line is None:
+        check_cluster([typed("device=cpu"), typed(*words)], tmp_path)
+        return
+    with pytest.raises(UsageError, match=line) as refused:
+        check_cluster([typed(*words)], tmp_path)
+    assert refused.value.exit_code == 3
+
+
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_a_run_on_one_node_asks_no_other(monkeypatch, mode):
     asked = []
@@ -195,6 +276,6 @@ def test_the_runs_of_a_name_are_noted_once_for_all_jobs(tmp_path, monkeypatch, c
 
 @pytest.mark.parametrize(("start", "place"), [(None, "the cluster"), (start_here, "this machine")])
 def test_a_line_if_more_jobs_are_asked_for_than_there_is_room_for(start, place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(jobs, "job_slots", lambda configs: Slots([set(), set()], 9, start))
+    monkeypatch.setattr(jobs, "job_slots", lambda configs: Slots([Slot(), Slot()], 9, start))
     jobs.run_jobs(Sweep(tmp_path, []), [], [])
     assert capsys.readouterr().out == f"sweep.jobs=9: {place} holds 2 at once; more would be slower, not faster\n"

@@ -15,6 +15,7 @@ from drl_cli.utils.machine import num_cores
 def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
     """Return the status fields that do not change during the run."""
     holds_ratio = config.orchestrator.limiter == "ratio" and not (config.is_on_policy or config.is_offline)
+    is_on_gpu = config.device.startswith("cuda")  # where updates are only compiled with trainer.compile=true
     return {
         "total_env_steps": config.total_env_steps,
         "total_updates": config.total_updates if config.is_offline else None,
@@ -25,7 +26,7 @@ def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
         "mode": config.mode,
         "is_on_policy": config.is_on_policy,
         "workers": config.num_workers,
-        "compiles": config.trainer.compile is not False,
+        "compiles": config.trainer.compile is True or (config.trainer.compile is not False and not is_on_gpu),
         "cpus": num_cores(),
     }
 

@@ -19,13 +19,17 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Node:
-    """A live node of the cluster. `memory` [bytes] is available to Ray's actors. `is_here`: this process runs there."""
+    """A live node of the cluster. `memory` [bytes] is available to Ray's actors. `is_here`: this process runs there.
+
+    `gpus` is the number of GPUs that Ray has found on the node.
+    """
 
     id: str
     address: str
     cpus: float
     memory: int = 0
     is_here: bool = False
+    gpus: int = 0
 
     def num_workers(self, trainers: int) -> int:
         """Return the number of workers that the node offers: one per CPU that no trainer uses, at least one."""

@@ -13,6 +13,7 @@ from typing import Any
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, on_node, ray
 from drl_cli.runtime.place.signals import SIGNAL_CODES
+from drl_cli.utils.gpu import Gpu
 
 ASK_S = 60.0  # maximum time [s] for the answer of a node
 NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of Ray's process that a new process must not have
@@ -28,6 +29,7 @@ def live_nodes(only_here: bool = False) -> list[Node]:
             held.get("CPU", 0.0),
             int(held.get("memory", 0)),
             is_here=entry["NodeID"] == here,
+            gpus=int(held.get("GPU", 0)),
         )
         for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
         for held in [entry["Resources"]]
@@ -47,6 +49,22 @@ def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> di
         except ray.exceptions.RayError as error:
             answers[asked[ref]] = error
     return answers
+
+
+def node_gpus(nodes: Sequence[Node]) -> list[Gpu]:
+    """Return the GPUs of the nodes. Each node tries its own."""
+
+    def look() -> tuple[Gpu, ...]:  # local, so that Ray pickles its code
+        from drl_cli.utils.gpu import gpus
+
+        return gpus()
+
+    holding = [node for node in nodes if node.gpus]
+    return [
+        found
+        for node, answer in (ask(holding, look) if holding else {}).items()
+        for found in (answer[: node.gpus] if isinstance(answer, tuple) else [Gpu("", str(node), "no answer")])
+    ]
 
 
 def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
@@ -112,15 +130,15 @@ def _unblocked() -> Iterator[None]:
 class NodeProcess:
     """A Python process on the first node with room for it. Has the interface of subprocess.Popen.
 
-    The process reserves `cpus` and `memory` [bytes], and runs in a folder with the same path as the current folder.
-    `variables` are added to the node's environment, and the output is appended to `log`. If the node or the Keeper
-    dies, the exit code is -SIGKILL.
+    The process reserves `cpus`, `memory` [bytes] and `gpus`, a share of the only GPU that it sees, and runs in a folder
+    with the same path as the current folder. `variables` are added to the node's environment, and the output is
+    appended to `log`. If the node or the Keeper dies, the exit code is -SIGKILL.
     """
 
     def __init__(
-        self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int
+        self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int, gpus: float
     ) -> None:
-        options = {"num_cpus": cpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
+        options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
         # By default, Ray kills the process together with its Keeper, before the process can save a checkpoint.
         own = {"RAY_kill_child_processes_on_worker_exit": "0"}
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from drl_cli.errors import RunError, UserCodeFailed
+from drl_cli.errors import OutOfMemory, RunError, UserCodeFailed, memory_problem
 from drl_cli.optim.group import PeerLost
 from drl_cli.utils.outside import raised, raised_by
 
@@ -12,13 +12,15 @@ from drl_cli.utils.outside import raised, raised_by
 def naming_users(modules: Collection[str]) -> Iterator[None]:
     """Turn an exception that one of the user's `modules` raised into UserCodeFailed, which every process can unpickle.
 
-    Exceptions for which a run ends in another way stay as they are: a RunError, a lost trainer, too little memory.
+    An error of full memory becomes OutOfMemory. A RunError and the loss of a trainer stay as they are.
     """
     try:
         yield
-    except (RunError, PeerLost, MemoryError):
+    except (RunError, PeerLost):
         raise
     except Exception as error:
+        if line := memory_problem(error):
+            raise OutOfMemory(line) from error
         if (module := raised_by(error, modules)) is None:
             raise
         raise UserCodeFailed(f"{module} {raised(error)}") from error

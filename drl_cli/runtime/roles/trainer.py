@@ -10,7 +10,7 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts
 from drl_cli.algos.context import AlgoContext
-from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused
+from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_problem
 from drl_cli.optim.group import PeerLost
 from drl_cli.optim.modules import load_tensors, misfit
 from drl_cli.replay.frames import UNIQUE, Stacking
@@ -206,7 +206,7 @@ class Trainer:
             raise AlgorithmRefused(f"algo: {error}") from error
         except Exception as error:
             module = type(self.algorithm).__module__
-            if module.startswith("drl_cli.") or isinstance(error, PeerLost | MemoryError):
+            if module.startswith("drl_cli.") or isinstance(error, PeerLost) or memory_problem(error):
                 raise
             raise AlgorithmFailed(f"algo={module}: update {raised(error)}") from error
 
@@ -297,12 +297,3 @@ def _misfits(own: State, saved: State) -> list[str]:
         for name in sorted(needed.keys() | found.keys())
         if needed.get(name) != found.get(name) and not (name not in needed and name.startswith("algorithm.optimizer."))
     ]
-
-
-def choose_device(name: str) -> "torch.device":
-    """Return the torch device for auto, cpu, cuda or cuda:N. Raise ValueError without this CUDA device."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name != "cpu" and not torch.cuda.is_available():
-        raise ValueError(f"device={name}, but torch finds no CUDA device here")
-    return torch.device(name)

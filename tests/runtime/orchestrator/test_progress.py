@@ -418,3 +418,13 @@ def test_a_ratio_is_shown_if_a_limiter_holds_it(overrides, asked):
     assert status.ratio_asked == asked
     assert (status.total_env_steps, status.replay_capacity, status.workers) == (512, config.replay.capacity, 2)
     assert status.is_on_policy == ("algo=ppo" in overrides)
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", "cuda", "cuda:1"])
+@pytest.mark.parametrize(
+    ("choice", "on_cpu", "on_gpu"),
+    [("auto", True, False), ("replay", True, False), ("true", True, True), ("false", False, False)],
+)
+def test_the_live_line_advises_compilation_where_a_gpu_compiles_nothing(device, choice, on_cpu, on_gpu):
+    status = Status(**constant_fields(shown(f"device={device}", f"trainer.compile={choice}")[0]))
+    assert status.compiles == (on_gpu if device.startswith("cuda") else on_cpu)

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import fake_ray
@@ -16,7 +17,9 @@ from drl_cli.errors import ClusterUnfit
 from drl_cli.runtime.place import cluster, nodes
 from drl_cli.runtime.place.cluster import Answer, Node
 from drl_cli.runtime.place.launch import _addresses
-from drl_cli.runtime.place.nodes import Keeper, NodeProcess, live_nodes, unshared
+from drl_cli.runtime.place.nodes import Keeper, NodeProcess, live_nodes, node_gpus, unshared
+from drl_cli.utils import gpu
+from drl_cli.utils.gpu import Gpu
 
 OURS = Answer("3.11.7", "2.60.0", "0.1.0", None)
 NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("abcdefg")]
@@ -233,7 +236,7 @@ def started(ray, monkeypatch, tmp_path):
             ray.options["args"] = args
             return keeper
 
-        return NodeProcess(["-c", "0"], {"GIVEN": "2"}, tmp_path / "log", 3, 2**20)
+        return NodeProcess(["-c", "0"], {"GIVEN": "2"}, tmp_path / "log", 3, 2**20, 0.25)
 
     return start
 
@@ -251,6 +254,25 @@ def test_live_nodes_have_a_cpu_or_are_this_node(ray):
     ]
     assert live_nodes() == [FAR]
     assert live_nodes(only_here=True) == [Node("here", "10.0.0.1", 0.0, is_here=True)]
+    ray.entries[0]["Resources"]["GPU"] = 2.0
+    assert live_nodes() == [replace(FAR, gpus=2)]
+
+
+def test_each_node_tries_its_own_gpus(monkeypatch):
+    """Ray may count fewer GPUs than torch finds, and places trainers only on those."""
+    found, asked = (Gpu("0", "H200"), Gpu("1", "K80", "old"), Gpu("2", "H200")), []
+    there, lost = replace(FAR, gpus=2), replace(FAR, id="lost", gpus=1)
+
+    def ask(nodes, look):
+        asked.extend(nodes)
+        return {there: look(), lost: None}
+
+    monkeypatch.setattr(gpu, "gpus", lambda: found)
+    monkeypatch.setattr(nodes, "ask", ask)
+    assert node_gpus([NEAR, there, lost]) == [*found[:2], Gpu("", "node 10.0.0.2 (lost)", "no answer")]
+    assert asked == [there, lost]
+    monkeypatch.setattr(nodes, "ask", lambda *args: pytest.fail("asked"))
+    assert node_gpus([NEAR]) == []
 
 
 def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
@@ -304,6 +326,7 @@ def test_a_process_reserves_its_room_until_it_ends(started, ray, tmp_path, monke
     assert [call[0] for call in ray.calls if call[0] != "wait"] == ["kill"]  # its room is free again
     variables = {"GIVEN": "2", "RAY_ADDRESS": "10.0.0.9:1"}
     assert ray.options["args"] == (["-c", "0"], str(tmp_path), variables, str(tmp_path / "log"))
+    assert ray.options["num_gpus"] == 0.25
     assert (ray.options["num_cpus"], ray.options["memory"], ray.options["max_restarts"]) == (3, 2**20, 0)
     assert ray.options["scheduling_strategy"] == "SPREAD"
 

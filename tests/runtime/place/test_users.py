@@ -5,8 +5,9 @@ import pickle
 import re
 
 import pytest
+import torch
 
-from drl_cli.errors import USER_CODE, AlgorithmFailed, Diverged, UserCodeFailed
+from drl_cli.errors import RESOURCES, USER_CODE, AlgorithmFailed, Diverged, OutOfMemory, UserCodeFailed
 from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.place import handles
 from drl_cli.runtime.place.handles import Host, LocalRuntime, get
@@ -63,14 +64,43 @@ def test_an_error_of_the_users_code_has_its_class_and_its_line(sampler):
         LocalRuntime().spawn("replay", Replay, sampler, "now", modules=["their_rows"])
 
 
-@pytest.mark.parametrize(
-    "error", [AlgorithmFailed("drift"), Diverged("NaN"), PeerLost("trainer 1"), MemoryError("full")]
-)
+@pytest.mark.parametrize("error", [AlgorithmFailed("drift"), Diverged("NaN"), PeerLost("trainer 1")])
 def test_errors_that_say_more_stay_as_they_are(sampler, error):
     handle = LocalRuntime().spawn("replay", Replay, sampler, raises(error), modules=["their_rows"])
     with pytest.raises(type(error)) as caught:
         get(handle.call("sample"))
     assert caught.value is error
+
+
+GPU_FULL = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 139 GiB of which 1 GiB is free. Process 7 has more"
+)
+
+
+@pytest.mark.parametrize("modules", [["their_rows"], []])
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            torch.OutOfMemoryError(GPU_FULL),
+            r"memory is full: CUDA out .* is free; lower trainer\.batch_size .*device=cpu",
+        ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), ".*or say device=cpu"),
+        (RuntimeError("CUDA error: out of memory\nCompile with ..."), "memory is full: CUDA error: out of memory; .*"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 40 bytes"), ".*replay.capacity.*"),
+        (MemoryError("Unable to allocate 3 GiB"), "memory is full: Unable to allocate 3 GiB; lower replay.capacity.*"),
+        (MemoryError(), "memory is full: MemoryError; lower replay.capacity.*"),
+    ],
+)
+def test_full_memory_is_exit_7_with_advice(sampler, error, line, modules):
+    handle = LocalRuntime().spawn("replay", Replay, sampler, raises(error), modules=modules)
+    with pytest.raises(OutOfMemory) as caught:
+        get(handle.call("sample"))
+    assert re.fullmatch(line, str(caught.value))
+    assert caught.value.exit_code == RESOURCES
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it travels from a process of Ray
+    with pytest.raises(OutOfMemory):
+        LocalRuntime().spawn("replay", raises(error), modules=modules)
 
 
 def test_errors_of_other_code_stay_as_they_are(sampler):

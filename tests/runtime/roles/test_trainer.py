@@ -14,16 +14,18 @@ from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged, Refused
 from drl_cli.optim.group import PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
+from drl_cli.runtime import factories
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
-from drl_cli.runtime.roles.trainer import Trainer, choose_device
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.trial import random_batch
 from drl_cli.utils import lazy, machine
 from drl_cli.utils.outside import raised
 
 CPU = Context(torch.device("cpu"))
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 HEADER = BatchTrainingData(0, 2, 3, 99)
 
 
@@ -105,8 +107,8 @@ def test_a_train_call_publishes_the_version_that_is_due(repeats, opt_steps, publ
 @pytest.mark.parametrize(
     ("device", "num", "num_gpus", "expected"),
     [
-        *[("auto", 1, 0, ("auto", 0)), ("auto", 1, 4, ("auto", 1)), ("auto", 2, 1, ("cpu", 0))],
-        *[("auto", 2, 2, ("auto", 1)), ("cuda", 2, 2, ("cuda", 1)), ("cpu", 2, 2, ("cpu", 0))],
+        *[("auto", 1, 4, ("auto", 0)), ("cuda", 1, 4, ("cuda", 1)), ("cuda", 2, 1, ("cuda", 0))],
+        *[("cuda", 2, 2, ("cuda", 1)), ("cuda:1", 1, 4, ("cuda:1", 0)), ("cpu", 2, 2, ("cpu", 0))],
     ],
 )
 def test_either_every_trainer_has_its_own_gpu_or_none_has(device, num, num_gpus, expected):
@@ -117,16 +119,13 @@ def test_either_every_trainer_has_its_own_gpu_or_none_has(device, num, num_gpus,
     assert group.roles == names
 
 
-@pytest.mark.parametrize("has_cuda", [False, True])
-def test_choose_device(monkeypatch, has_cuda):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    assert choose_device("auto") == torch.device("cuda" if has_cuda else "cpu")
-    assert choose_device("cpu") == torch.device("cpu")
-    if has_cuda:
-        assert choose_device("cuda") == torch.device("cuda")
-    else:
-        with pytest.raises(ValueError, match="torch finds no CUDA device"):
-            choose_device("cuda")
+@pytest.mark.parametrize(("device", "expected"), [("auto", "cpu"), ("cpu", "cpu"), ("meta", "meta")])
+def test_a_trainer_takes_no_gpu_that_was_not_chosen(monkeypatch, device, expected):
+    contexts = []
+    monkeypatch.setattr(factories, "Trainer", lambda build, context, *args: contexts.append(context))
+    config = make_config("env=Pendulum-v1", *TINY)
+    make_trainer(config, read_spec(config.env), device, 0)
+    assert contexts[0].device == torch.device(expected)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +269,7 @@ def test_a_run_records_how_its_trainer_computes(run_graph, monkeypatch, mode, ro
 
 
 @pytest.mark.parametrize("name", ["drl_cli.algos.off_policy.sac", "their.algo"])
-@pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), KeyError("x")])
+@pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), FULL, KeyError("x")])
 def test_errors_of_an_update_name_the_users_algorithm(monkeypatch, error, name):
     """Refused goes to the user, an error of a user's algorithm names the algorithm, other errors pass unchanged."""
     fake, trainer = make()
