@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from drl_cli.algos.lookup import title
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
+from drl_cli.networks.images import as_image, is_large
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
@@ -80,6 +81,18 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
             raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
     for note in notes:
         tell(f"warning: {note}")
+
+
+def warn_of_single_images(config: Config, spec: EnvSpec) -> None:
+    """Print a warning if an observation is one large image and the network has no memory: one image has no motion."""
+    parts = leaves(spec.obs)
+    images = {path: as_image(parts[path]) for path, stack in spec.frame_stacks.items() if stack.k == 1}
+    is_single = any(
+        image and image.channels in (1, 3) and image.frames == 1 and is_large(image) for image in images.values()
+    )
+    if is_single and config.has_env and config.network.memory == "none":
+        advice = "env.frame_stack=4 joins the last four" if "" in images else "network=lstm remembers earlier images"
+        tell(f"warning: {config.env.name}: each observation is one image, in which no motion shows; {advice}")
 
 
 def check_goals(config: Config, spec: EnvSpec) -> None:

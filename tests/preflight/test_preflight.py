@@ -37,6 +37,29 @@ def refusal(config):
     return caught.value.exit_code, caught.value.problems
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ((), "env.frame_stack=4 joins the last four"),
+        (("env.frame_stack=2",), None),
+        (("++env.kwargs.k=2",), None),
+        (("++env.kwargs.size=20",), None),  # small images are boards rather than pictures
+        (("network=lstm", "replay=sequences"), None),
+    ],
+)
+def test_single_images_are_warned_of(config, capsys, words, advice):
+    images = (
+        "env=drl_cli.envs.probes:Frames-v0",
+        "+env.kwargs.k=1",
+        "+env.kwargs.size=36",
+        "algo=dqn",
+        "algo.n_step=1",
+    )
+    preflight(config(*images, *words))
+    line = "warning: drl_cli.envs.probes:Frames-v0: each observation is one image, in which no motion shows"
+    assert (f"{line}; {advice}\n" in capsys.readouterr().out) is bool(advice)
+
+
 def test_a_config_that_passes_gives_the_spec_and_writes_nothing(config, tmp_path):
     spec = preflight(config())
     assert (spec.id, spec.obs.shape, spec.action.kind, spec.action.size) == ("Pendulum-v1", (3,), "box", 1)
@@ -350,7 +373,7 @@ IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
         ((), 1.0, 1.1),  # each frame is stored once, not eight times
         (("replay=prioritized",), 1.0, 1.1),
         (("replay.compress=lz4",), 0.5, 0.56),
-        (("env.frame_stack=none",), 8.0, 8.1),
+        (("env.frame_storage=none",), 8.0, 8.1),
     ],
 )
 def test_replay_of_images_needs_the_memory_of_their_frames(config, overrides, least, most):

@@ -83,7 +83,8 @@ FILES = {
     "bad/experiment/loop.yaml": "# @package _global_\nalgo:\n  lr: ${algo.nosuch}\n",
     "same/env/hardly.yaml": (
         "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_clip: null\nreward_scale: 1.0\n"
-        "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\naction_repeat: 1\n"
+        "frame_stack: 1\nframe_storage: auto\nnormalize_obs: false\nnormalize_reward: false\n"
+        "backend: gymnasium\naction_repeat: 1\n"
         "wrappers: []\n"
     ),
     "same/env/LunarLander.yaml": "defaults: [hardly]\nname: same\n",
