@@ -121,18 +121,24 @@ def console_kind(args: Sequence[str]) -> str:
 
 
 def train(
-    plain: dict[str, Any], args: Sequence[str] = (), notes: Sequence[str] = (), began: float | None = None
+    plain: dict[str, Any],
+    args: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    began: float | None = None,
+    on_evaluation: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
-    """Check the composed config, train, and show the progress and the results. Return the summary.
+    """Check the composed config, train, and show the progress and the results. Return the summary and the `folder`.
 
-    `args` is the command line for run.json, `notes` are lines for the header of the run. `began` is the time [s since
-    the epoch] from which the run's seconds are counted, by default the start of this process.
+    `on_evaluation` is called with the values of each evaluation. `args` is the command line for run.json, `notes` are
+    lines for the header of the run. `began` is the time [s since the epoch] from which the run's seconds are counted,
+    by default the start of this process.
     """
     erase(sys.stdout)
     config = build(plain)
     kind = "quiet" if config.dry_run else config.console
     began = process_start() if began is None else began
     with Console(kind, sys.stdout, began, config.logger.console_s) as console, run_log() as open_log:
+        console.on_evaluation = on_evaluation
         return _train(config, console, open_log, notes, args, began)
 
 
@@ -236,7 +242,7 @@ def _train(
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
     console.end(summary, end_text(summary, folder))
-    return summary
+    return summary | {"folder": str(folder.absolute())}
 
 
 def help_text(args: Sequence[str]) -> str:
