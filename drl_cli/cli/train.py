@@ -28,7 +28,7 @@ from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, build
-from drl_cli.settings.check import check_command
+from drl_cli.settings.check import check_command, check_option
 from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
@@ -70,6 +70,7 @@ def answer(args: list[str]) -> int:
     command, data_line = with_data_env(with_config_of(named_run(command), command))
     command, auto_line = with_auto(command)
     if is_search(command.overrides) and not command.is_sweep:
+        check_option("hpo", next(word for word in reversed(command.overrides) if word.startswith("hpo="))[4:])
         raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
     with naming_choice(auto_line):
         check_command(command)

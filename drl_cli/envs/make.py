@@ -178,7 +178,8 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise EnvError(f"env: can't import {module!r}: {error}") from error
+            gym = "; gym is gymnasium now: write import gymnasium as gym" if error.name == "gym" else ""
+            raise EnvError(f"env: can't import {module!r}: {error}{gym}") from error
     repeats = {"action_repeat": config.action_repeat, "frame_stack": config.frame_stack}
     task = find_task(config) if trains and config.backend == "envpool" else None
     if trains and config.backend == "ale":

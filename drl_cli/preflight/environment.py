@@ -46,9 +46,13 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
 
 
 def argument_line(config: Config, error: Exception) -> str | None:
-    """Return an error line with the environment's arguments, if `error` is about a wrong name in `env.kwargs`."""
+    """Return an error line with the environment's arguments, if `env.kwargs` lacks one or has a wrong one."""
     from drl_cli.envs.make import arguments
 
+    lacks = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", str(error))
+    if isinstance(error, TypeError) and lacks and (names := re.findall(r"'(\w+)'", lacks[1])):
+        values = " ".join(f"env.kwargs.{name}=..." for name in names if name in arguments(config.env.id))
+        return f"env.kwargs: {config.env.id} needs {', '.join(names)}; say {values}" if values else None
     match = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
     if match is None or match[1] not in config.env.kwargs or not (known := arguments(config.env.id)):
         return None
