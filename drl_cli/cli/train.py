@@ -195,8 +195,11 @@ def _train(
 ) -> dict[str, Any]:
     config, changes, spec, resumed, cluster, dataset = _prepared(config, console, args)
     if config.dry_run:
+        from drl_cli.preflight.resources import memory_text
+
         print("".join(f"{line}\n" for line in changes), end="")
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
+        print(memory_text(config, spec))
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from drl_cli.algos.lookup import load_algorithm
@@ -249,11 +252,12 @@ def _train(
 def help_text(args: Sequence[str]) -> str:
     """Return the general help, or the help of the groups and keys in `args`. Raise UsageError for an unknown name.
 
-    `algo=...` adds the keys of that algorithm.
+    `algo=...` adds the keys of that algorithm. The help of a group is that of its chosen option if `args` choose one.
     """
     words = read_command(args).overrides
-    topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
-    algos = [word for word in algos if word != "algo=auto"]  # not chosen yet
+    chosen = {word.partition("=")[0]: word for word in words if "=" in word and word != "algo=auto"}
+    topics = [chosen.get(word, word) if word in groups() else word for word in words if "=" not in word]
+    algos = [word for key, word in chosen.items() if key == "algo" and word not in topics]
     lines = text(sections(topics)) if topics else overview()
     return "\n".join([*lines, "", *text(sections(algos))] if algos else lines)
 
@@ -272,7 +276,8 @@ def overview() -> list[str]:
         *(f"  {line}" for line in examples),
         "",
         "groups (group=option; any key in them: group.key=value)",
-        *(f"  {group:<13} {', '.join(options(group))}" for group in groups()),
+        *(f"  {group:<13} {', '.join(options(group))}" for group in groups() if group != "tuned"),
+        f"  {'tuned':<13} {len(options('tuned'))} sets, of which ALGO-ENV is found by itself (none: leave it out)",
         "",
         "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
         "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",

@@ -15,7 +15,7 @@ from drl_cli.preflight.algorithm import precision_text, reward_text
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems, rollout_text
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.resources import check_resources, replay_bytes, with_capacity
+from drl_cli.preflight.resources import check_resources, memory_text, replay_bytes, with_capacity
 from drl_cli.runtime.factories import make_limiter, make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
@@ -484,3 +484,13 @@ def test_the_start_names_the_reward_module(options, lines):
     assert len(found) == len(lines)
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
     assert "null" not in "".join(found)
+
+
+def test_a_dry_run_shows_the_memory(config):
+    made, spec = config("replay.capacity=1e6"), environment_spec(config())
+    line = memory_text(made, spec)
+    size = replay_bytes(made, spec) / 2**30
+    assert line.startswith(f"memory: at least replay {size:.2f} GiB, workers 0.12 GiB; ")
+    assert line.endswith(" GiB are free")
+    assert "workers" not in memory_text(config("mode=single"), spec)
+    assert "object store 0.49 GiB" in memory_text(config("ray.object_store_mb=500"), spec)

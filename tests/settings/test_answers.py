@@ -373,6 +373,7 @@ OWN_YAML = [
 ]
 RIGHT = [
     ("", "To begin: drl-train env=CartPole-v1 stop.return=475"),
+    ("env=CartPole-v1 dry_run=true", "memory: at least replay 0.0"),
     ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
     ("env=CartPole-v1 algo=auto dry_run=True", "algo=auto chose "),
     ("env=CartPole-v1 algo=auto explain=true", "algo=auto, command line"),
