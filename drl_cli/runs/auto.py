@@ -111,7 +111,7 @@ def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]
     kind = "box" if spec is None else spec.action.kind
     if kind not in OFFLINE:
         raise UsageError(f"algo=auto has no algorithm for data with {ACTIONS[kind]} actions; say algo=NAME")
-    return OFFLINE[kind], f"it takes {OFFLINE[kind]} for data with {ACTIONS[kind]} actions"
+    return OFFLINE[kind], f"the default for data with {ACTIONS[kind]} actions"
 
 
 def _quickest(passed: Sequence[Result]) -> Result:
