@@ -76,7 +76,7 @@ def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str 
         return None
     spec = typed_spec(tuple(command.overrides))
     option = unquoted(typed["algo"])
-    return action_problem(algorithm_of(option), spec, option) if spec is not None else None
+    return action_problem(algorithm_of(option), spec, option, typed.get("mode", "")) if spec is not None else None
 
 
 def _check_override(

@@ -153,6 +153,7 @@ ALGORITHMS: Mapping[str, str] = {
     "dqn algo.dueling=true": "duelingdqn d3qn",
     "dqn algo.noisy=true": "noisydqn",
     "dqn replay=prioritized": "per perdqn prioritizeddqn",
+    "gumbel_muzero": "efficientzero alphazero",
     "iqn": "fqf",
     "mpo": "dmpo",
     "mrq": "td7 tdmpc tdmpc2 dreamer dreamerv3",
@@ -170,7 +171,8 @@ ALGORITHMS: Mapping[str, str] = {
     "sac_discrete": "sacd discretesac sacatari",
     "sqn": "sql softqlearning",
     "td3": "td3continuousaction",
-    "xqc": "bro simba simbav2",
+    "sampled_muzero": "efficientzerov2",
+    "xqc": "bro simba simbav2 flashsac",
 }
 """The nearest of our algorithms, with keys that belong to it, for algorithms of other tools, without `_` and `-`."""
 
