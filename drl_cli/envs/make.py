@@ -180,12 +180,12 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         except ImportError as error:
             gym = "; gym is gymnasium now: write import gymnasium as gym" if error.name == "gym" else ""
             raise EnvError(f"env: can't import {module!r}: {error}{gym}") from error
-    repeats = {"action_repeat": config.action_repeat, "frame_stack": config.frame_stack}
     task = find_task(config) if trains and config.backend == "envpool" else None
     if trains and config.backend == "ale":
         check_game(config)
-    changes = {"env.wrappers": config.wrappers, **{f"env.{name}={num}": num > 1 for name, num in repeats.items()}}
-    if trains and config.backend != "gymnasium" and (key := next((key for key, on in changes.items() if on), None)):
+    counts = [f"env.{key}={num}" for key in ("action_repeat", "frame_stack") if (num := getattr(config, key)) > 1]
+    if trains and config.backend != "gymnasium" and (config.wrappers or counts):
+        key = "env.wrappers" if config.wrappers else counts[0]
         library = "EnvPool" if config.backend == "envpool" else "ale-py"
         raise EnvError(f"{key}: {library}'s environments can't be wrapped; say env.backend=gymnasium")
     tick("its constructor")

@@ -62,8 +62,8 @@ class StackFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._join([obs] * self.stack.k), info
 
     def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
-        obs, *rest = self.env.step(action)
-        return self._join([obs]), *rest
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._join([obs]), reward, terminated, truncated, info
 
     def _join(self, newest: list[Array]) -> Array:
         """Return the joined observation after these newest frames."""
