@@ -172,7 +172,8 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
     found = list(runs)
     for condition in sorted(conditions):
         if compared := COMPARED.fullmatch(condition):
-            found = [run for run in found if _compares(run, *compared.groups(), runs)]
+            key, sign, bound = compared.groups()
+            found = [run for run in found if _compares(run, key, sign, bound, runs)]
             continue
         key, equals, values = condition.partition("=")
         if not equals:

@@ -354,8 +354,9 @@ class Config:
     @property
     def learning_modules(self) -> list[str]:
         """The modules from outside this package that define what is learned and how, with the environment."""
-        paths = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id)
-        paths = (*paths, *map(wrapper_path, self.env.wrappers), self.replay.outside_sampler or "")
+        wrappers = map(wrapper_path, self.env.wrappers)
+        paths = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id, *wrappers)
+        paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 
     @property
