@@ -95,7 +95,7 @@ REFUSED = {
         ),
         ("env=CartPole-v1 algo=gumbel_muzero network=gru", "network.memory=gru", "network.memory=none"),
         ("algo=muzero", "MuZero needs a discrete action space", "For this: algo=sampled_muzero, or one of"),
-        ("env=CartPole-v1 algo=sampled_muzero", "SAMPLED_MUZERO needs a co", "For this: algo=gumbel_muzero, or one of"),
+        ("env=CartPole-v1 algo=sampled_muzero", "Sampled MuZero needs a co", "For this: algo=gumbel_muzero, or one of"),
         ("replay=prioritized replay.initial_priority=worker", "SAC's policy has no critic", "say replay"),
         ("algo=ppo replay.rows=windows", "replay=fifo-once serves rollouts; say replay.rows=rollouts"),
         ("replay.rows=rollouts", "replay=uniform can't serve rollouts; say replay=fifo-once"),
