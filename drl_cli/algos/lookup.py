@@ -171,6 +171,14 @@ def is_on_policy(tables: Iterable[str]) -> bool:
     return all(table.startswith("fifo") for table in tables)
 
 
+TITLES = {
+    **{"muzero": "MuZero", "gumbel_muzero": "Gumbel MuZero", "sampled_muzero": "Sampled MuZero", "mrq": "MR.Q"},
+    **{"sac_discrete": "discrete SAC", "cql_discrete": "discrete CQL", "crossq": "CrossQ", "vmpo": "V-MPO"},
+    **{"cal_ql": "Cal-QL", "td3_bc": "TD3+BC", "rebrac": "ReBRAC", "qr_dqn": "QR-DQN"},
+}
+"""The names of the built-in algorithms whose papers do not write them in capitals."""
+
+
 def title(name: str) -> str:
-    """Return the name of an algorithm for messages: in capitals, such as SAC, if the algorithm is built-in."""
-    return name.upper() if name in algorithms() else name
+    """Return the name of an algorithm for messages. Papers write a built-in algorithm in this way, such as SAC."""
+    return TITLES.get(name, name.upper()) if name in algorithms() else name

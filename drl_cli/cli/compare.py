@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
+from drl_cli.cli.eval import play
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments, units_text
-from drl_cli.runs.find import find_runs
+from drl_cli.runs.find import find_runs, find_saved_step, read_config
 from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
+from drl_cli.runs.statistics import paired
 from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
+from drl_cli.utils.seeding import integers
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")
@@ -37,6 +40,8 @@ class Options:
     runs: tuple[str, ...] = option((), "[GLOB,...]: runs, folders of runs, globs, starts of run ids, names of runs")
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
+    paired: bool = option(False, "play the best policies of two runs, runs=[A,B], on the same episode seeds")
+    episodes: Count = option(100, "with paired=true: the number of episodes")
     smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")
     lines: tuple[str, ...] = option((), "[NAME:RETURN,...]: dashed lines in the figure, such as published results")
     png: str | None = option("compare.png", "the figure (.png, .pdf, .svg); null: none")
@@ -61,6 +66,11 @@ def answer(words: Sequence[str]) -> int:
     lines = {name: judged_return(value) for name, _, value in (one.rpartition(":") for one in options.lines)}
     if not options.runs:
         raise UsageError(f"runs: names no run; say drl-compare {shlex.quote(options.output_dir)}")
+    if options.paired:
+        print("\n".join(paired_lines(options)))
+        return DONE
+    if any(word.startswith("episodes=") for word in words):
+        raise UsageError("episodes: only paired=true plays episodes; say paired=true, or leave episodes out")
     groups = chosen_groups(options)
     comparisons = [compare(group, options.threshold, options.smooth) for group in groups]
     print("\n".join([comparison_table(comparisons), *environments_table(comparisons), *notes(comparisons)]))
@@ -84,6 +94,29 @@ def answer(words: Sequence[str]) -> int:
     except OSError as error:
         raise UsageError(f"can't be written: {error}", RESOURCES) from error
     return DONE
+
+
+def paired_lines(options: Options) -> list[str]:
+    """Return lines that compare the greedy policies of two runs in the same episodes. Raise UsageError."""
+    if len(options.runs) != 2:
+        raise UsageError(f"paired=true compares two runs, runs=[A,B], got {len(options.runs)}")
+    steps = [find_saved_step(run, "best", options.output_dir) for run in options.runs]
+    configs = [read_config(folder) for folder, _ in steps]
+    tasks = [config.env.for_evaluation(config.manage.env_kwargs) for config in configs]
+    if len({(task.id, str(dict(task.kwargs)), task.action_repeat) for task in tasks}) > 1:
+        raise UsageError("paired=true: the two runs have different environments")
+    seeds = integers(0, "confirm", options.episodes)
+    (first, one), (second, other) = (
+        (play(config, step, seeds, False)[0].returns, f"{folder.name}  {step.name}")
+        for config, (folder, step) in zip(configs, steps, strict=True)
+    )
+    (difference, *ends), (better, *bounds) = paired(first, second)
+    return [
+        f"A  {one}  mean {first.mean():.1f}",
+        f"B  {other}  mean {second.mean():.1f}",
+        f"A - B: {between(difference, ends[0], ends[1])} over {len(seeds)} episodes with the same seeds",
+        f"A is better in a share of {between(better, bounds[0], bounds[1], '.2f')} of them",
+    ]
 
 
 def judged_return(text: str) -> float:

@@ -2,12 +2,15 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import yaml
 
-from drl_cli.cli.command import run_words
+from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, UsageError
 from drl_cli.settings.conf import conf_dir, options
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.spelling import did_you_mean
 
 
@@ -23,7 +26,7 @@ def answer(words: Sequence[str]) -> int:
         raise UsageError(f"no flag '{flags[0]}': options have no dashes; say {flags[0].lstrip('-')}")
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
-    if args and topic in ("algos", "envs", "modes"):
+    if args and topic in ("envs", "modes"):
         search = f"; to search: drl-list {topic} | grep -i {args[0].rpartition('=')[2]}"
         raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}{search}")
     print("\n".join(TOPICS[topic](args)))
@@ -31,7 +34,9 @@ def answer(words: Sequence[str]) -> int:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """Return the help of drl-list, or the help of the topic `runs`, `sweeps` or `data`."""
+    """Return the help of drl-list, or the help of the topic `algos`, `runs`, `sweeps` or `data`."""
+    if words and words[0] == "algos":
+        return usage("drl-list algos", AlgoOptions, "algorithms", ("drl-list algos env=CartPole-v1",))
     if words and words[0] == "data":
         from drl_cli.cli.list_data import help_text
 
@@ -43,23 +48,40 @@ def help_of(words: Sequence[str]) -> str:
     return f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together"
 
 
+@dataclass(frozen=True)
+class AlgoOptions:
+    """Options of drl-list algos."""
+
+    env: str | None = option(None, "list only what can learn this environment, best recorded result first")
+    mode: Literal["single", "sync", "async", "offline"] = option("async", "with env: only algorithms of this mode")
+
+
 def algos(args: Sequence[str]) -> list[str]:
-    """List algorithms with their action spaces and modes."""
+    """List algorithms with their action spaces and modes; with `env=NAME`, those that can learn the environment."""
     from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
+    asked = parse(args, AlgoOptions)
+    if asked.env is not None:
+        from drl_cli.runs.fitting import fitting
+
+        return fitting(asked.env, asked.mode)
+    if args:
+        raise UsageError(f"{' '.join(args)}: say for which environment: drl-list algos env=NAME {' '.join(args)}")
     lines = []
     for name in [*algorithms(), *installed()]:
         try:
             module = load_algorithm(name)
         except (NotFound, NotAlgorithm, ModuleRaised) as error:  # a broken installed algorithm must not end the list
-            lines.append(f"{name:<8} can't be used here: {error}")
+            lines.append((name, f"can't be used here: {error}"))
             continue
         title = next(iter((module.__doc__ or "").splitlines()), "")
-        lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
+        lines.append((name, f"{'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}"))
     variants = [name for name in options("algo") if name not in algorithms()]  # yaml files that change an algorithm
-    lines += [f"{name:<8} {about('algo', name)}" for name in variants]
-    return [*lines, "auto     the algorithm with the best recorded result for the environment; without a result, mrq"]
+    lines += [(name, about("algo", name)) for name in variants]
+    lines += [("auto", "the algorithm with the best recorded result for the environment; without a result, mrq")]
+    width = max(len(name) for name, _ in lines)
+    return [f"{name:<{width}}  {text}" for name, text in lines]
 
 
 def envs(args: Sequence[str]) -> list[str]:

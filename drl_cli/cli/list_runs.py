@@ -2,6 +2,8 @@
 
 import fnmatch
 import math
+import operator
+import re
 import statistics
 import sys
 from collections import Counter
@@ -16,6 +18,7 @@ from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
+from drl_cli.runs.edit import chosen, describe, remove
 from drl_cli.runs.find import MAX_NAMED, all_runs
 from drl_cli.runs.groups import SHORT, grouped, key_hint, override_text, without_repeats
 from drl_cli.runs.implied import differences
@@ -38,11 +41,19 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
     "steps": lambda run: run.position,
     "seconds": lambda run: run.wall_s,
 }
+NUMBERS = {"best": "best", "final": "final", "steps": "position", "seconds": "wall_s", "score": "score"}
+"""The numbers of a run, besides those of its config, that a condition such as `best>300` compares."""
+SIGNS = {">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
+COMPARED, EQUAL = re.compile(r"([\w.]+)(>=|<=|>|<)(.+)"), re.compile(r"[\w.]+=")
+NAMES = {**SHORT, "tag": "tags"}
 LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", *DESCRIBING, "differs in")
 """Columns that are aligned left."""
 EXAMPLES = (
     "drl-list runs env=CartPole status=done sort=best limit=20",
     "drl-list runs algo=sac,ppo algo.lr=3e-4 seeds=mean",
+    "drl-list runs lander tag=paper 'best>200'     lander is a part of the id, env, algo, name, tags or notes",
+    "drl-list runs 20260101 set_name=wide set_tags=[paper]",
+    "drl-list runs remove=empty",
 )
 
 
@@ -53,6 +64,11 @@ class Options:
     sort: Sort = option("newest", "newest, best, final, steps or seconds; the most first")
     limit: Count = option(20, "lines")
     seeds: Literal["each", "mean"] = option("each", "mean: one line for runs of equal keys")
+    remove: tuple[str, ...] = option((), "remove these of the listed runs (RUN,RUN), or `empty` and failed ones")
+    yes: bool = option(False, "remove without a question")
+    set_name: str | None = option(None, "give the listed runs this name")
+    set_tags: tuple[str, ...] | None = option(None, "give the listed runs these tags, as in set_tags=[paper,wide]")
+    set_notes: str | None = option(None, "give the listed runs this remark")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
@@ -76,10 +92,18 @@ def run_lines(args: Sequence[str]) -> list[str]:
     """Return the table of runs. Raise UsageError for a wrong option or condition."""
     own = [arg for arg in args if arg.partition("=")[0] in group_of(Options).keys]
     options, conditions = parse(own, Options), set(args) - set(own)
+    changed = {key for key in (arg.partition("=")[0] for arg in own) if key.startswith("set_")}
     runs = [Run(path) for path in reversed(all_runs(options.output_dir))]
     found = filtered(runs, conditions)
+    given = {key: getattr(options, f"set_{key}") for key in DESCRIBING if f"set_{key}" in changed}
+    if options.remove:
+        return remove(chosen(found, options.remove, options.output_dir), options.yes)
+    if given and not conditions:
+        raise UsageError(f"{', '.join(sorted(changed))}: say which runs, by the start of an id or key=value")
     if not found:
         return [nothing(runs, conditions, options.output_dir)]
+    if given:
+        return describe(found, given)
     if options.sort != "newest":
         found = sorted(found, key=ORDER[options.sort], reverse=True)
     return group_table(found, options) if options.seeds == "mean" else run_table(found, options.limit)
@@ -91,10 +115,10 @@ def nothing(runs: Sequence[Run], conditions: Iterable[str], output_dir: str) -> 
         return f"no runs in {Path(output_dir).absolute()}"
     asked = sorted(conditions)
     parts = []
-    for key in dict.fromkeys(condition.partition("=")[0] for condition in asked):
+    for key in dict.fromkeys(condition.partition("=")[0] for condition in asked if EQUAL.match(condition)):
         counts = Counter(str(value_of(run, key)) for run in runs).most_common(MAX_NAMED)
         parts.append(f"{key} is {', '.join(f'{value} ({count})' for value, count in counts)}")
-    return f"none of {len(runs)} runs has {' '.join(asked)}; {'; '.join(parts)}"
+    return f"none of {len(runs)} runs has {' '.join(asked)}{'; ' * bool(parts)}{'; '.join(parts)}"
 
 
 def run_table(runs: Sequence[Run], limit: int) -> list[str]:
@@ -141,18 +165,43 @@ def group_table(runs: Sequence[Run], options: Options) -> list[str]:
 
 
 def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
-    """Return the runs that fulfil every `key=value[,value]`. Raise UsageError for a key that no run has or can have."""
+    """Return the runs that fulfil every condition: `key=value[,value]`, `key>number` or a text.
+
+    Raise UsageError for a key that no run has or can have.
+    """
     found = list(runs)
     for condition in sorted(conditions):
+        if compared := COMPARED.fullmatch(condition):
+            key, sign, bound = compared.groups()
+            found = [run for run in found if _compares(run, key, sign, bound, runs)]
+            continue
         key, equals, values = condition.partition("=")
         if not equals:
-            own = ", ".join(group_of(Options).keys)
-            raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {own}")
+            found = [run for run in found if condition.casefold() in _text(run)]
+            continue
         if line := _unknown(key, runs):
             raise UsageError(line)
-        asked = (values.strip("[]") if key == "tags" else values).split(",")
+        asked = (values.strip("[]") if key in ("tag", "tags") else values).split(",")
         found = [run for run in found if any(_fits(run, key, one) for one in asked)]
     return found
+
+
+def _compares(run: Run, key: str, sign: str, text: str, runs: Sequence[Run]) -> bool:
+    """Return whether a number of a run is above or below another number. A run without the number is not."""
+    value = getattr(run, NUMBERS[key]) if key in NUMBERS else value_of(run, key)
+    if key not in NUMBERS and (line := _unknown(key, runs)):
+        raise UsageError(line)
+    try:
+        bound = float(text)
+    except ValueError as error:
+        raise UsageError(f"{key}{sign}{text}: {text!r} is no number") from error
+    return isinstance(value, int | float) and SIGNS[sign](value, bound)
+
+
+def _text(run: Run) -> str:
+    """Return the words in which a text is looked for."""
+    values = (run.config.get(key) for key in ("env.name", "algo.preset", "mode", *DESCRIBING))
+    return " ".join(str(value) for value in (run.id, run.status, *values) if value).casefold()
 
 
 def _unknown(key: str, runs: Sequence[Run]) -> str | None:
@@ -166,7 +215,7 @@ def _unknown(key: str, runs: Sequence[Run]) -> str | None:
         }
         if key.startswith("algo.") or is_free(key, keys_of(AlgoConfig)):  # may be an option of the user's algorithm
             return None
-    if key == "status" or SHORT.get(key, key) in known:
+    if key == "status" or NAMES.get(key, key) in known:
         return None
     hint = key_hint(key, known, ["env", "algo", "status", *group_of(Options).keys])
     return f"{key}: {'no run has this key' if runs else 'there is no such key'}.{hint}"
@@ -193,7 +242,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
 
 def value_of(run: Run, key: str) -> Any:  # Any: a value of the config
     """Return the run's status, or its value of a key, which may be a short name."""
-    return run.status if key == "status" else run.config.get(SHORT.get(key, key))
+    return run.status if key == "status" else run.config.get(NAMES.get(key, key))
 
 
 def _fits(run: Run, key: str, asked: str) -> bool:

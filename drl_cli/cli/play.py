@@ -9,6 +9,7 @@ from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, opti
 from drl_cli.deploy.trained import acting, open_policy, stages
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
+from drl_cli.runs.run import read_json
 from drl_cli.utils.headless import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
@@ -26,6 +27,10 @@ class Options:
     episodes: Count = option(1, "episodes, one after the other: the first ones of drl-eval")
     checkpoint: str = option("best", CHECKPOINT_HELP)
     evolution: bool = option(False, "one episode of each checkpoint, all from the same seed")
+    only: Literal["failures"] | None = option(
+        None, "failures: the worst episodes of the newest drl-eval below a return"
+    )
+    below: float | None = option(None, "the return of only=failures; none: the run's stop.return")
     live: bool = option(False, "show the environment in a window in place of a video; needs a display")
     seed: Natural = option(0, "another seed, other episodes; as in drl-eval")
     format: Literal["auto", "mp4", "webp", "gif"] = option("auto", "auto is mp4 if ffmpeg is found")
@@ -68,10 +73,34 @@ def _episodes(options: Options) -> "tuple[TrainedPolicy, list[TrainedPolicy], li
     if options.evolution and options.episodes > 1:
         raise UsageError("evolution=true plays one episode of each checkpoint: leave episodes out")
     policy = open_policy(options.run, options.checkpoint, options.output_dir, options.simulations)
+    if options.only is not None or options.below is not None:
+        seeds = failures(policy, options)
+        return policy, [policy] * len(seeds), [f"{policy.config.algo_name}  {policy.trained}"] * len(seeds), seeds
     policies = stages(policy) if options.evolution else [policy] * options.episodes
     titles = [f"{policy.config.algo_name}  {stage.trained}" for stage in policies]
     seeds = integers(policy.config.seed, "confirm", options.episodes, index=options.seed)
     return policy, policies, titles, seeds * len(policies) if options.evolution else seeds
+
+
+def failures(policy: "TrainedPolicy", options: Options) -> list[int]:
+    """Return the seeds of the episodes with the lowest returns in the run's eval.json, at most `options.episodes`.
+
+    Raise UsageError if no return is below `options.below`, or if eval.json is of another checkpoint or environment.
+    """
+    if options.only is None or options.evolution:
+        raise UsageError("below and only=failures belong together, and evolution=true plays other episodes")
+    below = policy.config.stop.return_ if options.below is None else options.below
+    if below is None:
+        raise UsageError("only=failures: the run has no stop.return; say below=RETURN")
+    result, command = read_json(policy.run / "eval.json"), f"drl-eval run={relative_path(policy.run)} episodes=100"
+    is_same = result.get("checkpoint") == policy.checkpoint.name
+    if not is_same or result.get("stochastic") or result.get("env_kwargs"):
+        at = "" if options.checkpoint == "best" else f" checkpoint={options.checkpoint}"
+        raise UsageError(f"only=failures reads the returns of a greedy evaluation of this checkpoint: {command}{at}")
+    worst = sorted(zip(result["returns"], result["seeds"], strict=True))
+    if not (seeds := [seed for value, seed in worst if value < below]):
+        raise UsageError(f"only=failures: all {len(worst)} episodes reached {below:g}, the lowest {worst[0][0]:.1f}")
+    return seeds[: options.episodes]
 
 
 def play(options: Options) -> list[str]:
@@ -81,8 +110,9 @@ def play(options: Options) -> list[str]:
     from drl_cli.deploy.play import record
 
     config = policy.config
-    name = f"{'evolution' if options.evolution else policy.checkpoint.name}-seed{options.seed}"
-    name += f"-{options.episodes}episodes" if options.episodes > 1 else ""
+    kind = "evolution" if options.evolution else policy.checkpoint.name
+    name = f"{kind}-{options.only or f'seed{options.seed}'}"
+    name += f"-{len(seeds)}episodes" if len(seeds) > 1 and not options.evolution else ""
     path = policy.run / "videos" / f"{name}.{suffix}"
     with acting(config, path):
         max_steps = options.max_steps or config.manage.max_episode_steps

@@ -101,7 +101,9 @@ def record_env(options: Options) -> "tuple[Path, Written]":
     command = read_command([f"env={options.env}"])
     check_command(command)
     config = compose(command.overrides)
-    spec = environment_spec(dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none")), False)
+    spec = environment_spec(
+        dataclasses.replace(config, env=dataclasses.replace(config.env, frame_storage="none")), False
+    )
     from drl_cli.deploy.recording import Recorder, random_policy
 
     env = config.env.for_evaluation(config.manage.env_kwargs)

@@ -28,7 +28,7 @@ from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, build
-from drl_cli.settings.check import check_command
+from drl_cli.settings.check import check_command, check_option
 from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
@@ -70,6 +70,7 @@ def answer(args: list[str]) -> int:
     command, data_line = with_data_env(with_config_of(named_run(command), command))
     command, auto_line = with_auto(command)
     if is_search(command.overrides) and not command.is_sweep:
+        check_option("hpo", next(word for word in reversed(command.overrides) if word.startswith("hpo="))[4:])
         raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
     with naming_choice(auto_line):
         check_command(command)
@@ -121,18 +122,24 @@ def console_kind(args: Sequence[str]) -> str:
 
 
 def train(
-    plain: dict[str, Any], args: Sequence[str] = (), notes: Sequence[str] = (), began: float | None = None
+    plain: dict[str, Any],
+    args: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    began: float | None = None,
+    on_evaluation: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
-    """Check the composed config, train, and show the progress and the results. Return the summary.
+    """Check the composed config, train, and show the progress and the results. Return the summary and the `folder`.
 
-    `args` is the command line for run.json, `notes` are lines for the header of the run. `began` is the time [s since
-    the epoch] from which the run's seconds are counted, by default the start of this process.
+    `on_evaluation` is called with the values of each evaluation. `args` is the command line for run.json, `notes` are
+    lines for the header of the run. `began` is the time [s since the epoch] from which the run's seconds are counted,
+    by default the start of this process.
     """
     erase(sys.stdout)
     config = build(plain)
     kind = "quiet" if config.dry_run else config.console
     began = process_start() if began is None else began
     with Console(kind, sys.stdout, began, config.logger.console_s) as console, run_log() as open_log:
+        console.on_evaluation = on_evaluation
         return _train(config, console, open_log, notes, args, began)
 
 
@@ -191,8 +198,11 @@ def _train(
 ) -> dict[str, Any]:
     config, changes, spec, resumed, cluster, dataset = _prepared(config, console, args)
     if config.dry_run:
+        from drl_cli.preflight.resources import memory_text
+
         print("".join(f"{line}\n" for line in changes), end="")
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
+        print(memory_text(config, spec))
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from drl_cli.algos.lookup import load_algorithm
@@ -239,17 +249,18 @@ def _train(
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
     console.end(summary, end_text(summary, folder))
-    return summary
+    return summary | {"folder": str(folder.absolute())}
 
 
 def help_text(args: Sequence[str]) -> str:
     """Return the general help, or the help of the groups and keys in `args`. Raise UsageError for an unknown name.
 
-    `algo=...` adds the keys of that algorithm.
+    `algo=...` adds the keys of that algorithm. The help of a group is that of its chosen option if `args` choose one.
     """
     words = read_command(args).overrides
-    topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
-    algos = [word for word in algos if word != "algo=auto"]  # not chosen yet
+    chosen = {word.partition("=")[0]: word for word in words if "=" in word and word != "algo=auto"}
+    topics = [chosen.get(word, word) if word in groups() else word for word in words if "=" not in word]
+    algos = [word for key, word in chosen.items() if key == "algo" and word not in topics]
     lines = text(sections(topics)) if topics else overview()
     return "\n".join([*lines, "", *text(sections(algos))] if algos else lines)
 
@@ -268,7 +279,8 @@ def overview() -> list[str]:
         *(f"  {line}" for line in examples),
         "",
         "groups (group=option; any key in them: group.key=value)",
-        *(f"  {group:<13} {', '.join(options(group))}" for group in groups()),
+        *(f"  {group:<13} {', '.join(options(group))}" for group in groups() if group != "tuned"),
+        f"  {'tuned':<13} {len(options('tuned'))} sets, of which ALGO-ENV is found by itself (none: leave it out)",
         "",
         "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
         "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",

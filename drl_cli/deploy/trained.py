@@ -64,7 +64,7 @@ def open_step(step: Path, config: Config) -> "TrainedPolicy":
     if not config.has_env:
         advice = f"drl-train load_weights={step} env=ID begins a run in an environment"
         raise UsageError(f"{step}: its run had no environment (env=none), so its policy can't act; {advice}")
-    plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))
+    plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_storage="none"))
     return _policy(step, config, environment_spec(plain, trains=False))
 
 

@@ -14,8 +14,8 @@ NO_ENV = "none"
 class EnvConfig:
     """The config keys `env.*`.
 
-    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training; `wrappers` and
-    `action_repeat` apply in training and evaluation. The trainer and the policy apply `normalize_obs` and
+    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training; `wrappers`, `action_repeat`
+    and `frame_stack` apply in training and evaluation. The trainer and the policy apply `normalize_obs` and
     `normalize_reward`; the rows in replay and the reported returns are not normalized.
     """
 
@@ -24,13 +24,14 @@ class EnvConfig:
     kwargs: Mapping[str, Any]  # Any: keyword arguments of the environment
     max_episode_steps: Count | None
     reward_scale: Positive
-    frame_stack: Literal["auto", "none"]
+    frame_storage: Literal["auto", "none"]
     normalize_obs: bool
     normalize_reward: bool
     backend: Literal["gymnasium", "envpool", "ale"] = "gymnasium"
-    wrappers: tuple[str, ...] = ()
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()  # Any: arguments of the wrapper
     reward_clip: Positive | None = None
     action_repeat: Count = 1
+    frame_stack: Count = 1
 
     def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: arguments of any type
         """Return the config for evaluations, without the changes for training.
@@ -39,6 +40,11 @@ class EnvConfig:
         """
         kwargs = {**self.kwargs, **(kwargs or {})}
         return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=kwargs)
+
+
+def wrapper_path(wrapper: str | Mapping[str, Any]) -> str:  # Any: arguments of the wrapper
+    """Return the path `module:Class` of an item of `env.wrappers`: a path, or a mapping with the path as `_name_`."""
+    return wrapper if isinstance(wrapper, str) else str(wrapper.get("_name_", ""))
 
 
 class MissingExtra(Exception):

@@ -10,6 +10,7 @@ import numpy as np
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.observations import ObsMap, Parts
+from drl_cli.envs.wrap import StackFrames
 from drl_cli.types import MASK, Array, EnvSpec, FrameStack, leaves
 
 STEPS, ENOUGH, LARGEST_K = 64, 8, 16
@@ -19,13 +20,17 @@ Pair = tuple[Array, Array]
 def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str, FrameStack]:
     """Return the frame stack of each image part by path. An image that is not a stack has k = 1.
 
-    If the environment has an attribute `frame_stack`, return its value. Otherwise take random steps, and look for an
-    axis (first or last) along which each observation repeats all but the oldest frame of the previous observation. A
-    wrong result only costs memory, because replay shares only frames that are equal.
+    If the environment has an attribute `frame_stack`, or `env.frame_stack` is set, return this stack. Otherwise take
+    random steps, and look for an axis (first or last) along which each observation repeats all but the oldest frame of
+    the previous observation. A wrong result only costs memory, because replay shares only frames that are equal.
     """
     named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari: a game's image can stay the same for long
     if isinstance(named, FrameStack) and env.observation_space == env.unwrapped.observation_space:
         return {"": named}
+    if isinstance(env, StackFrames):
+        return {
+            path: env.stack for path, part in leaves(spec.obs).items() if part.dtype == "uint8" and len(part.shape) > 2
+        }
     images = {path: part for path, part in leaves(spec.obs).items() if part.dtype == "uint8" and len(part.shape) > 1}
     pairs = _changes(env, spec, [path for path, column in images.items() if len(column.shape) > 2])
     return {path: _find(column.shape, pairs.get(path, [])) for path, column in images.items()}

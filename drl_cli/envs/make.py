@@ -62,7 +62,7 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     EnvFault if a wrapper raises.
     """
     if config.backend == "envpool" and not exists(config.id):
-        return wrap(make_alone(config), config.wrappers, config.action_repeat)
+        return wrap(make_alone(config), config)
     if package := missing_package(config.id):
         raise MissingExtra(f"{config.id} needs {package.module}:  pip install '{package.install}'")
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
@@ -82,7 +82,7 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
         raise EnvError(f"env: {config.id!r} can't be made: {_instead(config.id) or error}") from error
     except gymnasium.error.Error as error:
         raise EnvError(f"env: {config.id!r} can't be made: {error}") from error
-    return wrap(_without_order_checks(env), config.wrappers, config.action_repeat)
+    return wrap(_without_order_checks(env), config)
 
 
 def _found(id: str) -> str | EnvRegistration:
@@ -178,12 +178,14 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise EnvError(f"env: can't import {module!r}: {error}") from error
+            gym = "; gym is gymnasium now: write import gymnasium as gym" if error.name == "gym" else ""
+            raise EnvError(f"env: can't import {module!r}: {error}{gym}") from error
     task = find_task(config) if trains and config.backend == "envpool" else None
     if trains and config.backend == "ale":
         check_game(config)
-    if trains and config.backend != "gymnasium" and (config.wrappers or config.action_repeat > 1):
-        key = "env.wrappers" if config.wrappers else f"env.action_repeat={config.action_repeat}"
+    counts = [f"env.{key}={num}" for key in ("action_repeat", "frame_stack") if (num := getattr(config, key)) > 1]
+    if trains and config.backend != "gymnasium" and (config.wrappers or counts):
+        key = "env.wrappers" if config.wrappers else counts[0]
         library = "EnvPool" if config.backend == "envpool" else "ale-py"
         raise EnvError(f"{key}: {library}'s environments can't be wrapped; say env.backend=gymnasium")
     tick("its constructor")
@@ -200,7 +202,7 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         spec = EnvSpec(config.id, obs_spec(config.id, env.observation_space, action, info), action)
         if task is not None:
             check_spaces(task, env, spec)
-        stacks = find_frame_stacks(env, spec) if config.frame_stack == "auto" else {}
+        stacks = find_frame_stacks(env, spec) if config.frame_storage == "auto" else {}
         free = unbounded(env.action_space)
         text = f"{free} dimension of its action has" if free == 1 else f"{free} dimensions of its actions have"
         note = f"{config.id}: {text} no bounds; the policy's values go in as they are"

@@ -117,8 +117,9 @@ class Trial:
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if isinstance(value, str | Mapping) or value is None or np.size(value) != 1:
                 raise EnvFault(f"step gave {value!r} as {name}, which must be true or false")
-        if reward is None or isinstance(reward, str) or np.size(reward) != 1:
-            raise EnvFault(f"step gave {reward!r} as reward, which must be a number")
+        if reward is None or isinstance(reward, str) or np.ndim(reward):
+            advice = "; write reward.item()" if np.ndim(reward) and np.size(reward) == 1 else ""
+            raise EnvFault(f"step gave {reward!r} as reward, which must be a number{advice}")
         return self._look(env, obs, float(reward), info), bool(terminated or truncated)
 
     def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: the types are checked here

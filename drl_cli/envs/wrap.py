@@ -1,13 +1,17 @@
-"""Wrappers: repeat actions for `env.action_repeat`, and apply the user's wrappers for `env.wrappers`."""
+"""Wrappers for `env.action_repeat`, `env.wrappers` (those of the user) and `env.frame_stack`."""
 
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
 
-from drl_cli.envs.config import EnvError, EnvFault
+from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, wrapper_path
+from drl_cli.types import Array, FrameStack
 from drl_cli.utils.outside import raised
 
 
@@ -31,30 +35,70 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, total, terminated, truncated, info
 
 
-def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str], repeat: int = 1) -> "gymnasium.Env[Any, Any]":
-    """Apply wrappers to an environment. Each path is `module:Class`; the first wrapper is the innermost.
+class StackFrames(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Joins the last `num` observations, the oldest first. An episode begins with copies of its first observation.
 
-    With `repeat` above 1, each action is repeated. All wrappers of `paths` are around the repetition.
+    Images are joined along their channels, and other arrays along their last axis. Raise EnvError if the observations
+    are not one array, or if the environment stacks frames itself.
+    """
+
+    def __init__(self, env: "gymnasium.Env[Any, Any]", num: int) -> None:
+        super().__init__(env)
+        space, own = env.observation_space, getattr(env.unwrapped, "frame_stack", None)
+        if isinstance(own, FrameStack) and own.k > 1:
+            raise EnvError(f"env.frame_stack={num}: the game stacks {own.k} frames itself; say env.kwargs.stack={num}")
+        if not isinstance(space, Box) or not space.shape:
+            raise EnvError(f"env.frame_stack={num}: only observations of a Box can be stacked, not those of {space}")
+        self._has_channels = len(space.shape) != 2 or space.dtype not in (np.uint8, np.bool_)
+        shape = space.shape if self._has_channels else (1, *space.shape)
+        is_first = len(shape) == 4 or (len(shape) == 3 and shape[0] < min(shape[1:]))  # as networks read images
+        self.stack = FrameStack(0 if is_first else -1, num)
+        self._frames: deque[Array] = deque(maxlen=num)
+        low, high = (self._join([bound] * num) for bound in (space.low, space.high))
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    def reset(self, **kwargs: Any) -> tuple[Array, dict[str, Any]]:
+        obs, info = self.env.reset(**kwargs)
+        return self._join([obs] * self.stack.k), info
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._join([obs]), reward, terminated, truncated, info
+
+    def _join(self, newest: list[Array]) -> Array:
+        """Return the joined observation after these newest frames."""
+        self._frames.extend(np.array(obs if self._has_channels else [obs]) for obs in newest)  # copies
+        return np.concatenate(self._frames, self.stack.axis)
+
+
+def wrap(env: "gymnasium.Env[Any, Any]", config: EnvConfig) -> "gymnasium.Env[Any, Any]":
+    """Apply the wrappers of `config` to an environment.
+
+    From the inside to the outside: the repetition of actions, the user's wrappers in their order, and the frame stack.
 
     Raise EnvError if a wrapper can't be found. Raise EnvFault if a wrapper raises or returns no environment.
     """
-    if repeat > 1:
-        env = ActionRepeat(env, repeat)
-    for path in paths:
-        wrapper = _find(path)
+    if config.action_repeat > 1:
+        env = ActionRepeat(env, config.action_repeat)
+    for each in config.wrappers:
+        path = wrapper_path(each)
+        wrapper, arguments = _find(path), {} if isinstance(each, str) else dict(each)
+        arguments.pop("_name_", None)
         try:
-            env = wrapper(env)
+            env = wrapper(env, **arguments)
         except Exception as error:
             raise EnvFault(f"env.wrappers: {path} {raised(error)}") from error
         if not isinstance(env, gymnasium.Env):
             raise EnvFault(f"env.wrappers: {path} gave {type(env).__name__}, not a gymnasium.Env")
-    return env
+    return StackFrames(env, config.frame_stack) if config.frame_stack > 1 else env
 
 
-def _find(path: str) -> Callable[["gymnasium.Env[Any, Any]"], "gymnasium.Env[Any, Any]"]:
+def _find(path: str) -> Callable[..., "gymnasium.Env[Any, Any]"]:
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
-        raise EnvError(f"env.wrappers: {path!r} is not of the form my_mod:MyWrapper")
+        raise EnvError(
+            f"env.wrappers: {path!r} is not of the form my_mod:MyWrapper, or {{_name_: my_mod:MyWrapper, arg: 4}}"
+        )
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -65,5 +109,5 @@ def _find(path: str) -> Callable[["gymnasium.Env[Any, Any]"], "gymnasium.Env[Any
     if not callable(found):
         near = difflib.get_close_matches(name, [each for each in dir(module) if not each.startswith("_")], 1)
         raise EnvError(f"env.wrappers: {module_name} has no {name!r}.{f' Did you mean {near[0]}?' if near else ''}")
-    wrapper: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = found
+    wrapper: Callable[..., gymnasium.Env[Any, Any]] = found
     return wrapper

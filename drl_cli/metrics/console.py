@@ -24,6 +24,8 @@ class Console:
 
     As a context manager, it runs a thread that calls `tick` of the display.
 
+    `on_evaluation`, if set, is called with the values of each evaluation.
+
     `started` is the start time of the run's process [s since the epoch]. `period_s` is the time between two printed
     reports.
     """
@@ -33,6 +35,7 @@ class Console:
         self.folder: Path | None = None
         self.display, self.log = make_display(kind, out, period_s), Log(out, period_s)
         self.measure: Callable[[], Mapping[str, Any]] | None = None  # Any: the fields of a Status
+        self.on_evaluation: Callable[[dict[str, Any]], object] | None = None  # Any: numbers, and is_best
         self._lock, self._over = threading.RLock(), threading.Event()
 
     def __enter__(self) -> "Console":
@@ -74,6 +77,9 @@ class Console:
             evaluated = self.status.evaluated(position, statistics["mean"])
             self.update(scores=evaluated.scores, best=evaluated.best)
             self._show("evaluation", self.status, statistics, position, is_best)
+        if self.on_evaluation is not None:  # without the lock, so that a slow function does not stop the display
+            unit = "env_steps" if self.status.total_updates is None else "opt_steps"
+            self.on_evaluation({unit: position, "is_best": is_best, **statistics})
 
     def end(self, summary: Mapping[str, Any], text: str) -> None:
         """Display the end of the run. `text` is the summary as plain text."""

@@ -1,6 +1,7 @@
 """Live: a panel at the bottom of the terminal. Other lines appear above the panel."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -14,13 +15,27 @@ from drl_cli.metrics.panel import panel
 from drl_cli.metrics.status import Status
 
 
+class AsciiConsole(Console):
+    """Draws with ASCII characters. Python itself writes UTF-8 even if the locale is C."""
+
+    @property
+    def encoding(self) -> str:
+        return "ascii"
+
+
+def is_ascii(environment: Mapping[str, str]) -> bool:
+    """Return whether the variables of the locale ask for ASCII."""
+    values = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return next(filter(None, values), None) in ("C", "POSIX")
+
+
 class Live(Display):
     """Draws the newest status at every tick. The last panel stays on the terminal after the run."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(out, 0.0)
         self.status = Status(started=time.time())
-        self.console = Console(file=out)
+        self.console = (AsciiConsole if is_ascii(os.environ) else Console)(file=out)
         self.live = rich.live.Live(
             console=self.console,
             auto_refresh=False,
@@ -32,7 +47,7 @@ class Live(Display):
 
     def line(self, text: str) -> None:
         self._fit()
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)  # a command has to stay one line
 
     def awaits(self, status: Status) -> None:
         self.tick(status)

@@ -66,7 +66,7 @@ def check_data(config: Config, spec: EnvSpec, dataset: Dataset) -> None:
     """Raise UsageError if the algorithm can't learn from the recorded columns, or if a batch is too large."""
     problems = []
     if config.mixes_data and config.stackings(spec):
-        problems.append("data: frame stacks can't be mixed with recorded rows; say env.frame_stack=none")
+        problems.append("data: frame stacks can't be mixed with recorded rows; say env.frame_storage=none")
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     if lacking := sorted(extra.keys() - {"state"}):
         problems.append(

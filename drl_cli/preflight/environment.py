@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from drl_cli.algos.lookup import title
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
+from drl_cli.networks.images import as_image, is_large
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
@@ -45,9 +46,13 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
 
 
 def argument_line(config: Config, error: Exception) -> str | None:
-    """Return an error line with the environment's arguments, if `error` is about a wrong name in `env.kwargs`."""
+    """Return an error line with the environment's arguments, if `env.kwargs` lacks one or has a wrong one."""
     from drl_cli.envs.make import arguments
 
+    lacks = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", str(error))
+    if isinstance(error, TypeError) and lacks and (names := re.findall(r"'(\w+)'", lacks[1])):
+        values = " ".join(f"env.kwargs.{name}=..." for name in names if name in arguments(config.env.id))
+        return f"env.kwargs: {config.env.id} needs {', '.join(names)}; say {values}" if values else None
     match = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
     if match is None or match[1] not in config.env.kwargs or not (known := arguments(config.env.id)):
         return None
@@ -80,6 +85,18 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
             raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
     for note in notes:
         tell(f"warning: {note}")
+
+
+def warn_of_single_images(config: Config, spec: EnvSpec) -> None:
+    """Print a warning if an observation is one large image and the network has no memory: one image has no motion."""
+    parts = leaves(spec.obs)
+    images = {path: as_image(parts[path]) for path, stack in spec.frame_stacks.items() if stack.k == 1}
+    is_single = any(
+        image and image.channels in (1, 3) and image.frames == 1 and is_large(image) for image in images.values()
+    )
+    if is_single and config.has_env and config.network.memory == "none":
+        advice = "env.frame_stack=4 joins the last four" if "" in images else "network=lstm remembers earlier images"
+        tell(f"warning: {config.env.name}: each observation is one image, in which no motion shows; {advice}")
 
 
 def check_goals(config: Config, spec: EnvSpec) -> None:

@@ -19,6 +19,7 @@ from drl_cli.preflight.environment import (
     check_normalization,
     environment_spec,
     try_environment,
+    warn_of_single_images,
 )
 from drl_cli.preflight.pace import pace_problems, reanalysis_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
@@ -62,6 +63,7 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
         check_network(config, spec)
         check_normalization(config, spec)
         check_goals(config, spec)
+        warn_of_single_images(config, spec)
         check_writes(config, spec)
         if dataset is not None:
             check_data(config, spec, dataset)

@@ -85,6 +85,16 @@ def check_workers(config: Config) -> None:
     check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
 
 
+def memory_text(config: Config, spec: EnvSpec) -> str:
+    """Return a line with the memory that a full replay table and the other parts of the run need at least."""
+    parts = {"replay": replay_bytes(config, spec)}
+    if not config.is_one_process and not config.debug.in_process:
+        parts["workers"] = config.num_workers * WORKER_BYTES
+        parts["object store"] = (config.ray.object_store_mb or 0) * 2**20
+    text = ", ".join(f"{name} {size / GB:.2f} GiB" for name, size in parts.items() if size)
+    return f"memory: at least {text}; {free_memory() / GB:.1f} GiB are free"
+
+
 def check_fits(setting: str, needed: int, free: int, advice: str) -> None:
     """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
     if needed > free:

@@ -370,7 +370,7 @@ RULES: tuple[Rule, ...] = (
         is_read_in=_has_images,
     ),
     SpecRule(
-        ("env.frame_stack",),
+        ("env.frame_storage",),
         _always,
         "the observations have no images to stack",
         harmless=("auto",),

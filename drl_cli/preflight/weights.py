@@ -1,8 +1,9 @@
 """`load_weights=PATH`: find the checkpoint, and check that its parameters fit this run's policy."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.algos.off_policy._soft import SoftAlgorithm
@@ -15,9 +16,16 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import MODEL
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.weights import weights_for
-from drl_cli.types import EnvSpec, State
+from drl_cli.settings.build import as_typed, to_yaml_keys
+from drl_cli.types import EnvSpec, State, flatten
 from drl_cli.utils.outside import NotFound
 from drl_cli.utils.run_log import tell
+
+SHAPING = (
+    *("network.", "env.frame_stack", "env.normalize_"),
+    *("algo.atoms", "algo.critics", "algo.dueling", "algo.noisy", "algo.quantiles"),
+)
+"""The beginnings of the keys that set the shapes of the saved parameters, besides the environment's."""
 
 
 def with_weights(config: Config, find: Callable[[str, str], Path] | None = None) -> Config:
@@ -72,7 +80,7 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
     except CheckpointError as error:
         raise UsageError(f"load_weights: {error}", CHECKPOINT) from error
     except ValueError as error:
-        advice = "env, algo, network and env.normalize_* must be as where it was saved"
+        advice = _differences(config, trained) or "env, algo, network and env.normalize_* must be as where it was saved"
         other = f" is of {env}, and this run has {config.env.id}" if is_other_env else ""
         raise UsageError(f"load_weights: {folder}{other}: {error}; {advice}", CHECKPOINT) from error
     if is_other_env:
@@ -83,6 +91,22 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         actor, critics = "the actor (with one standard deviation for all states)", "the critics and the target networks"
         taken, new = (f"{actor}, {critics}", "") if weights.networks else (actor, f"{critics}, ")
         tell(f"load_weights: from {title(trained_by)} come {taken}; {new}the temperature and the optimizers are new")
+    else:
+        what = "all networks" if weights.networks else "the policy"
+        rest = "" if weights.networks else "other networks and "
+        tell(f"load_weights: {what} of {folder} will be loaded; {rest}the optimizers are new")
+
+
+def _differences(config: Config, trained: Mapping[str, Any]) -> str:  # Any: values of the config, by dotted key
+    """Return which keys that shape the parameters differ from the run that saved them, and what to type; '' if none."""
+    here = flatten({name: to_yaml_keys(getattr(config, name)) for name in ("network", "env", "algo")})
+    other = {
+        key: trained[key] for key, value in here.items() if key.startswith(SHAPING) and trained.get(key, value) != value
+    }
+    there = ", ".join(
+        f"{key} is {as_typed(value)} there and {as_typed(here[key])} here" for key, value in other.items()
+    )
+    return there and f"{there}; say {' '.join(f'{key}={as_typed(value)}' for key, value in other.items())}"
 
 
 def is_related(one: str, other: str) -> bool:

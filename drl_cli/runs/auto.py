@@ -22,7 +22,7 @@ FALLBACK = "mrq"
 OFFLINE = {"box": "iql", "discrete": "cql_discrete"}
 """The algorithms that learn from a dataset, by the kind of actions."""
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
-CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat)\b")
+CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat|frame_stack)\b")
 """Keys that make another task of an environment, so that its recorded results do not count."""
 CHOSE = "algo=auto chose "
 ENOUGH = 3
@@ -111,7 +111,7 @@ def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]
     kind = "box" if spec is None else spec.action.kind
     if kind not in OFFLINE:
         raise UsageError(f"algo=auto has no algorithm for data with {ACTIONS[kind]} actions; say algo=NAME")
-    return OFFLINE[kind], f"it takes {OFFLINE[kind]} for data with {ACTIONS[kind]} actions"
+    return OFFLINE[kind], f"the default for data with {ACTIONS[kind]} actions"
 
 
 def _quickest(passed: Sequence[Result]) -> Result:

@@ -44,7 +44,14 @@ IMPOSSIBLE = (
         "env.name",
         "env.id",
     ),
-    *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
+    *(
+        "env.kwargs",
+        "env.frame_stack",
+        "env.frame_storage",
+        "env.normalize_obs",
+        "env.normalize_reward",
+        "env.wrappers",
+    ),
     *("algo.initial_alpha", "algo.initial_beta", "algo.temperature_start", "algo.alpha_start", "algo.kl_coef"),  # saved
     *("replay.rows", "replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )

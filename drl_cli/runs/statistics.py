@@ -36,3 +36,16 @@ def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) 
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.concatenate(values), (tail, 1 - tail), axis=0)
     return low, high
+
+
+def paired(first: Array, second: Array) -> list[tuple[float, float, float]]:
+    """Compare two scores of the same episodes, `[episodes]` each, by values with the ends of their 95% intervals.
+
+    Return the mean difference, and the probability of improvement: the share of episodes in which the first score is
+    higher, and half of the episodes with equal scores.
+    """
+    better, found = (first > second) + 0.5 * (first == second), list[tuple[float, float, float]]()
+    for each in (first - second, better):
+        low, high = interval([each], np.mean)
+        found.append((float(each.mean()), float(low), float(high)))
+    return found

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import load_algorithm, module_path
 from drl_cli.algos.reward_config import RewardConfig
-from drl_cli.envs.config import NO_ENV, EnvConfig
+from drl_cli.envs.config import NO_ENV, EnvConfig, wrapper_path
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
@@ -359,7 +359,8 @@ class Config:
     @property
     def learning_modules(self) -> list[str]:
         """The modules from outside this package that define what is learned and how, with the environment."""
-        paths = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id, *self.env.wrappers)
+        wrappers = map(wrapper_path, self.env.wrappers)
+        paths = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id, *wrappers)
         paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 

@@ -127,7 +127,7 @@ class LoggerConfig:
     console_s: Positive
     tensorboard: bool
     wandb: Literal["none", "offline", "online"]
-    mlflow: str
+    mlflow: Literal["none", "offline"] | str  # a URI
     project: str
     recorders: tuple[ImportPath, ...]
     aliases: Literal["none", "sb3", "cleanrl"]

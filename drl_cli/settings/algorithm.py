@@ -108,7 +108,7 @@ def refusal(
     and `replay` are the words after `algo=` and `replay=`, if they are not `name` and `table`.
     """
     module, subject = load_algorithm(name), title(typed or name)
-    if problem := action_problem(name, spec, typed):
+    if problem := action_problem(name, spec, typed, mode):
         return problem
     if mode == "offline" and is_on_policy(module.TABLES):
         why = "learns from the newest rollouts of its own policy, which a dataset does not have"
@@ -128,26 +128,28 @@ def refusal(
 
 
 def _offline(kind: str) -> str:
-    """Return `algo=NAME` of algorithms that learn from a dataset and have this kind of actions."""
-    names = dict.fromkeys(["iql", "cql_discrete", *algorithms()])  # those that algo=auto takes come first
-    found = (name for name in names if "offline" in load_algorithm(name).MODES)
-    return " or ".join([f"algo={name}" for name in found if kind in load_algorithm(name).ACTIONS][:3])
+    """Return `algo=NAME` of the algorithms that are made for datasets and have this kind of actions."""
+    names = dict.fromkeys(["iql", "cql_discrete", "bc", *algorithms()])  # those that algo=auto takes come first
+    found = [name for name in names if kind in load_algorithm(name).ACTIONS and ".offline." in module_path(name)]
+    return " or ".join(f"algo={name}" for name in found[:3])
 
 
-def action_problem(name: str, spec: EnvSpec, typed: str = "") -> str | None:
+def action_problem(name: str, spec: EnvSpec, typed: str = "", mode: str = "") -> str | None:
     """Return why an algorithm can't act in an environment, and all that can; None if this one can.
 
-    `typed` is the word after `algo=`, if it is not `name`.
+    With mode=offline, name those that learn from a dataset. `typed` is the word after `algo=`, if it is not `name`.
     """
     kind, module = spec.action.kind, load_algorithm(name)
     if kind in module.ACTIONS:
         return None
     wanted = ACTIONS[module.ACTIONS[0]]
     article = "an" if wanted[0] in "aeiou" else "a"
-    default = RELATIVES.get((name, kind)) or DEFAULT_ALGORITHMS.get(kind, defaults()["algo"])
-    others = ", ".join(name for name in algorithms_for(kind) if name != default)
-    advice = f"For this: algo={default}, or one of {others}"
-    return f"{title(typed or name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}. {advice}"
+    advice = _offline(kind) if mode == "offline" else ""
+    if not advice:
+        default = RELATIVES.get((name, kind)) or DEFAULT_ALGORITHMS.get(kind, defaults()["algo"])
+        advice = f"algo={default}, or one of {', '.join(each for each in algorithms_for(kind) if each != default)}"
+    subject = f"{title(typed or name)} needs {article} {wanted} action space"
+    return f"{subject}; {spec.id} has {spec.action.text}. For this: {advice}"
 
 
 def algorithms_for(kind: str) -> list[str]:

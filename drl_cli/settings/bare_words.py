@@ -65,6 +65,12 @@ def flag_line(flag: str, rest: list[str], flags: Sequence[str], words: Sequence[
     name, keys = word.replace("-", "_"), keys_of(AlgoConfig)
     key = name if is_free(name, keys) else meant(word, words) if len(word) > 1 else None
     group, dot, _ = name.partition(".")
+    file = value or next(iter(rest), "")
+    if key is None and file.endswith((".yaml", ".yml")):
+        rest[:1] = [] if not value else rest[:1]
+        return (
+            f"no flag '{flag.partition('=')[0]}'; say --config-path {Path(file).parent} --config-name {Path(file).stem}"
+        )
     if key is None and not (dot and group in groups()):
         return f"no flag '{flag}'.{did_you_mean(flag.partition('=')[0], flags)}   try --help"
     if not equals and rest and not rest[0].startswith("-") and "=" not in rest[0]:

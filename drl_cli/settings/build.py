@@ -64,6 +64,8 @@ def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     groups = {name for name, kind in group_of(Config).keys.items() if isinstance(kind, Group)}
     if isinstance(reward := filled.get("reward"), str | None):  # versions in which reward was a key
         filled["reward"] = {"name": reward or "none"}
+    if isinstance(env := filled.get("env"), Mapping) and env.get("frame_stack") in ("auto", "none"):
+        filled["env"] = {**env, "frame_storage": env["frame_stack"], "frame_stack": 1}  # the key's older name
     for name, option in {**defaults(), "env": "LunarLander"}.items():
         group = filled.get(name)
         if name in groups and name != "algo" and isinstance(group, Mapping):

@@ -19,7 +19,7 @@ from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
 from drl_cli.settings.judge import problems_of
 from drl_cli.settings.options import warn_of_repeats
-from drl_cli.settings.synonyms import synonym
+from drl_cli.settings.synonyms import OPTIONS, synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
@@ -76,7 +76,7 @@ def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str 
         return None
     spec = typed_spec(tuple(command.overrides))
     option = unquoted(typed["algo"])
-    return action_problem(algorithm_of(option), spec, option) if spec is not None else None
+    return action_problem(algorithm_of(option), spec, option, typed.get("mode", "")) if spec is not None else None
 
 
 def _check_override(
@@ -155,6 +155,8 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
             hint = " Did you mean none?"
         if group == "optimizer" and name.lower() in OPTIMIZERS.keys() - set(known):
             hint = f" Say optimizer.name={name.lower()}."
+        if (group, name.lower()) in OPTIONS:
+            hint = f" Did you mean {OPTIONS[group, name.lower()]}?"
         if not hint and group in MAIN_KEY and re.fullmatch(r"[\d.e]+|\[[\d, ]*\]", name):
             hint = f" Did you mean {as_override(f'{group}.{MAIN_KEY[group]}', name)}?"
         if not hint and f"{group}.{name}" in keys_of(AlgoConfig):

@@ -96,10 +96,10 @@ def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
     same_name = [key for key in same_name if not key.startswith("reward.")] or same_name  # a module is seldom meant
     if others:
         return f" Did you mean {', '.join(_with_value(other, keys, value) for other in others)}?"
-    if same_name:
-        return f" Did you mean {', '.join([_with_value(same_name[0], keys, value), *same_name[1:3]])}?"
     if advice:
         return f" For that: {advice}"
+    if same_name:
+        return f" Did you mean {', '.join([_with_value(same_name[0], keys, value), *same_name[1:3]])}?"
     if group in ("", "algo"):
         for option in [_last(key) for key in absent(full)] or [name]:
             if owners := algorithms_with(option):

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,18 +181,24 @@ def _with_bases(file: Path, group: str) -> Entries:
 
 
 def text(found: Sequence[Section]) -> list[str]:
-    """Return one line per key, in aligned columns. On a terminal, wrap the meanings."""
+    """Return one line per key, in aligned columns. On a terminal, wrap the meanings.
+
+    The last column names the option that sets the key, if the list has several options of the key's group, so that
+    each line can be read alone, for example after a grep.
+    """
     rows = [(key.name, key.type.text, key.default) for section in found for key in section.keys]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     widths = [min(width, most) for width, most in zip(widths, (40, 32, 24), strict=False)]
     room = shutil.get_terminal_size().columns - sum(widths) - 8 if sys.stdout.isatty() else 0
+    titles = Counter(section.title.partition("=")[0] for section in found)
     lines: list[str] = []
     for section in found:
         lines += ["", f"{section.title}   {section.about}".rstrip()]
         for key in section.keys:
             cells = zip((key.name, key.type.text, key.default), widths, strict=True)
             start = "  " + "  ".join(cell.ljust(width) for cell, width in cells) + "  "
-            wrapped = textwrap.wrap(key.help, room) if room >= NARROWEST else [key.help]
+            option = f" [{section.title}]" if titles[section.title.partition("=")[0]] > 1 else ""
+            wrapped = textwrap.wrap(key.help + option, room) if room >= NARROWEST else [key.help + option]
             lines.append((start + (wrapped or [""])[0]).rstrip())
             lines += [" " * (sum(widths) + 8) + line for line in wrapped[1:]]
     return lines[1:]

@@ -16,6 +16,9 @@ from drl_cli.utils.spelling import did_you_mean, nearest
 
 T = TypeVar("T")
 
+SAMPLED = ("deterministic", "greedy", "sample", "explore")
+"""Words of other tools for whether a policy samples its actions."""
+
 
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
     """Return an instance of `kind` from `key=value` arguments. A bare word is the value of the key `positional`.
@@ -39,7 +42,10 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
         is_list = name in types and "[text, ...]" in types[name].forms
         typed += [(name, text)] if equals or not is_list else []  # a list may be several bare words
         if name not in types:
-            problems.append(f"{name}: no such option.{did_you_mean(name, types)}   options: {', '.join(types)}")
+            hint = (
+                " Did you mean stochastic?" if name in SAMPLED and "stochastic" in types else did_you_mean(name, types)
+            )
+            problems.append(f"{name}: no such option.{hint}   options: {', '.join(types)}")
         elif is_list:
             values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
         else:

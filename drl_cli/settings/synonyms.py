@@ -108,6 +108,8 @@ WORDS: Mapping[str, str] = {
     "logger.project": "wandb_project_name wandb_project",
     "logger.wandb=offline": "wandb track use_wandb weights_and_biases",
     "logger.mlflow=offline": "mlflow",
+    "hpo.members": "population population_size n_members",
+    "hpo.trials": "n_trials num_samples",
     "ray.address": "cluster head_address redis_address",
 }
 """For each of our keys, the words of other tools. If a word implies a value, the entry is `key=value`.
@@ -119,6 +121,10 @@ NOTES: Mapping[str, str] = {
     "several seeds are a sweep: drl-train -m seed=0,1,2": "seeds n_seeds num_seeds",
     "drl-play run=RUN records a video of a run": "render video capture_video",
     "drl-eval run=RUN evaluates a run": "eval test",
+    "evaluations take the best action; drl-eval run=RUN stochastic=true samples actions": "deterministic greedy",
+    "logger.recorders=[my_mod:MyRecorder] gets each report; in Python, drl_cli.train(..., on_evaluation=FUNCTION)": (
+        "callback callbacks on_evaluation"
+    ),
     "drl-export run=RUN writes the policy of a run; each run saves checkpoints": "save_model upload_model",
     "env.action_repeat=N repeats each action; MuJoCo has env.kwargs.frame_skip=N, Atari env.kwargs.frameskip=N": (
         "repeat_action frame_skip frameskip"
@@ -132,7 +138,7 @@ NOTES: Mapping[str, str] = {
     ),
     "drl-cli computes with PyTorch": "framework",
     "algo=impala always corrects by V-trace": "vtrace",
-    "drl-train goes on with a run by resume=RUN": "run",
+    "drl-train goes on with a run by resume=RUN": "run runs",
     "network=mlp or network=cnn; by default the observation chooses": "policy policy_class",
     "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",
 }
@@ -147,6 +153,7 @@ ALGORITHMS: Mapping[str, str] = {
     "dqn algo.dueling=true": "duelingdqn d3qn",
     "dqn algo.noisy=true": "noisydqn",
     "dqn replay=prioritized": "per perdqn prioritizeddqn",
+    "gumbel_muzero": "efficientzero alphazero",
     "iqn": "fqf",
     "mpo": "dmpo",
     "mrq": "td7 tdmpc tdmpc2 dreamer dreamerv3",
@@ -164,9 +171,18 @@ ALGORITHMS: Mapping[str, str] = {
     "sac_discrete": "sacd discretesac sacatari",
     "sqn": "sql softqlearning",
     "td3": "td3continuousaction",
-    "xqc": "bro simba simbav2",
+    "sampled_muzero": "efficientzerov2",
+    "xqc": "bro simba simbav2 flashsac",
 }
 """The nearest of our algorithms, with keys that belong to it, for algorithms of other tools, without `_` and `-`."""
+
+OPTIONS: Mapping[tuple[str, str], str] = {
+    ("hpo", "optuna"): "hpo=tpe",
+    ("hpo", "bayes"): "hpo=gp",
+    ("hpo", "population"): "hpo=pbt",
+    ("replay", "per"): "replay=prioritized",
+}
+"""For a group and a word that is no option of the group: what to type instead."""
 
 ON_POLICY = ("worker.unroll", "algo.seq_len")
 OFF_POLICY = (

@@ -18,7 +18,7 @@ from drl_cli.utils.spelling import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OTHER_WORDS = {"gpu": "cuda", "yes": "true", "no": "false", "y": "true", "n": "false"}
+OTHER_WORDS = {"gpu": "cuda", "true": "offline", "yes": "true", "no": "false", "y": "true", "n": "false"}
 """Words of other tools, and the words that we use for them."""
 FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "mio": 1e6, "%": 0.01}
 SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -109,7 +109,7 @@ class Choice(ValueType):
         if isinstance(value, bool) and "on" in self.choices:  # yaml reads `on` and `off` as truth values
             value = "on" if value else "off"
         if value not in self.choices:
-            hint = _word_hint(value, self.words) if isinstance(value, str) else ""
+            hint = _word_hint(value, self.words) if isinstance(value, str | bool) else ""
             allowed = f"{shown(value)} is not one of {', '.join(self.words)}"
             if len(self.choices) == 1:
                 allowed = f"must be {self.choices[0]}, got {shown(value)}"
@@ -165,7 +165,7 @@ class OneOf(ValueType):
                 refusals += lines
         inside = [line for line in refusals if not line.startswith(f"{path}: ")]  # errors in nested values
         if not inside and len(refusals) > 1:  # each type names only itself
-            hint = _word_hint(value, self.words) if isinstance(value, str) else ""
+            hint = _word_hint(value, self.words) if isinstance(value, str | bool) else ""
             refusals = [f"{path}: must be {self.text}, got {shown(value)}{hint and f'.{hint}'}"]
         problems += inside or refusals
         return None
@@ -208,10 +208,12 @@ def shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _word_hint(word: str, words: tuple[str, ...]) -> str:
+def _word_hint(word: str | bool, words: tuple[str, ...]) -> str:
     """Return ' Did you mean X?' for a word that names one of `words` elsewhere, or is similar to it, or ''."""
-    other = OTHER_WORDS.get(word.lower())
-    return f" Did you mean {other}?" if other in words else did_you_mean(word, words)
+    other = OTHER_WORDS.get(str(word).lower())
+    if other in words:
+        return f" Did you mean {other}?"
+    return did_you_mean(word, words) if isinstance(word, str) else ""
 
 
 def _number_hint(path: str, value: Any) -> str:

@@ -89,7 +89,9 @@ def test_refusal_says_why(monkeypatch):
 def test_on_policy_algorithms_are_refused_offline():
     line = refusal("ppo", BOX, "offline", "fifo")
     assert line.startswith("PPO is on-policy: it learns from the newest rollouts of its own policy")
-    assert line.endswith("such as algo=iql or algo=awac or algo=bc")
+    assert line.endswith("such as algo=iql or algo=bc or algo=awac")
+    assert refusal("dqn", BOX, "offline", "uniform").endswith("For this: algo=iql or algo=bc or algo=awac")
+    assert refusal("sac", DISCRETE, "offline", "uniform").endswith("For this: algo=cql_discrete or algo=bc")
     assert lookup.load_algorithm("ppo").MODES == ("single", "sync", "async")
     assert refusal("sac", BOX, "offline", "uniform") is refusal("dqn", DISCRETE, "offline", "prioritized") is None
 
@@ -160,3 +162,12 @@ def test_installed_packages_offer_algorithms_by_entry_points(write, tmp_path):
     assert (lookup.installed(), lookup.load_algorithm("their-dqn").__name__) == (["their-dqn"], name)
     assert lookup.module_path("sac") == "drl_cli.algos.off_policy.sac"
     assert lookup.module_path("my_pkg.my_algo") == "my_pkg.my_algo"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("sac", "SAC"), ("gumbel_muzero", "Gumbel MuZero"), ("td3_bc", "TD3+BC"), ("my_pkg.my_algo", "my_pkg.my_algo")],
+)
+def test_an_algorithm_is_called_as_in_its_paper(name, text):
+    assert lookup.title(name) == text
+    assert {name for name in lookup.algorithms() if "_" in name} <= lookup.TITLES.keys() <= {*lookup.algorithms()}

@@ -10,6 +10,7 @@ import pytest
 from drl_cli.cli.command import run_words
 from drl_cli.errors import EXIT_CODES, LOST, RESOURCES, RoleLost, UsageError
 from drl_cli.settings.bare_words import command_names
+from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import group_of
 
 NAMES = [name.removeprefix("drl-") for name in command_names()]
@@ -34,6 +35,22 @@ def test_every_command_has_help_a_version_and_names_wrong_options(drl_here, name
     if "output_dir" in options_of(name):
         assert done.stderr.startswith("error: outptu_dir: no such option. Did you mean output_dir?")
         assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("word", ["deterministic=false", "greedy=true"])
+def test_a_command_names_its_option_for_sampled_actions(word):
+    with pytest.raises(UsageError, match=r"no such option. Did you mean stochastic\?   options: "):
+        parse([word], importlib.import_module("drl_cli.cli.eval").Options)
+    with pytest.raises(UsageError, match=f"{word.partition('=')[0]}: no such option.   options: run, "):
+        parse([word, "run=latest"], importlib.import_module("drl_cli.cli.export").Options)
+
+
+def test_the_package_as_a_program_lists_the_commands(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "drl_cli"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    first = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith("drl-")}
+    assert list(first) == command_names()
+    assert first["drl-play"].endswith(" record a video of a run's policy, or show the policy in a window.")
 
 
 def test_help_and_wrong_options_import_no_large_package(tmp_path):

@@ -4,8 +4,16 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from run_folders import make_run
+
+from drl_cli.cli.compare import answer
+from drl_cli.cli.eval import play
+from drl_cli.errors import UsageError
+from drl_cli.runs.find import read_config
+from drl_cli.runs.statistics import paired
+from drl_cli.utils.seeding import integers
 
 
 @pytest.fixture
@@ -222,3 +230,38 @@ def test_wrong_options_and_files(outputs, compare, args, said, code):
 
 def test_without_words_there_is_help(compare):
     assert compare() == compare("--help")
+
+
+def test_two_policies_in_the_same_episodes(copied, capsys):
+    best, last = (str(copied / "checkpoints" / name) for name in ("best", "last"))
+    assert answer([f"runs=[{last},{best}]", "paired=true", "episodes=5"]) == 0
+    one, other, difference, share = capsys.readouterr().out.splitlines()
+    seeds = integers(0, "confirm", 5)
+    config = read_config(copied)
+    first, second = (
+        play(config, (copied / "checkpoints" / name).resolve(), seeds, False)[0].returns for name in ("last", "best")
+    )
+    assert one.endswith(f"mean {first.mean():.1f}")
+    assert other.endswith(f"mean {second.mean():.1f}")
+    assert re.match(rf"A - B: {(first - second).mean():.1f} \[.*\] over 5 episodes with the same seeds", difference)
+    assert share.startswith(f"A is better in a share of {(first > second).mean():.2f} [")
+
+
+def test_paired_scores():
+    first, second = np.array([3.0, 1.0, 2.0, 5.0]), np.array([1.0, 1.0, 3.0, 1.0])
+    (difference, low, high), (better, worst, best) = paired(first, second)
+    assert (difference, better) == (1.25, 0.625)
+    assert -1 <= low < 1.25 < high <= 4
+    assert 0 <= worst < 0.625 < best <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["outputs", "paired=true"], "paired=true compares two runs, runs=[A,B], got 1"),
+        (["outputs", "episodes=5"], "episodes: only paired=true plays episodes"),
+    ],
+)
+def test_wrong_words_for_paired_episodes(outputs, words, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        answer(words)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
+from drl_cli.cli.eval import result_lines
 from drl_cli.runs.statistics import interval
 from drl_cli.utils.seeding import integers
 
@@ -279,3 +280,12 @@ def test_a_single_folder_of_runs_is_evaluated_run_by_run(ask, copied, twin):
     assert {copied.name, twin.name} <= {line.split()[0] for line in lines}
     assert ask(str(copied), "episodes=1")[2] == 0
     assert ask("run=outputs/Pendulum-v1", "episodes=1")[1][0].startswith("error: outputs/Pendulum-v1 is no run")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"), [({}, "(7 updates, greedy)"), ({"simulations": 0}, "(7 updates, greedy, simulations 0)")]
+)
+def test_the_header_names_the_simulations_that_were_asked_for(given, text):
+    result = {"stochastic": False, "checkpoint": "best", "opt_steps": 7, "info": {}, "cut": 0, "mean": 1.0}
+    lines = result_lines("20260101-s0", {**result, "mean_interval_95": None, **given}, {"mean": 1.0}, 5)
+    assert lines[0] == f"20260101-s0  best  {text}"

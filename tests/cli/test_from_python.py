@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from run_folders import make_run
 
 import drl_cli
 
@@ -59,6 +60,7 @@ def test_train_returns_the_summary_and_load_the_policy(here, tiny, capsys):
     overrides = ["env=Pendulum-v1", "mode=single", *tiny]
     summary = drl_cli.train(overrides)
     policy = drl_cli.load(summary["run_id"])
+    assert summary.pop("folder") == str(policy.run)
     assert json.loads((policy.run / "summary.json").read_text()) == summary
     assert (summary["status"], summary["env_steps"]) == ("done", 160)
     assert summary["wall_s"] <= time.time() - started
@@ -91,11 +93,73 @@ def test_train_raises_instead_of_exiting(here, tiny, monkeypatch):
 def test_the_header_says_what_algo_auto_chose(monkeypatch):
     monkeypatch.setattr(
         "drl_cli.cli.from_python.train_composed",
-        lambda plain, args, notes, began: {"exit_code": 0, "algo": plain["algo"]["name"], "notes": notes},
+        lambda plain, args, notes, *_: {"exit_code": 0, "algo": plain["algo"]["name"], "notes": notes},
     )
     summary = drl_cli.train(["env=CartPole-v1", "algo=auto"])
     assert summary["notes"][0].startswith(f"algo=auto chose {summary['algo']}: ")
     assert drl_cli.train(["env=CartPole-v1", "algo=dqn"])["notes"] == []
+
+
+def test_train_takes_words_one_string_a_dict_and_keys(monkeypatch):
+    monkeypatch.setattr(
+        "drl_cli.cli.from_python.train_composed", lambda plain, args, *_: {"exit_code": 0, "args": args, **plain}
+    )
+    words = [
+        "env=CartPole-v1",
+        "algo=dqn",
+        "network.hidden=[8,8]",
+        "stop.return=null",
+        "notes=two words",
+        "env.kwargs={}",
+    ]
+    nested = {
+        **{"env": "CartPole-v1", "algo": "dqn", "network": {"hidden": [8, 8]}, "stop.return": None},
+        **{"notes": "two words", "env.kwargs": {}},
+    }
+    first = drl_cli.train(words)
+    assert (first["algo"]["name"], first["network"]["hidden"], first["notes"]) == ("dqn", [8, 8], "two words")
+    string = "env=CartPole-v1 algo=dqn network.hidden=[8,8] stop.return=null 'notes=two words' env.kwargs={}"
+    for summary in (
+        drl_cli.train(string),
+        drl_cli.train(nested),
+        drl_cli.train(words[:2], **dict(list(nested.items())[2:])),
+    ):
+        assert summary == first
+    assert drl_cli.train({"seed": 2}, seed=3, env="CartPole-v1")["seed"] == 3
+    with pytest.raises(drl_cli.UsageError, match=r"lr: no such option at the top level\. Did you mean algo\.lr"):
+        drl_cli.train(env="CartPole-v1", lr=1e-3)
+
+
+def test_each_evaluation_calls_the_users_function_and_its_errors_end_the_run(here, tiny):
+    told = []
+    drl_cli.train(
+        env="Pendulum-v1", mode="single", **dict(word.split("=", 1) for word in tiny), on_evaluation=told.append
+    )
+    table = drl_cli.curves()
+    assert [each["env_steps"] for each in told] == table["env_steps"]
+    assert [each["mean"] for each in told] == pytest.approx(table["mean"])
+    assert any(each["is_best"] for each in told)
+
+    def refuse(values):
+        raise LookupError(f"no place for {values['env_steps']}")
+
+    with pytest.raises(drl_cli.RunFailed, match="on_evaluation raised LookupError: no place for ") as failed:
+        drl_cli.train(["env=Pendulum-v1", "mode=single", *tiny], on_evaluation=refuse)
+    assert failed.value.exit_code == 4
+
+
+def test_curves_are_columns_of_equal_length(tmp_path):
+    make_run(tmp_path, "one", [(100, 1.0, -5.0), (200, 2.0, 4.5)], seed=3)
+    folder = make_run(tmp_path, "two", [(50, 1.0, 7.0)], algo__name="ppo")
+    with (folder / "eval.csv").open("a") as file:
+        file.write("60,1,")  # the process was killed in this line
+    table = drl_cli.curves(["one", "two"], str(tmp_path))
+    assert (table["run"], table["seed"][:2]) == (["one", "one", "two"], [3, 3])
+    assert (table["env_steps"], table["mean"], table["algo"][2]) == ([100, 200, 50], [-5.0, 4.5, 7.0], "ppo")
+    assert {len(column) for column in table.values()} == {3}
+    assert drl_cli.curves("*/*/tw*", str(tmp_path))["mean"] == [7.0]
+    with pytest.raises(drl_cli.UsageError, match="no run 'nine'"):
+        drl_cli.curves("nine", str(tmp_path))
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypatch):

@@ -4,9 +4,12 @@ import sys
 import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.list import envs
+from drl_cli.cli.list import algos, envs
 from drl_cli.envs import catalog
 from drl_cli.envs.catalog import Entry
+from drl_cli.errors import UsageError
+from drl_cli.runs import auto, fitting
+from drl_cli.runs.auto import results
 from drl_cli.settings.conf import options
 
 
@@ -17,6 +20,53 @@ def test_algos_with_their_actions_and_modes(listed):
     for name in algorithms():
         module = load_algorithm(name)
         assert all(word in lines[name] for word in (*module.ACTIONS, *module.MODES))
+
+
+def test_what_can_learn_an_environment_the_best_recorded_result_first(monkeypatch):
+    made = {"env": "CartPole-v1", "threshold": 475, "return": 500.0, "seconds": 9.0, "seeds": 3}
+    found = [
+        {**made, "algo": "dqn", "steps": 9000},
+        {**made, "algo": "c51", "steps": 700, "seeds": 1},  # too few seeds
+        {**made, "algo": "pqn", "threshold": None, "steps": 500, "return": 50.0},
+        {**made, "algo": "vmpo", "threshold": None, "steps": 500, "return": 60.0},
+        {**made, "algo": "ppo", "steps": 8000, "seconds": 20.0},
+        {**made, "algo": "a2c", "steps": 8500, "seconds": 5.0},  # the quickest run of those with few steps
+        {**made, "algo": "a2c", "env": "Acrobot-v1", "steps": 1},
+    ]
+    for module in (auto, fitting):
+        monkeypatch.setattr(module, "results", lambda: found)
+    first, head, *rows, last = algos(["env=CartPole-v1"])
+    assert first.startswith("CartPole-v1: Discrete(2) actions, mode=async; algo=auto takes a2c: reached 475 in 3 of 3")
+    assert head.split() == ["algo", "reached", "return", "env", "steps", "seconds", "seeds"]
+    assert [row.split()[0] for row in rows] == ["a2c", "ppo", "dqn", "vmpo", "pqn", "c51"]
+    assert rows[1].split() == ["ppo", "475", "500.0", "8,000", "20", "3"]
+    others = last.removeprefix("without recorded results: ").split(", ")
+    assert {"mrq", "iqn", "impala"} <= {*others}
+    assert not {"sac", "bc", "a2c"} & {*others}
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_an_environment_has_at_most_20_lines(env):
+    lines = algos([f"env={env}"])
+    assert 10 < len(lines) <= 20
+    num = int(next((line for line in lines if line.endswith("more with results")), "0").split()[0])
+    assert num + len(lines) > len([each for each in results() if each["env"] == env])
+
+
+def test_what_learns_from_data_begins_with_what_is_made_for_it():
+    (first, others) = algos(["env=CartPole-v1", "mode=offline"])
+    assert "algo=auto takes cql_discrete: the default for data with discrete actions" in first
+    names = others.removeprefix("without recorded results: ").split(", ")
+    assert names[:2] == ["cql_discrete", "bc"]
+    assert {"dqn", "iqn"} <= {*names}
+    assert not {"ppo", "sac", "iql"} & {*names}
+
+
+def test_wrong_words_for_algorithms():
+    with pytest.raises(UsageError, match=r"no environment 'Pendulm'. Did you mean Pendulum-v1"):
+        algos(["env=Pendulm"])
+    with pytest.raises(UsageError, match="mode=sync: say for which environment: drl-list algos env=NAME mode=sync"):
+        algos(["mode=sync"])
 
 
 def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from run_folders import make_run
 
+from drl_cli.cli.list_runs import run_lines
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.settings.build import build, to_yaml_keys
@@ -94,6 +95,108 @@ def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(output
     assert listed("runs", "name=other")[0].startswith("none of 7 runs has name=other; name is None (5), my_exp 7 (1)")
     labels = [line for line in listed("runs", "seeds=mean") if "my_exp" in line]
     assert [line.split()[:4] for line in labels] == [["Pole", "my_exp", "7", "1"], ["Pole", "my_exp", "6", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["ander"], [5]),  # a part of the environment
+        (["PPO"], [4]),
+        (["20260102"], [2]),
+        (["pole", "dqn"], [3, 2, 1]),
+        (["best>5"], [4, 2]),
+        (["best>=5"], [4, 2, 1]),
+        (["best<5"], [3]),
+        (["steps>900"], [1]),
+        (["steps>=900", "final<7"], [1]),
+        (["seconds<=30", "seconds>1"], [1]),
+        (["algo.lr>0.1"], [3]),
+        (["env.kwargs.g<6"], [5]),
+        (["nothing at all"], []),
+    ],
+)
+def test_a_text_and_comparisons_are_conditions(outputs, listed, words, found):
+    assert days(["", *listed("runs", *words)] if not found else listed("runs", *words)) == found
+
+
+def test_tag_is_a_short_name_of_tags(outputs, listed):
+    make_run(outputs, "20260106-s0", tags=["paper", "wide"])
+    assert days(listed("runs", "tag=paper")) == days(listed("runs", "wide")) == [6]
+    assert listed("runs", "tag=thin")[0].startswith("none of 6 runs has tag=thin; tag is ")
+    assert listed("runs", "thin") == ["none of 6 runs has thin"]
+
+
+@pytest.mark.parametrize("condition", ["bets>3", "best>many"])
+def test_a_wrong_comparison(outputs, drl_here, condition):
+    done = drl_here("list", "runs", condition)
+    assert (done.returncode, done.stdout) == (2, "")
+    says = {"bets>3": "error: bets: no run has this key.", "best>many": "error: best>many: 'many' is no number"}
+    assert done.stderr.startswith(says[condition])
+
+
+def save(folder):
+    (folder / "checkpoints" / "step_000000010").mkdir(parents=True)
+    (folder / "checkpoints" / "step_000000010" / "manifest.json").write_text("{}")
+
+
+def test_empty_and_failed_runs_are_removed_but_none_that_trains(outputs, listed, drl_here):
+    folders = {path.name[6:8]: path for path in outputs.glob("*/*/*")}
+    for day in ("01", "03", "05"):
+        save(folders[day])  # 05 failed, 02 and 04 have no checkpoint
+    done = drl_here("list", "runs", "remove=empty")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: remove: 3 runs would be removed; say yes=true to remove them without a question\n"
+    with lock(folders["04"] / RUN_LOCK):
+        lines = listed("runs", "remove=empty", "yes=true")
+    assert lines[-1] == "2 of 3 runs removed"
+    assert [line.split()[0].rstrip(",") for line in lines[:-1]] == ["removed", "kept", "removed"]
+    assert days(listed("runs")) == [4, 3, 1]
+    assert not (outputs / "Lander").exists()  # the folders above the last run of an environment go, too
+
+
+def test_named_runs_are_removed_if_they_fulfil_the_conditions(outputs, listed, tmp_path):
+    other = make_run(tmp_path / "elsewhere", "20260107-s0")
+    assert listed("runs", f"remove={other}") == ["no run to remove"]  # it is not below output_dir
+    assert listed("runs", "algo=ppo", "remove=20260101,20260104", "yes=true")[-1] == "1 of 1 runs removed"
+    assert days(listed("runs")) == [5, 3, 2, 1]
+    assert other.is_dir()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", [5, 4, 2, 1]), ("", [5, 4, 3, 2, 1]), ("no", [5, 4, 3, 2, 1])])
+def test_a_person_is_asked_before_runs_are_removed(outputs, listed, monkeypatch, capsys, answer, left):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
+    lines = run_lines(["remove=20260103"])
+    assert asked == ["remove these 1 runs with their checkpoints? [y/N] "]
+    assert "20260103-s0  done, 10 env steps, best -3.0" in capsys.readouterr().out
+    assert (lines == ["nothing was removed"]) == (len(left) == 5)
+    assert days(listed("runs")) == left
+
+
+def test_runs_are_named_tagged_and_annotated_afterwards(outputs, listed, drl_here):
+    before = {path: path.read_text() for path in outputs.glob("*/*/*/config.yaml")}
+    lines = listed("runs", "dqn", "set_name=wide", "set_tags=[paper,x y]", "set_notes=a: remark")
+    assert lines[0] == "20260105-s0: name=wide, tags=['paper', 'x y'], notes=a: remark"
+    assert days(listed("runs", "name=wide", "tag=x y", "notes=a:*")) == [5, 3, 2, 1]
+    assert [run.parent.parent.name for run in find_runs(["wide"], str(outputs))].count("Pole") == 3
+    for path, text in before.items():
+        keys = yaml.safe_load(path.read_text())
+        assert {key: keys[key] for key in yaml.safe_load(text)} == yaml.safe_load(text)  # all other values stay
+    listed("runs", "20260103", "set_name=null")
+    assert days(listed("runs", "name=null")) == [4, 3]
+    for words, says in [
+        (["set_name=x"], "error: set_name: say which runs, by the start of an id or key=value"),
+        (["dqn", "set_name=a/*b"], "error: name: must be 1 to 60 letters"),
+    ]:
+        done = drl_here("list", "runs", *words)
+        assert (done.returncode, done.stderr[: len(says)]) == (2, says)
+    with lock(next(outputs.glob("*/*/20260101-s0")) / RUN_LOCK):
+        done = drl_here("list", "runs", "20260101", "set_name=x")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: 20260101-s0 trains; change its name, tags and notes when it has ended\n",
+    )
 
 
 @pytest.fixture
@@ -197,7 +300,6 @@ def test_without_runs_there_is_no_error_and_another_folder_may_have_some(outputs
     [
         (["sort=worst"], "sort: 'worst' is not one of newest, best, final, steps, seconds"),
         (["limit=0"], "limit: must be"),
-        (["done"], "'done': say key=value"),
     ],
 )
 def test_wrong_conditions_and_options(outputs, drl_here, args, said):

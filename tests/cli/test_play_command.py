@@ -6,8 +6,9 @@ from PIL import Image
 
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
-from drl_cli.cli.play import Options, answer, play
+from drl_cli.cli.play import Options, answer, failures, play
 from drl_cli.deploy import video
+from drl_cli.deploy.trained import open_policy
 from drl_cli.errors import MISSING, UsageError
 
 
@@ -46,6 +47,32 @@ def test_episodes_and_seeds_have_names_of_their_own(copied):
     assert (len(first), len({first[0], first[1], other[0]})) == (3, 3)
     last = (copied / "checkpoints" / "last").readlink().name
     assert (first[-1].endswith("-seed0-2episodes.gif"), second[-1].endswith(f"{last}-seed1.webp")) == (True, True)
+
+
+def test_failures_are_the_worst_episodes_of_the_evaluation(copied):
+    chosen = {"run": str(copied), "only": "failures", "format": "gif", "max_steps": 2}
+    with pytest.raises(UsageError, match=r"the run has no stop\.return; say below=RETURN"):
+        play(Options(**chosen))
+    with pytest.raises(UsageError, match=r"greedy evaluation of this checkpoint: drl-eval run=.* episodes=100$"):
+        play(Options(**chosen, below=0))
+    result = evaluate(copied, EvalOptions(episodes=4), {})
+    middle = sum(sorted(result["returns"])[1:3]) / 2
+    worst = [seed for _, seed in sorted(zip(result["returns"], result["seeds"], strict=True))]
+    policy = open_policy(str(copied), "best")
+    assert failures(policy, Options(**chosen, below=middle, episodes=9)) == worst[:2]
+    assert failures(policy, Options(**chosen, below=1e9, episodes=3)) == worst[:3]
+    *lines, path = play(Options(**chosen, below=middle, episodes=9))
+    assert len(lines) == 2
+    assert path.endswith("-failures-2episodes.gif")
+    with pytest.raises(UsageError, match=rf"all 4 episodes reached -1e\+09, the lowest {min(result['returns']):.1f}"):
+        play(Options(**chosen, below=-1e9))
+    with pytest.raises(UsageError, match=r"drl-eval run=.* episodes=100 checkpoint=last$"):
+        play(Options(**chosen, below=0, checkpoint="last"))
+    evaluate(copied, EvalOptions(episodes=1, stochastic=True), {})
+    with pytest.raises(UsageError, match="of a greedy evaluation"):
+        play(Options(**chosen, below=0))
+    with pytest.raises(UsageError, match="below and only=failures belong together"):
+        play(Options(run=str(copied), below=0))
 
 
 def test_what_is_missing_is_exit_3(monkeypatch):

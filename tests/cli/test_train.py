@@ -12,7 +12,7 @@ import safetensors.numpy
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.train import console_kind
+from drl_cli.cli.train import console_kind, help_text
 from drl_cli.errors import UsageError
 from drl_cli.metrics.status import Status
 from drl_cli.runs.find import read_config
@@ -389,8 +389,23 @@ def test_help_lists_groups_with_their_choices_and_keys(drl_here):
     out = drl_here("train", "--help").stdout
     listed = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     for group in groups():
-        assert all(name in listed[group] for name in options(group))
+        assert group == "tuned" or all(name in listed[group] for name in options(group))
+    assert listed["tuned"].split()[1] == str(len(options("tuned")))  # without their names, which fill a screen
+    assert max(map(len, out.splitlines())) < 500
     assert all(key in out for key in ("seed", "total_env_steps", "device", "precision", "output_dir", "stop.return"))
+
+
+def test_the_help_of_a_group_is_that_of_the_option_that_was_typed():
+    lines = help_text(["algo=sac", "algo"]).splitlines()
+    assert lines[0].startswith("algo=sac ")
+    assert not any(line.startswith("algo=") for line in lines[1:])
+
+
+def test_the_help_of_another_group_keeps_the_keys_of_the_algorithm():
+    lines = help_text(["network=lstm", "network", "algo=sac"]).splitlines()
+    titles = [line.split()[0] for line in lines if line and not line.startswith(" ")]
+    assert titles == ["network=lstm", "algo=sac"]
+    assert help_text(["algo=auto", "algo"]).count("\nalgo=") > 20
 
 
 def test_a_preset_keeps_the_name_that_was_typed(drl_here, tiny, tmp_path, monkeypatch):

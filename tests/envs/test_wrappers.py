@@ -69,6 +69,17 @@ def test_wrappers_of_gymnasium():
     assert read_spec(made).obs == Column((6 * 4 * 2 + 8 + 1000 + 10**6 + 8 + 4 + 3,), "float32")
 
 
+def test_a_wrapper_with_arguments():
+    stacked = {"_name_": "gymnasium.wrappers:FrameStackObservation", "stack_size": 3}
+    assert read_spec(config(stacked, f"{__name__}:Plus")).obs == Column((3, 3), "float32")
+    with pytest.raises(EnvFault, match=r"FrameStackObservation raised TypeError: .* 'size'"):
+        build(config({**stacked, "size": 3}))
+    with pytest.raises(
+        EnvError, match=r"'' is not of the form my_mod:MyWrapper, or {_name_: my_mod:MyWrapper, arg: 4}"
+    ):
+        build(config({"name": "gymnasium.wrappers:FlattenObservation"}))
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -95,22 +106,27 @@ def test_wrappers_that_fail(name, message):
         build(named(name))
 
 
-@pytest.mark.parametrize(("wrappers", "repeat"), [((f"{__name__}:Plus",), 1), ((), 2)])
-def test_envpools_environments_can_not_be_wrapped(monkeypatch, wrappers, repeat):
+CHANGES = [
+    ("env.wrappers", {"wrappers": (f"{__name__}:Plus",)}),
+    ("env.action_repeat=2", {"action_repeat": 2}),
+    ("env.frame_stack=3", {"frame_stack": 3}),
+]
+
+
+@pytest.mark.parametrize(("key", "change"), CHANGES)
+def test_envpools_environments_can_not_be_wrapped(monkeypatch, key, change):
     import fake_envpool
 
     fake_envpool.install(monkeypatch)
-    key = "env.wrappers" if wrappers else "env.action_repeat=2"
     with pytest.raises(EnvError, match=rf"{key}: EnvPool's environments can't be wrapped; say env.backend"):
-        read_spec(replace(config(*wrappers, backend="envpool", id="FakeCounter-v0"), action_repeat=repeat))
+        read_spec(replace(config(backend="envpool", id="FakeCounter-v0"), **change))
 
 
-@pytest.mark.parametrize(("wrappers", "repeat"), [((f"{__name__}:Plus",), 1), ((), 2)])
-def test_games_of_ale_pys_vector_environment_can_not_be_wrapped(wrappers, repeat):
+@pytest.mark.parametrize(("key", "change"), CHANGES)
+def test_games_of_ale_pys_vector_environment_can_not_be_wrapped(key, change):
     pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
-    key = "env.wrappers" if wrappers else "env.action_repeat=2"
     with pytest.raises(EnvError, match=rf"{key}: ale-py's environments can't be wrapped; say env.backend"):
-        read_spec(replace(config(*wrappers, backend="ale", id="ALE/Pong-v5"), action_repeat=repeat))
+        read_spec(replace(config(backend="ale", id="ALE/Pong-v5"), **change))
 
 
 class Lives(gymnasium.Wrapper):
@@ -225,6 +241,87 @@ def spec(id="TestImages-v0", how="auto", **kwargs):
 def test_stacks(kwargs, stack):
     assert spec(**kwargs).frame_stacks == ({} if stack is None else {"": stack})
     assert spec(how="none", **kwargs).frame_stacks == {}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shape", "stack"),
+    [
+        ({"k": 1}, (12, 12, 3), FrameStack(-1, 3)),  # channels last
+        ({"k": 1, "axis": 0}, (3, 12, 12), FrameStack(0, 3)),
+    ],
+)
+def test_the_stack_of_the_key(kwargs, shape, stack):
+    made = replace(config(id="drl_cli.envs.probes:Frames-v0"), kwargs={"size": 12, **kwargs}, frame_stack=3)
+    found = read_spec(made)
+    assert (found.obs, found.frame_stacks) == (Column(shape, "uint8"), {"": stack})
+    single, stacked = build(replace(made, frame_stack=1)), build(made)
+    frames = [single.reset(seed=4)[0]] * 3
+    obs = stacked.reset(seed=4)[0]
+    for action in (None, 1, 2):  # at first, the frames are copies of the first one
+        if action is not None:
+            frames, obs = [*frames[1:], single.step(action)[0]], stacked.step(action)[0]
+        np.testing.assert_array_equal(obs, np.concatenate(frames, stack.axis))
+        assert stacked.observation_space.contains(obs)
+
+
+class Same(gymnasium.Env):
+    """Steps count in one array that the environment returns again and again."""
+
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, shape=(2,), dtype=np.float32):
+        self.observation_space = Box(0, 9, shape, dtype)
+        self.obs = np.zeros(shape, dtype)
+
+    def reset(self, *, seed=None, options=None):
+        self.obs[:] = 1
+        return self.obs, {}
+
+    def step(self, action):
+        self.obs += 1
+        return self.obs, 0.0, False, False, {}
+
+
+gymnasium.register("TestSame-v0", Same)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shape"),
+    [
+        ({"shape": (2,)}, (6,)),
+        ({"shape": (5, 4)}, (5, 12)),
+        ({"shape": (5, 4), "dtype": np.uint8}, (3, 5, 4)),
+        ({"shape": (2, 5, 4, 3), "dtype": np.uint8}, (6, 5, 4, 3)),
+    ],
+)
+def test_the_last_observations_are_joined_the_oldest_first(kwargs, shape):
+    made = replace(config(id="TestSame-v0"), kwargs=kwargs, frame_stack=3, max_episode_steps=None)
+    env = build(made)
+    assert read_spec(made).obs.shape == env.observation_space.shape == shape
+    env.reset()
+    env.step(np.zeros(1))
+    obs = env.step(np.zeros(1))[0]
+    assert sorted(np.unique(obs)) == [1, 2, 3]
+    assert (obs.flat[0], obs.flat[-1]) == (1, 3)
+    assert np.unique(env.reset()[0]) == [1]
+
+
+def test_what_can_not_be_stacked():
+    made = replace(config(id="drl_cli.envs.probes:Tree-v0"), frame_stack=2)
+    with pytest.raises(
+        EnvError, match=r"env.frame_stack=2: only observations of a Box can be stacked, not those of Dict"
+    ):
+        build(made)
+    with pytest.raises(EnvError, match=r"the game stacks 4 frames itself; say env.kwargs.stack=2"):
+        build(replace(made, id="drl_cli.envs.probes:Frames-v0", wrappers=(f"{__name__}:Game",)))
+
+
+class Game(gymnasium.Wrapper):
+    frame_stack = FrameStack(0, 4)
+
+    @property
+    def unwrapped(self):
+        return self
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 12, 12)), (-1, (12, 12, 3))])

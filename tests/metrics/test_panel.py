@@ -257,6 +257,38 @@ def test_a_narrower_terminal_leaves_no_remains_of_the_panel(terminal, width, hei
     live.close()
 
 
+def test_a_command_is_one_line_on_a_narrow_terminal(terminal):
+    out, resize, read = terminal
+    resize(40, 30)
+    live = Live(out)
+    live.close()
+    read()
+    command = f"next: drl-eval run=outputs/{'x' * 60} episodes=100"
+    live.end(Status(), {}, command)
+    assert command in read()
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_plain"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LC_ALL": "", "LANG": "POSIX"}, True),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, False),
+        ({}, False),
+    ],
+)
+def test_the_locale_c_gets_ascii(terminal, monkeypatch, environment, is_plain):
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    out, _, read = terminal
+    live = Live(out)
+    live.tick(STATUS)
+    live.close()
+    assert read().isascii() is is_plain
+
+
 def test_a_run_of_one_step_is_complete_after_this_step():
     assert Status(env_steps=1, total_env_steps=1).share == 1.0
 

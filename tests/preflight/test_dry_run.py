@@ -70,6 +70,7 @@ Shape = changed(obs=lambda self: np.zeros(4, np.float32))
 Words = changed(obs=lambda self: ["a", "b", "c"])
 NotFinite = changed(obs=lambda self: np.array([0, np.nan, 0], np.float32))
 NoReward = changed(step=lambda self, action: (self.obs(), None, False, False, {}))
+ArrayReward = changed(step=lambda self, action: (self.obs(), np.zeros(1), False, False, {}))
 InfiniteReward = changed(step=lambda self, action: (self.obs(), np.inf, False, False, {}))
 SharesOfBytes = changed(observation_space=Box(0, 255, (3,), np.uint8), obs=lambda self: np.full(3, 0.5, np.float32))
 PARTS = Dict({"arm": Box(-1, 1, (2,), np.float32), "goal": Box(-1, 1, (1,), np.float32)})
@@ -123,6 +124,7 @@ BROKEN = {
     "Words": "reset raised ValueError: could not convert string to float",
     "NotFinite": "observation[1] is nan",
     "NoReward": "step gave None as reward, which must be a number",
+    "ArrayReward": "step gave array([0.]) as reward, which must be a number; write reward.item()",
     "InfiniteReward": "reward is inf",
     "SharesOfBytes": "observation of float32 has values that uint8, its space's type, does not have",
     "NoPart": "observation has no 'goal'",

@@ -15,7 +15,7 @@ from drl_cli.preflight.algorithm import precision_text, reward_text
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems, rollout_text
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.resources import check_resources, replay_bytes, with_capacity
+from drl_cli.preflight.resources import check_resources, memory_text, replay_bytes, with_capacity
 from drl_cli.runtime.factories import make_limiter, make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
@@ -36,6 +36,29 @@ def refusal(config):
     with pytest.raises(UsageError) as caught:
         preflight(config)
     return caught.value.exit_code, caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ((), "env.frame_stack=4 joins the last four"),
+        (("env.frame_stack=2",), None),
+        (("++env.kwargs.k=2",), None),
+        (("++env.kwargs.size=20",), None),  # small images are boards rather than pictures
+        (("network=lstm", "replay=sequences"), None),
+    ],
+)
+def test_single_images_are_warned_of(config, capsys, words, advice):
+    images = (
+        "env=drl_cli.envs.probes:Frames-v0",
+        "+env.kwargs.k=1",
+        "+env.kwargs.size=36",
+        "algo=dqn",
+        "algo.n_step=1",
+    )
+    preflight(config(*images, *words))
+    line = "warning: drl_cli.envs.probes:Frames-v0: each observation is one image, in which no motion shows"
+    assert capsys.readouterr().err == (f"{line}; {advice}\n" if advice else "")
 
 
 def test_a_config_that_passes_gives_the_spec_and_writes_nothing(config, tmp_path):
@@ -72,8 +95,8 @@ REFUSED = {
             "a call searches 1100000 steps, more than replay.capacity=1000000",
         ),
         ("env=CartPole-v1 algo=gumbel_muzero network=gru", "network.memory=gru", "network.memory=none"),
-        ("algo=muzero", "MUZERO needs a discrete action space", "For this: algo=sampled_muzero, or one of"),
-        ("env=CartPole-v1 algo=sampled_muzero", "SAMPLED_MUZERO needs a co", "For this: algo=gumbel_muzero, or one of"),
+        ("algo=muzero", "MuZero needs a discrete action space", "For this: algo=sampled_muzero, or one of"),
+        ("env=CartPole-v1 algo=sampled_muzero", "Sampled MuZero needs a co", "For this: algo=gumbel_muzero, or one of"),
         ("replay=prioritized replay.initial_priority=worker", "SAC's policy has no critic", "say replay"),
         ("algo=ppo replay.rows=windows", "replay=fifo-once serves rollouts; say replay.rows=rollouts"),
         ("replay.rows=rollouts", "replay=uniform can't serve rollouts; say replay=fifo-once"),
@@ -93,7 +116,7 @@ REFUSED = {
         ("env=CarRacing-v3 env.normalize_obs=true", "env.normalize_obs", "images"),
         ("env=Taxi-v4 algo=dqn env.normalize_obs=true", "env.normalize_obs", "choices"),
         ("replay=hindsight", "needs the parts achieved_goal and desired_goal", "say replay.rows=transitions"),
-        ("algo=cal_ql replay=hindsight", "CAL_QL learns from returns, which other goals change", "replay=unif"),
+        ("algo=cal_ql replay=hindsight", "Cal-QL learns from returns, which other goals change", "replay=unif"),
         ("env=outside.my_goals:NoReward replay=hindsight", "NoReward has no compute_reward(achieved_goal, desired_goa"),
         ("env=user_envs:Words-v0", "env: user_envs:Words-v0 has observations of Text("),
         ("env.wrappers=[no_such_mod:W]", "env.wrappers: can't import 'no_such_mod'"),
@@ -351,7 +374,7 @@ IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
         ((), 1.0, 1.1),  # each frame is stored once, not eight times
         (("replay=prioritized",), 1.0, 1.1),
         (("replay.compress=lz4",), 0.5, 0.56),
-        (("env.frame_stack=none",), 8.0, 8.1),
+        (("env.frame_storage=none",), 8.0, 8.1),
     ],
 )
 def test_replay_of_images_needs_the_memory_of_their_frames(config, overrides, least, most):
@@ -459,3 +482,13 @@ def test_the_start_names_the_reward_module(options, lines):
     assert len(found) == len(lines)
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
     assert "null" not in "".join(found)
+
+
+def test_a_dry_run_shows_the_memory(config):
+    made, spec = config("replay.capacity=1e6"), environment_spec(config())
+    line = memory_text(made, spec)
+    size = replay_bytes(made, spec) / 2**30
+    assert line.startswith(f"memory: at least replay {size:.2f} GiB, workers 0.12 GiB; ")
+    assert line.endswith(" GiB are free")
+    assert "workers" not in memory_text(config("mode=single"), spec)
+    assert "object store 0.49 GiB" in memory_text(config("ray.object_store_mb=500"), spec)

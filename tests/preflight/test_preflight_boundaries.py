@@ -84,7 +84,7 @@ RECURRENT = ("bc", "cql", "d4pg", "ddpg", "droq", "fql", "iql", "mpo", "redq", "
         (("algo=ppo", "trainer.num=2"), None),
         (("algo=sac", "network=lstm", "replay=sequences", "trainer.num=2"), None),
         *(((f"algo={algo}", "network=lstm", "replay=sequences", "algo.n_step=2"), None) for algo in RECURRENT),
-        (("algo=crossq", "network=lstm", "replay=sequences"), "network.memory=lstm: CROSSQ has no memory"),
+        (("algo=crossq", "network=lstm", "replay=sequences"), "network.memory=lstm: CrossQ has no memory"),
         (("algo=dqn", "replay=sequences", "replay.initial_priority=worker"), "replay.initial_priority=worker: workers"),
     ],
 )

@@ -70,7 +70,7 @@ UNREAD = [
     *[(PPO, "algo.kl_target=0.1"), (A2C, "algo.target_kl=0.1"), (A2C, "algo.clip=0.1")],
     *[(A2C, "algo.value_clip=0.1"), (MRQ, "algo.gumbel_temperature=5")],
     *[((CUE, "algo=vmpo"), "algo.epsilon_std=0.1"), (DQN, "network.channels=2")],
-    *[(DQN, "network.torso_activation=tanh"), (DQN, "replay.compress=lz4"), (DQN, "env.frame_stack=none")],
+    *[(DQN, "network.torso_activation=tanh"), (DQN, "replay.compress=lz4"), (DQN, "env.frame_storage=none")],
 ]
 """What the run is, and a key that it does not read."""
 READ = [
@@ -91,7 +91,7 @@ READ = [
     *[((*A2C, "algo.minibatch_size=4"), "algo.clip=0.1"), ((CUE, "algo=mrq"), "algo.gumbel_temperature=5")],
     *[((PENDULUM, "algo=vmpo"), "algo.epsilon_std=0.1"), ((PENDULUM, "algo=mpo"), "algo.epsilon_std=0.1")],
     (("env=everything:Stacked-v0", "algo=dqn"), "network.channels=2"),
-    (("env=everything:Stacked-v0", "algo=dqn"), "env.frame_stack=none"),
+    (("env=everything:Stacked-v0", "algo=dqn"), "env.frame_storage=none"),
     ((*DQN, "network=lstm", "replay=sequences", "device=cpu"), "trainer.compile=auto"),
     ((*DQN, "network=lstm", "replay=sequences", "device=cpu"), "trainer.compile=false"),
     ((*DQN, "network=lstm", "replay=sequences", "device=cuda"), "trainer.compile=true"),

@@ -63,7 +63,9 @@ def test_an_algorithm_that_extends_the_saved_one_fits(check, copied, capsys, alg
         check(*words)
     else:
         assert f"is of algo=sac, and this run has algo={algo}; say algo=sac" in refusal(check, *words)[1]
-    assert capsys.readouterr().err == ""
+    path = (copied / "checkpoints/last").resolve()
+    line = f"load_weights: all networks of {path} will be loaded; the optimizers are new\n"
+    assert capsys.readouterr().err == line * fits
 
 
 @pytest.mark.parametrize(("algo", "fits"), [("sac", True), ("cal_ql", True), ("td3", False), ("mpo", False)])
@@ -93,8 +95,18 @@ def test_networks_that_do_not_fit_give_a_warning(copied, composed):
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        (["network.hidden=[8]"], ("({size},)", f"({3 * 8 + 8 + 8 * 2 + 2},)", "network")),
-        ([FITS, "env.normalize_obs=true"], ("env.normalize_*",)),
+        (
+            ["network.hidden=[8]"],
+            (
+                "({size},)",
+                f"({3 * 8 + 8 + 8 * 2 + 2},)",
+                "network.hidden is [16,16] there and [8] here; say network.hidden=[16,16]",
+            ),
+        ),
+        (
+            [FITS, "env.normalize_obs=true"],
+            ("; env.normalize_obs is false there and true here; say env.normalize_obs=false",),
+        ),
         (["network.hidden=[8]", "env=user_envs:Tiny-v0"], ("is of Pendulum-v1, and this run has user_envs:Tiny-v0: ",)),
         ([FITS, "tampered"], ("sha256",)),
     ],
@@ -118,7 +130,8 @@ def test_weights_of_another_environment_that_fit_give_a_warning(copied, check, u
     best = (copied / "checkpoints" / "best").resolve()
     assert config.load_weights == str(best)
     line = f"load_weights: {best} is of Pendulum-v1; it fits user_envs:Tiny-v0, too"
-    assert capsys.readouterr().err == f"warning: {line}\n"
+    told = f"load_weights: the policy of {best} will be loaded; other networks and the optimizers are new"
+    assert capsys.readouterr().err == f"warning: {line}\n{told}\n"
 
 
 def test_a_missing_checkpoint_names_the_others(copied):

@@ -37,7 +37,7 @@ def table(graph):
 def test_frames_compressed_and_plain_are_the_same_run(run_graph, args):
     """Rows and weights are equal; the plain table stores every frame of every row."""
     args = (*FRAMES, *args)
-    plain = run_graph(*args, "env.frame_stack=none")
+    plain = run_graph(*args, "env.frame_storage=none")
     assert isinstance(table(plain), ReplayTable)
     assert plain.progress.opt_steps > 60
     for compress in ("none", "lz4"):
@@ -69,7 +69,7 @@ PPO = ("algo=ppo", "algo.minibatch_size=32", "algo.epochs=2", "network.hidden=[8
     ],
 )
 def test_rollouts_of_frames_and_of_whole_stacks_are_the_same_run(run_graph, args):
-    plain = run_graph(*ROLLOUTS, *args, "env.frame_stack=none")
+    plain = run_graph(*ROLLOUTS, *args, "env.frame_storage=none")
     framed = run_graph(*ROLLOUTS, *args)
     assert isinstance(table(plain), FifoTable)
     assert isinstance(table(framed), FrameTable)

@@ -154,7 +154,7 @@ def test_frames_of_images_are_stored_once(run_graph, tmp_path):
     record(Frames(size=12), tmp_path / "frames.npz", 300)
     probe = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", f"data.source={tmp_path / 'frames.npz'}")
     words = (*OFFLINE, *probe, "algo=dqn", "network=mlp", "network.hidden=[8]", "algo.n_step=3", "total_updates=20")
-    frames, plain = run_graph(*words), run_graph(*words, "env.frame_stack=none")
+    frames, plain = run_graph(*words), run_graph(*words, "env.frame_storage=none")
     assert isinstance(table_of(frames), FrameTable)
     assert not isinstance(table_of(plain), FrameTable)
     expected, rows = table_of(plain).contents(), table_of(frames).contents()

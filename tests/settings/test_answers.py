@@ -68,6 +68,8 @@ class My(gymnasium.Env):
 FILES = {
     "answers_aborts.py": ABORTS,
     "answers_mod.py": MY_MOD,
+    "answers_gym.py": "import gym\n",
+    "answers_needs.py": MY_MOD.replace("g=1.0", "size, *, speed").replace("AnswersMy", "AnswersNeeds"),
     "answers_broken.py": "import no_such_package_at_all\n",
     "answers_algo.py": "from drl_cli.algos.off_policy.sac import ACTIONS, Algorithm, Config\n",
     "conf/env/hard.yaml": "defaults: [LunarLander]\nname: hard\nid: Pendulum-v1\nkwargs: {g: 12.0}\n",
@@ -83,7 +85,8 @@ FILES = {
     "bad/experiment/loop.yaml": "# @package _global_\nalgo:\n  lr: ${algo.nosuch}\n",
     "same/env/hardly.yaml": (
         "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_clip: null\nreward_scale: 1.0\n"
-        "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\naction_repeat: 1\n"
+        "frame_stack: 1\nframe_storage: auto\nnormalize_obs: false\nnormalize_reward: false\n"
+        "backend: gymnasium\naction_repeat: 1\n"
         "wrappers: []\n"
     ),
     "same/env/LunarLander.yaml": "defaults: [hardly]\nname: same\n",
@@ -111,6 +114,8 @@ NAMES = [
     ("env=answers_aborts:My", 4, "its constructor ended the process by SIGABRT (Aborted) (answers_aborts.py:9)"),
     ("env=answers_aborts:My algo=sac", 4, "answers_aborts:My: its constructor ended the process by SIGABRT"),
     ("env=answers_aborts:My sead=1", 2, "answers_aborts:My: its constructor ended the process by SIGABRT"),
+    ("env=answers_gym:My", 2, "No module named 'gym'; gym is gymnasium now: write import gymnasium as gym"),
+    ("env=answers_needs:My", 2, "env.kwargs: answers_needs:My needs size; say env.kwargs.size=..."),
     ("env=answers_broken:Any-v0", 2, "can't import 'answers_broken': No module named 'no_such_package_at_all'"),
     ("env=no_such_mod:My-v0", 2, "no environment 'no_such_mod:My-v0': there is no module 'no_such_mod' to import"),
     ("env=Pendulum-v9", 2, "no environment 'Pendulum-v9'. Did you mean Pendulum-v1"),
@@ -163,6 +168,9 @@ NAMES = [
     ("env=LunarLanderContinuous algo=droq algo.dropout=1.5", 2, "algo.dropout: droq has no option 'dropout'. Did you "),
     ("env=CartPole-v1 algo=ppo algo.n_step=3", 2, "must be 1, got 3, because ppo learns from rollouts; algo"),
     ("env=CartPole-v1 algo=pqn algo.n_step=3", 2, "; algo.q_lambda sets how many rewards count"),
+    ("algo=efficientzero", 2, "unknown algorithm 'efficientzero'. The nearest here is algo=gumbel_muzero."),
+    ("algo=flashsac", 2, "unknown algorithm 'flashsac'. The nearest here is algo=xqc."),
+    ("mode=offline env=CartPole-v1 algo=sac data=x.npz", 2, "Discrete(2). For this: algo=cql_discrete or algo=bc\n"),
     ("algo=trpo", 2, "unknown algorithm 'trpo'. The nearest here is algo=ppo.   available: "),
     ("algo=rainbow algo.atms=5", 2, "algo.atms: rainbow has no option 'atms'. Did you mean algo.atoms?"),
     ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: r2d2 has no option 'n_stp'. Did you mean algo.n_step?"),
@@ -179,6 +187,8 @@ WORDS = [
     ("--env.foo 3", 2, "options have no dashes; env.foo: env has no option 'foo'.   drl-list keys"),
     ("--algo.lrr=1", 2, "no flag '--algo.lrr': options have no dashes; algo.lrr: sac has no option 'lrr'. Did you mea"),
     ("--env.kwargs.g 9", 2, "no flag '--env.kwargs.g': options have no dashes; say env.kwargs.g=9"),
+    ("--config c.yaml", 2, "no flag '--config'; say --config-path . --config-name c"),
+    ("--config=a/c.yml", 2, "no flag '--config'; say --config-path a --config-name c"),
     ("-x", 2, "no flag '-x'.   try --help"),
     ("--hydra-help", 2, "no flag '--hydra-help'.   try --help"),
     ("--info", 2, "no flag '--info'."),
@@ -231,6 +241,16 @@ KEYS = [
     ("time_limit=500", 2, "Did you mean stop.wall_s?"),
     ("render=true", 2, "For that: drl-play run=RUN records a video of a run"),
     ("nosuchthing=1", 2, "nosuchthing: no such option at the top level."),
+    ("seeds=5", 2, "seeds: no such option at the top level. For that: several seeds are a sweep: drl-train -m seed=0,"),
+    ("deterministic=false", 2, "evaluations take the best action; drl-eval run=RUN stochastic=true samples actions"),
+    ("algo.greedy=false", 2, "For that: evaluations take the best action; drl-eval run=RUN stochastic=true"),
+    ("callback=my_mod:F", 2, "For that: logger.recorders=[my_mod:MyRecorder] gets each report; in Python, drl_cli.tra"),
+    ("hpo.population=4", 2, "hpo.population: hpo has no option 'population'. Did you mean hpo.members?"),
+    ("hpo=optuna", 2, "no hpo option 'optuna'. Did you mean hpo=tpe?"),
+    ("-m hpo=optuna", 2, "no hpo option 'optuna'. Did you mean hpo=tpe?"),
+    ("logger.mlflow=true", 2, "logger.mlflow: must be none, offline or text, got true. Did you mean offline?"),
+    ("logger.wandb=true", 2, "logger.wandb: true is not one of none, offline, online. Did you mean offline?"),
+    ("runs=latest", 2, "runs: no such option at the top level. For that: drl-train goes on with a run by resume=RUN"),
     ("++foo=3", 2, "foo: no such option at the top level."),
     ("+seed=3", 2, "+seed: this key is there already, so say seed=3"),
     ("~seed", 2, "seed: is missing, say seed=..."),
@@ -356,6 +376,7 @@ OWN_YAML = [
 ]
 RIGHT = [
     ("", "To begin: drl-train env=CartPole-v1 stop.return=475"),
+    ("env=CartPole-v1 dry_run=true", "memory: at least replay 0.0"),
     ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
     ("env=CartPole-v1 algo=auto dry_run=True", "algo=auto chose "),
     ("env=CartPole-v1 algo=auto explain=true", "algo=auto, command line"),

@@ -126,6 +126,13 @@ def test_columns_are_aligned_and_a_pipe_has_a_line_per_key():
     assert len({line.index(key.type.text, 20) for line, key in zip(lines, keys, strict=True)}) == 1
 
 
+def test_a_line_names_the_option_if_several_options_have_the_key():
+    lines = [line for line in text(sections(["algo.lr"])) if " algo.lr " in line]
+    assert len({line.rpartition("[")[2] for line in lines}) == len(lines) > 20
+    assert any(line.endswith(" [algo=sac]") for line in lines)
+    assert not any(line.endswith("]") and "[manage" in line for line in text(find("manage")))
+
+
 def test_a_terminal_gets_wrapped_lines(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
