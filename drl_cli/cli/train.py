@@ -208,7 +208,7 @@ def _train(
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
-    from drl_cli.preflight.data import data_text, describe, missing_data_text
+    from drl_cli.preflight.data import data_advice, data_text, describe
     from drl_cli.preflight.pace import rollout_text, waiting_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
@@ -231,7 +231,7 @@ def _train(
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
-        network += [] if resumed else missing_data_text(config)
+        network += [] if resumed else data_advice(config)
         network += [
             *rollout_text(config),
             *waiting_text(config, spec),

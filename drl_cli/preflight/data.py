@@ -131,13 +131,20 @@ def describe(dataset: Dataset) -> dict[str, object]:
     }
 
 
-def missing_data_text(config: Config) -> list[str]:
-    """Return a warning if an algorithm for datasets has neither a dataset nor the weights of another run."""
-    is_offline = ".offline." in module_path(config.algo.name)
-    if config.data.sources or config.load_weights or not is_offline:
-        return []
-    name = title(config.algo_name)
-    return [f"warning: {name} is made for datasets, and this run has none; data=PATH or load_weights=RUN gives one"]
+def data_advice(config: Config) -> list[str]:
+    """Return a warning if the algorithm and the presence of a dataset do not fit each other.
+
+    An algorithm for datasets needs a dataset or the weights of another run. In mode=offline, other algorithms of this
+    package overestimate actions that the dataset does not have (Fujimoto et al. 2019, arXiv 1812.02900).
+    """
+    name, path = title(config.algo_name), module_path(config.algo.name)
+    is_for_data = ".offline." in path
+    if is_for_data and not config.data.sources and not config.load_weights:
+        return [f"warning: {name} is made for datasets, and this run has none; data=PATH or load_weights=RUN gives one"]
+    if config.is_offline and path.startswith("drl_cli.") and not is_for_data:
+        advice = "algo=auto takes one that does; see docs/learning-from-data.md"
+        return [f"warning: {name} does not keep its actions near those of the dataset and often fails here; {advice}"]
+    return []
 
 
 def data_text(config: Config, dataset: Dataset) -> list[str]:

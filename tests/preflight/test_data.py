@@ -9,7 +9,7 @@ from drl_cli.cli.train import answer
 from drl_cli.data.dataset import DatasetError
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.preflight.data import missing_data_text
+from drl_cli.preflight.data import data_advice
 from drl_cli.preflight.pace import waiting_text
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.run import Run
@@ -119,20 +119,28 @@ def test_a_right_command_passes_all_checks(words, lines, capsys):
     assert all(line in out for line in lines)
 
 
+NO_DATA, FAR = "is made for datasets, and this run has none", "does not keep its actions near those of the dataset"
+
+
 @pytest.mark.parametrize(
-    ("words", "is_named"),
+    ("words", "said"),
     [
-        ("algo=iql mode=async", True),
-        ("algo=td3_bc mode=single", True),
-        ("algo=iql mode=single data.source=pendulum.npz", False),
-        ("algo=iql mode=single load_weights=somewhere", False),
-        ("algo=sac mode=async", False),
+        ("algo=iql mode=async", NO_DATA),
+        ("algo=td3_bc mode=single", NO_DATA),
+        ("algo=iql mode=single data.source=pendulum.npz", None),
+        ("algo=iql mode=single load_weights=somewhere", None),
+        ("algo=sac mode=async", None),
+        ("algo=td3 mode=offline data.source=pendulum.npz", FAR),
+        ("algo=rlpd mode=offline data.source=pendulum.npz", FAR),
+        ("algo=rlpd mode=single data.source=pendulum.npz", None),
+        ("algo=bc mode=offline data.source=pendulum.npz", None),
+        ("algo=cal_ql mode=offline data.source=pendulum.npz", None),
     ],
 )
-def test_a_run_of_an_offline_algorithm_without_a_dataset_gives_a_warning(words, is_named):
-    lines = missing_data_text(quick_compose(["env=Pendulum-v1", *words.split()]))
-    assert len(lines) == is_named
-    assert all("is made for datasets, and this run has none" in line for line in lines)
+def test_a_run_whose_algorithm_and_data_do_not_fit_gives_a_warning(words, said):
+    lines = data_advice(quick_compose(["env=Pendulum-v1", *words.split()]))
+    assert len(lines) == (said is not None)
+    assert all(said in line for line in lines)
 
 
 @pytest.mark.parametrize(

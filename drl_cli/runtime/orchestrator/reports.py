@@ -22,6 +22,9 @@ from drl_cli.utils.clock import now
 DECISION = 4
 """In mode=single and sync, the run waits if an evaluation still runs after eval_period / DECISION steps."""
 
+OF_WORKERS = ("rollout/", "perf/env_steps", "perf/updates_per_env_step", "perf/loads", "perf/worker")
+"""The first letters of tags that measure workers. They mean nothing in mode=offline, which has no workers."""
+
 
 class Reports:
     """Sends a report at time `next` [s], and starts an evaluation at the position `next_eval`.
@@ -68,6 +71,8 @@ class Reports:
         in_flight = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
         scalars |= self.reanalysis.scalars()
+        if self.config.is_offline:
+            scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(OF_WORKERS)}
         self.manage.report(scalars, self.progress.position)
         self.manage.used(self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)

@@ -72,6 +72,16 @@ def test_a_report_goes_to_manage_and_the_console(make, sink):
     assert made.worker_wait_s() == 7.0
 
 
+def test_an_offline_run_writes_no_series_of_workers(make, sink):
+    made = make("mode=offline", "data.source=recorded.npz", "total_updates=10")
+    made.progress.opt_steps = 4
+    made.send(LoadParams(1, 2, 3))
+    ((scalars, _),) = sink.reports
+    assert "perf/opt_steps_per_s" in scalars
+    without = ("rollout/", "perf/worker", "perf/env_steps", "perf/updates_per_env_step", "perf/loads")
+    assert not [tag for tag in scalars if tag.startswith(without)]
+
+
 def test_the_state_of_the_status_follows_the_run(make):
     made = make("orchestrator.min_inserts=64", "stop.return=5")
 
