@@ -161,6 +161,15 @@ def test_a_session_that_never_started_is_not_shut_down(ray, session, children, m
     assert (ray.calls, [process.killed for process in children]) == ([], [True])
 
 
+def test_a_start_that_takes_too_long_is_an_error(ray, session, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(session, "_start", lambda: go_on.wait(10))
+    monkeypatch.setattr(launch, "WAIT_S", 0.0)
+    with pytest.raises(RoleLost, match="Ray did not start within 0 s"):
+        session.wait()
+    go_on.set()
+
+
 def test_a_session_that_still_starts_ends_with_the_process(ray, session, children, monkeypatch, capsys):
     began, go_on, codes = threading.Event(), threading.Event(), []
     monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
