@@ -25,6 +25,7 @@ from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
 
+WAIT_S = 300.0  # maximum time [s] of a start of Ray
 START_S = 2.0  # maximum time [s] that `close` waits if Ray is still starting
 LOOK_S = 2.0  # time [s] between two looks at the nodes of a cluster
 DIRECT_BYTES = 2_000_000
@@ -50,9 +51,10 @@ class RaySession:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait until Ray is running. Raise RoleLost if Ray could not start."""
+        """Wait until Ray is running. Raise RoleLost if Ray could not start, or takes longer than WAIT_S."""
         self.start()
-        self._up.wait()
+        if not self._up.wait(WAIT_S):
+            raise RoleLost(f"Ray did not start within {WAIT_S:g} s")
         if self._error is not None:
             raise RoleLost(f"Ray did not start: {self._error}") from self._error
 
