@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -220,13 +221,15 @@ class Cluster:
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # keep Ray's warnings off the terminal
         try:
-            with _no_stderr():  # Ray writes a line about its log level to the terminal
-                ray.init(
+            # In the main thread, Ray would replace the handler of SIGTERM.
+            with _no_stderr(), ThreadPoolExecutor(1) as thread:  # Ray writes a line about its log level to the terminal
+                thread.submit(
+                    ray.init,
                     address=address,
                     runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
                     logging_level=logging.ERROR,
                     log_to_driver=False,
-                )
+                ).result()
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         _have_ray_log()

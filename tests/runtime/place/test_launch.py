@@ -230,6 +230,13 @@ def test_a_cluster_is_joined_with_the_files_of_the_user(ray, answers):
     assert ray.calls[2:] == [("shutdown",)]
 
 
+def test_a_cluster_is_joined_in_another_thread_because_ray_would_replace_the_handler_of_sigterm(ray, answers):
+    answers.rounds, threads = [[OURS, OURS]], []
+    ray.init = lambda **options: threads.append(threading.current_thread())
+    Cluster("10.0.0.1:6379", ENV, [])
+    assert threads != [threading.main_thread()]
+
+
 def test_nodes_without_drl_cli_get_it(ray, answers):
     lacks = Answer(OURS.python, OURS.ray, None, "ModuleNotFoundError: No module named 'drl_cli'")
     answers.rounds = [[OURS, lacks], [OURS, OURS]]
