@@ -265,8 +265,8 @@ def test_two_signals_in_quick_succession_count_as_one(start, mode, phase):
     for _ in range(3):
         run.send(signal.SIGTERM, group=True)
         run.rest(0.2)
-    check_end(run, signal.SIGTERM)
-    assert run.status == "interrupted"
+    assert run.wait() == CODES[signal.SIGTERM], run.err
+    assert (run.left(), run.status) == ([], "interrupted")
     if phase in ("training", "saving"):
         assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
 
