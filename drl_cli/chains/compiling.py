@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 PARENT, NICENESS = "DRL_PARENT", "DRL_NICENESS"
 """Environment variables of the process that compiles: the id of its parent, and its niceness."""
+
+
+COMPILE_S = 600.0
+"""Maximum time [s] of a compilation. The largest updates take one or two minutes on a busy machine."""
 
 
 class NotCompiled(Exception):
@@ -62,6 +67,7 @@ class Compilation:
     def _start(self, graph: fx.Graph, record: Record, *, is_urgent: bool) -> None:
         """Start the process. Its input and its errors are temporary files, because a pipe could fill up and block."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
+        self._until = time.monotonic() + COMPILE_S
         own = {PARENT: str(os.getpid()), NICENESS: "0" if is_urgent else "5"}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # read after the end of the process
         with tempfile.TemporaryFile() as source:
@@ -73,19 +79,25 @@ class Compilation:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 env={**os.environ, **one_thread, **own},
+                start_new_session=True,  # so that `close` also ends the C++ compiler
             )
 
     def library(self, *, wait: bool) -> str | None:
         """Return the path of the library, or None if it is not ready and `wait` is False.
 
-        Raise NotCompiled if the compilation has failed.
+        Raise NotCompiled if the compilation has failed, or takes longer than COMPILE_S.
         """
         if self._process is None:
             return str(self._library)
         before = _cpu_of_ended_children()
-        if not wait and self._process.poll() is None:
+        left_s = max(0.0, self._until - time.monotonic())
+        if not wait and left_s > 0 and self._process.poll() is None:
             return None
-        status, self._process = self._process.wait(), None
+        try:
+            status, self._process = self._process.wait(left_s), None
+        except subprocess.TimeoutExpired:
+            self.close()
+            raise NotCompiled(f"the compiler takes more than {COMPILE_S:g} s") from None
         self.cpu_s = _cpu_of_ended_children() - before
         if status or not self._library.exists():
             self._errors.seek(0)
@@ -98,7 +110,7 @@ class Compilation:
     def close(self) -> None:
         """End the compilation if it still runs."""
         if self._process is not None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 

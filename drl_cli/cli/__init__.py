@@ -1,6 +1,6 @@
 """The commands. Importing this package limits numpy to one thread per process, because each worker is a process.
 
-In a command, Ctrl-C ends the process silently until `run_words` handles it, which begins after all imports.
+In a command, Ctrl-C, SIGTERM and SIGHUP end the process silently until `run_words` handles them, after all imports.
 """
 
 import os
@@ -11,4 +11,6 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 if os.path.basename(sys.argv[0]).startswith("drl-") or any(arg.startswith("drl_cli.cli.") for arg in sys.orig_argv):
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    for _number, _code in ((signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 129)):  # as in drl_cli.errors
+        if signal.getsignal(_number) != signal.SIG_IGN or _number == signal.SIGINT:  # nohup ignores SIGHUP
+            signal.signal(_number, lambda *_, code=_code: os._exit(code))

@@ -12,17 +12,8 @@ from dataclasses import field
 from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
-from drl_cli.errors import (
-    DONE,
-    HUNG_UP,
-    INTERRUPTED,
-    RESOURCES,
-    TERMINATED,
-    USER_CODE,
-    ReportedError,
-    UsageError,
-    memory_problem,
-)
+from drl_cli.errors import DONE, INTERRUPTED, RESOURCES, USER_CODE, ReportedError, UsageError, memory_problem
+from drl_cli.runtime.place.signals import SIGNAL_CODES, ignore_signals
 from drl_cli.settings.options import parse, usage
 
 T = TypeVar("T")
@@ -68,11 +59,15 @@ def run_words(
     outlive_closed_pipe()
     if not faulthandler.is_enabled():
         faulthandler.enable(all_threads=False)  # a crash of the user's code prints its traceback
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
-        signal.signal(signal.SIGHUP, lambda *_: sys.exit(HUNG_UP))
-    exit_code = DONE
+    exit_code, is_over = DONE, False
+
+    def end(number: int, frame: object) -> None:
+        if not is_over:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(SIGNAL_CODES[signal.Signals(number)])
+
+    for number in SIGNAL_CODES:
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, end)
     try:
         if {"--help", "-h"} & set(words) or (needs_words and not words):
             print(help_of([word for word in words if word not in ("--help", "-h")]))
@@ -88,6 +83,8 @@ def run_words(
         exit_code = report(UsageError(line, RESOURCES))
     except KeyboardInterrupt:
         exit_code = INTERRUPTED
+    is_over = True
+    atexit.register(ignore_signals)
     if exit_code != DONE:
         sys.exit(exit_code)
 

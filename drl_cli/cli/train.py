@@ -27,6 +27,7 @@ from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.place.signals import Signals, catch, ending_with
 from drl_cli.settings.build import as_typed, build
 from drl_cli.settings.check import check_command, check_option
 from drl_cli.settings.command_line import flags_for_hydra, read_command
@@ -138,9 +139,10 @@ def train(
     config = build(plain)
     kind = "quiet" if config.dry_run else config.console
     began = process_start() if began is None else began
-    with Console(kind, sys.stdout, began, config.logger.console_s) as console, run_log() as open_log:
-        console.on_evaluation = on_evaluation
-        return _train(config, console, open_log, notes, args, began)
+    shown = Console(kind, sys.stdout, began, config.logger.console_s)
+    shown.on_evaluation = on_evaluation
+    with catch() as signals, shown as console, run_log() as open_log, ending_with(signals):
+        return _train(config, console, signals, open_log, notes, args, began)
 
 
 def _prepared(
@@ -191,12 +193,15 @@ def _prepared(
 def _train(
     config: Config,
     console: Console,
+    signals: Signals,
     open_log: Callable[[Path], None],
     notes: Sequence[str],
     args: Sequence[str],
     began: float,
 ) -> dict[str, Any]:
+    signals.begin_raising()  # nothing is to be saved yet
     config, changes, spec, resumed, cluster, dataset = _prepared(config, console, args)
+    signals.raises = False  # `run` handles a signal from here on
     if config.dry_run:
         from drl_cli.preflight.resources import memory_text
 
@@ -212,10 +217,10 @@ def _train(
     from drl_cli.preflight.pace import rollout_text, waiting_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
-    from drl_cli.runtime.run_folder import description, make_folder, noting_early_end, run_record
+    from drl_cli.runtime.run_folder import description, make_folder, run_record
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
-    with claim_run(folder), noting_early_end(folder):
+    with claim_run(folder):
         begin_job(folder)
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
             record = resumed.begin(command) if resumed else run_record(config, folder, command)
@@ -247,7 +252,7 @@ def _train(
         ):
             console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
-        summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
+        summary = run(config, spec, folder, record, began, console, signals, cluster=cluster, checkpoint=checkpoint)
     console.end(summary, end_text(summary, folder))
     return summary | {"folder": str(folder.absolute())}
 

@@ -19,6 +19,10 @@ MOST_WIDTH, MOST_FPS = 320, 25.0
 """Limits of WebP and GIF [pixels, frames/s], because their frames stay in memory until the end and compress badly."""
 
 
+END_S = 60.0
+"""Maximum time [s] for ffmpeg to write the end of a video."""
+
+
 class Video:
     """Write a video file. The file is created when the `with` block ends without an exception."""
 
@@ -72,7 +76,12 @@ class Mp4:
             self.close()
 
     def close(self) -> None:
-        _, errors = self.process.communicate()
+        try:
+            _, errors = self.process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise OSError(f"ffmpeg does not end within {END_S:g} s") from None
         if self.process.returncode:
             raise OSError(f"ffmpeg: {errors.decode().strip() or f'exit code {self.process.returncode}'}")
 

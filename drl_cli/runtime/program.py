@@ -25,6 +25,7 @@ from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
+from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
@@ -111,7 +112,8 @@ def build(
         console.evaluation(report.statistics, config.clock.of(report.params_header), report.is_best)
 
     restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
-    manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s, evaluates=config.has_env)
+    writer = local.spawn("writer", CheckpointWriter, config, folder)
+    manage = ManageLink(spawn_manage, server, writer, restarts, on_evaluation, stall_s, evaluates=config.has_env)
     reanalyzers = make_reanalyzers(config, spec, learning_place, incarnation)
     edges = Edges(pool, replay, trainers, server, manage, reanalyzers, share=worker_place.put)
     return Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)

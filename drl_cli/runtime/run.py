@@ -29,7 +29,7 @@ from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime
 from drl_cli.runtime.place.launch import Cluster, RaySession
-from drl_cli.runtime.place.signals import Interrupted, Signals, catch
+from drl_cli.runtime.place.signals import Interrupted, Signals
 from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
@@ -54,6 +54,7 @@ def run(
     record: dict[str, Any],
     started: float,
     console: Console,
+    signals: Signals,
     *,
     cluster: Cluster | None = None,
     checkpoint: Checkpoint | None = None,
@@ -61,54 +62,53 @@ def run(
     """Train in a prepared run folder, from a checkpoint if one is given. Return the summary.
 
     `record` is the content of run.json. `started` is the start of the process [s since the epoch]. `console` shows
-    everything except the end of the run. An error that ends the run is reported here and sets the exit code in the
-    summary.
+    everything except the end of the run. `signals` handles signals before, during and after the run. An error that ends
+    the run is reported here and sets the exit code in the summary.
     """
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     session: Session | None = cluster
     orchestrator: Orchestrator | None = None
-    with catch() as signals:
-        try:
-            if session is None and not config.debug.in_process:
-                session = RaySession(object_store_mb(config, spec))
-                if not config.is_one_process:
-                    session.start()
-                    console.awaits("Ray")
-            ray = _runtime(session, config, folder, signals) if session else None
-            health = session.lost if session else lambda: None
-            offers = session.offers if isinstance(session, Cluster) else tuple
-            first = first_incarnation(checkpoint)
-            orchestrator = build(
-                config, spec, folder, progress, console, ray=ray, incarnation=first, health=health, offers=offers
-            )
-            console.awaits("the trainer and the dataset" if config.is_offline else "the trainer and the workers")
-            if isinstance(session, RaySession):
-                session.start()  # mode=single starts Ray only now, because an earlier start would slow down `build`
-            if checkpoint is not None:
-                restore(checkpoint, config, orchestrator)
-            signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
-            signals.is_updating = lambda: orchestrator.learning.training > 0
-            orchestrator.run()
-            orchestrator.finish()
-            exit_code = signals.exit_code or _unevaluated(orchestrator, folder) or _unlearned(orchestrator, folder)
-        except BaseException as error:
-            exit_code = _on_error(error, config, orchestrator, session, signals, folder)
-        finally:
-            signals.is_closing = True
-            console.measures(None)  # asks the workers, which are closed now
-        if orchestrator is not None and progress.position == 0:  # later, a resume would not continue from these steps
-            progress.env_steps = orchestrator.pool.running_steps()
-        summary = summarise(config, folder, record, progress, orchestrator, exit_code)
-        _close(orchestrator, session, str(summary["status"]), exit_code)
+    try:
+        signals.begin_raising()
+        if session is None and not config.debug.in_process:
+            session = RaySession(object_store_mb(config, spec))
+            if not config.is_one_process:
+                session.start()
+                console.awaits("Ray")
+        ray = _runtime(session, config, folder) if session else None
+        health = session.lost if session else lambda: None
+        offers = session.offers if isinstance(session, Cluster) else tuple
+        first = first_incarnation(checkpoint)
+        orchestrator = build(
+            config, spec, folder, progress, console, ray=ray, incarnation=first, health=health, offers=offers
+        )
+        console.awaits("the trainer and the dataset" if config.is_offline else "the trainer and the workers")
+        if isinstance(session, RaySession):
+            session.start()  # mode=single starts Ray only now, because an earlier start would slow down `build`
+        if checkpoint is not None:
+            restore(checkpoint, config, orchestrator)
+        signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
+        signals.is_updating = lambda: orchestrator.learning.training > 0
+        orchestrator.run()
+        orchestrator.finish()
+        exit_code = signals.exit_code or _unevaluated(orchestrator, folder) or _unlearned(orchestrator, folder)
+        signals.raises = False
+    except BaseException as error:
+        signals.raises = False
+        exit_code = _on_error(error, config, orchestrator, session, signals, folder)
+    console.measures(None)  # asks the workers, which are closed now
+    if orchestrator is not None and progress.position == 0:  # later, a resume would not continue from these steps
+        progress.env_steps = orchestrator.pool.running_steps()
+    summary = summarise(config, folder, record, progress, orchestrator, exit_code)
+    _close(orchestrator, session, str(summary["status"]), exit_code)
     return summary
 
 
-def _runtime(session: Session, config: Config, folder: Path, signals: Signals) -> RayRuntime:
+def _runtime(session: Session, config: Config, folder: Path) -> RayRuntime:
     """Return the runtime that starts roles on Ray. The start of the first role waits until Ray is ready."""
 
     def ready() -> None:
         session.wait()
-        signals.install()  # Ray has replaced the signal handlers
         if problem := session.lost():  # if Ray is lost, ray.put would end this process without a message
             raise RoleLost(problem)
 
@@ -132,15 +132,21 @@ def _on_error(
     if orchestrator is not None and not (lost or isinstance(error, Diverged | NotSaved)):
         is_algorithms = exit_code == USER_CODE and not isinstance(error, EnvironmentFailed)
         try:
+            signals.raises = True
             orchestrator.rescue(whole=not is_algorithms)  # a whole checkpoint would wait forever for the failed update
         except (Exception, Interrupted):
             log.info("nothing could be saved at the end", exc_info=True)
+        finally:
+            signals.raises = False
     return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal ended the role, too
 
 
 def _unevaluated(orchestrator: Orchestrator, folder: Path) -> int:
-    """Return the exit code of a run whose training is complete: an error if no evaluation succeeded."""
-    failure = orchestrator.manage.failure
+    """Return the exit code of a complete run: an error if manage was lost, or if no evaluation succeeded."""
+    failure, lost = orchestrator.manage.failure, orchestrator.manage.lost
+    if lost is not None:
+        missing = "its last evaluations and records are missing; its weights and checkpoints are saved"
+        return _report_error(RoleLost(f"{lost}; the run is complete, but {missing}"), folder)
     if failure is None or orchestrator.progress.best is not None:
         return DONE
     return _report_error(UserCodeFailed(f"all evaluations failed: {failure}"), folder)

@@ -1,20 +1,17 @@
 """The folder of a run: its path, run.json and summary.json."""
 
 import datetime
-import json
 import logging
 import os
 import platform
 import socket
 import statistics
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from drl_cli.errors import INTERRUPTED, RUN_STATUS
+from drl_cli.errors import RUN_STATUS
 from drl_cli.optim.schedules import Unit
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import write_json
@@ -83,19 +80,6 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "cpus": os.cpu_count(),
         "exploration_exponents": all_exponents(config.worker.exploration, config.num_workers, config.worker.envs),
     }
-
-
-@contextmanager
-def noting_early_end(folder: Path) -> Iterator[None]:
-    """Note in run.json that a signal ended the process in the `with` block, outside of the signal handling of `run`."""
-    file = folder / "run.json"
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        record = json.loads(file.read_text()) if file.exists() else {}
-        if record.get("status") == "running":
-            write_json(file, record | {"status": RUN_STATUS[INTERRUPTED], "ended": now_text()})
-        raise
 
 
 def summarise(

@@ -115,6 +115,7 @@ class CheckpointConfig:
     """When to save a checkpoint, and what the checkpoint contains."""
 
     period: Count
+    period_s: Positive | None
     keep_last: Count
     replay: Literal["on", "off"]
 

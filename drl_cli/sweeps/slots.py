@@ -1,7 +1,6 @@
 """Slots: the number of jobs that this machine or a cluster can run at once, and the function that starts a job."""
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
@@ -48,14 +47,11 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     from drl_cli.settings.fill import fill
 
     announce(sys.stdout, f"asking the nodes of the cluster at {address}")
-    handler = signal.getsignal(signal.SIGTERM)
     try:
         modules = sorted({name for config in configs for name in config.outside_modules})
         cluster = Cluster(address, configs[0].env, modules, folder=os.getcwd())
     except ClusterUnfit as error:
         raise UsageError(error.problems, error.exit_code) from error
-    finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray has replaced the handler
     if problems := [problem for config in configs for problem in pace_problems(fill(config, cluster.nodes))]:
         raise UsageError(list(dict.fromkeys(problems)))
     if named := [config for config in configs if config.device == "cuda"]:

@@ -1,12 +1,22 @@
 import os
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 import torch
 from torch import fx
 
-from drl_cli.chains.compiling import NICENESS, PARENT, Compilation, compute_scalars_once, key, use_torchs_products
+from drl_cli.chains.compiling import (
+    NICENESS,
+    PARENT,
+    Compilation,
+    NotCompiled,
+    compute_scalars_once,
+    key,
+    use_torchs_products,
+)
 
 aten = torch.ops.aten
 
@@ -78,8 +88,8 @@ class Busy(Compilation):
     """A compilation whose process, or a child of the process, works for half a second of processor time."""
 
     def __init__(self, library, script):
-        self._library, self.cpu_s = library, 0.0
-        self._process = subprocess.Popen([sys.executable, "-S", "-c", script])
+        self._library, self.cpu_s, self._until = library, 0.0, time.monotonic() + 60.0
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", script], start_new_session=True)
 
 
 WORK = "import time\nwhile time.process_time() < 0.5: pass"
@@ -92,6 +102,23 @@ def test_the_processor_time_of_a_compilation_has_that_of_its_compiler_and_of_not
         compilation = Busy(tmp_path / "x.so", script)
         assert compilation.library(wait=True) == str(tmp_path / "x.so")
         assert 0.5 <= compilation.cpu_s < 0.9
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_compilation_that_takes_too_long_is_ended_with_its_compiler(tmp_path, wait):
+    compilation = Busy(tmp_path / "x.so", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])")
+    assert compilation.library(wait=False) is None
+    process = psutil.Process(compilation._process.pid)
+    while not (compilers := process.children()):
+        assert process.is_running()
+    compilation._until = time.monotonic()
+    with pytest.raises(NotCompiled, match="the compiler takes more than 600 s"):
+        compilation.library(wait=wait)
+    assert not process.is_running()
+    assert psutil.wait_procs(compilers, 10)[1] == []
 
 
 def with_onednn():

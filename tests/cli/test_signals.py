@@ -256,6 +256,55 @@ def test_a_second_signal_ends_the_run_at_once(start):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("phase", ["starting", "starting Ray", "starting roles", "training", "saving"])
+def test_two_signals_in_quick_succession_count_as_one(start, mode, phase):
+    args, is_there = PHASES[phase]
+    run = start(*SMALL, f"mode={mode}", *args)
+    run.until(lambda: is_there(run))
+    for _ in range(3):
+        run.send(signal.SIGTERM, group=True)
+        run.rest(0.2)
+    assert run.wait() == CODES[signal.SIGTERM], run.err
+    assert (run.left(), run.status) == ([], "interrupted")
+    if phase in ("training", "saving"):
+        assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_first_update_is_compiled_keeps_the_checkpoint_before_it(start, tmp_path, number):
+    run = start(*SMALL, "mode=single", "trainer.compile=true", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+    run.until(lambda: any("drl_cli.chains.compiling" in line for line in commands(run)))
+    run.send(number, group=True)
+    assert run.wait() == CODES[number], run.err
+    assert run.err.startswith("warning: an update takes more than 10 s")
+    assert (run.left(), run.status) == ([], "interrupted")
+    checkpoint = open_checkpoint(run.folder / "checkpoints" / "last")
+    assert (checkpoint.opt_steps, checkpoint.has_replay) == (0, True)
+    assert f" {checkpoint.env_steps} env steps" in run.out
+
+
+def commands(run):
+    return [" ".join(process.cmdline()) for process in run.processes()]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_manage_that_stops_answering_is_restarted(start, mode):
+    run = start(*SMALL, f"mode={mode}", "orchestrator.stall_s=20")
+    run.until(lambda: run.saved >= 400)
+    stopped, saved = run.pid("manage"), run.saved
+    os.kill(stopped, signal.SIGSTOP)
+    run.until(lambda: run.saved > saved and run.pid("manage") != stopped)
+    assert not psutil.pid_exists(stopped)
+    run.send(signal.SIGTERM)
+    assert run.wait() == 75, run.err
+    assert run.err.startswith("warning: manage does not answer for 20 s, restarted 1/3\n")
+    assert (run.left(), run.status) == ([], "interrupted")
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("role", "named"), [("trainer", "trainer"), ("replay-0", "replay")])
 def test_a_role_that_stops_answering_ends_the_run(start, role, named):
     run = start(*SMALL, "mode=async", "orchestrator.stall_s=20")

@@ -45,6 +45,18 @@ def test_an_error_of_ffmpeg_is_raised_and_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_ffmpeg_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    ffmpeg = tmp_path / "ffmpeg"
+    ffmpeg.write_text("#!/bin/sh\nexec sleep 600\n")
+    ffmpeg.chmod(0o755)
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: str(ffmpeg))
+    monkeypatch.setattr(video, "END_S", 0.1)
+    monkeypatch.setattr(video, "LEAST_HEIGHT", 10)  # the frame fits into the pipe
+    with pytest.raises(OSError, match=r"ffmpeg does not end within 0\.1 s"):
+        write(tmp_path / "a.mp4", 20.0, frames(1, 10, 10))
+    assert list(tmp_path.iterdir()) == [ffmpeg]
+
+
 def test_an_exception_leaves_no_file(tmp_path):
     with pytest.raises(AttributeError):
         write(tmp_path / "a.gif", 20.0, [*frames(1), None])

@@ -165,13 +165,6 @@ def test_a_broken_disk_removes_nothing(graph, monkeypatch):
     assert folders(graph) == before
 
 
-def test_final_weights_that_a_dead_manage_can_not_save_end_the_run_with_exit_code_6(graph):
-    graph.manage.gave_up = True
-    with pytest.raises(NotSaved, match="the final weights could not be saved: manage failed") as caught:
-        graph.finish()
-    assert caught.value.exit_code == 6
-
-
 def test_the_reserve_makes_room_for_a_whole_checkpoint(graph, fill_disk):
     reserve = graph.folder / ".reserve"
     fill_disk(lambda path: "state.trainer" in path and reserve.exists())

@@ -1,4 +1,5 @@
 import io
+import signal
 import time
 
 import pytest
@@ -9,7 +10,13 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLost
 from drl_cli.metrics.console import Console
 from drl_cli.runtime import run as run_module
+from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
+from drl_cli.runtime.place.handles import ActorDied
+from drl_cli.runtime.place.signals import Signals
+from drl_cli.runtime.restore import open_checkpoint
 from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.runtime.roles.manage import Manage
+from drl_cli.runtime.roles.trainer import Trainer
 
 
 @pytest.fixture
@@ -19,9 +26,11 @@ def run(tmp_path):
         (tmp_path / folder).mkdir()
 
     def run(*words):
+        run.signals = Signals()
         config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true", *words)
         console = Console("quiet", io.StringIO(), time.time())
-        return run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
+        spec, signals = read_spec(config.env), run.signals
+        return run_module.run(config, spec, tmp_path, {"id": "test"}, time.time(), console, signals)
 
     return run
 
@@ -67,6 +76,43 @@ def test_a_run_whose_evaluations_all_failed_is_not_done(run, monkeypatch, capsys
     told = capsys.readouterr().err
     assert ("error: all evaluations failed: ValueError: no idea" in told) == (code == 4)
     assert (summary["best_return"] is None) == (code == 4)
+
+
+def test_a_run_that_lost_manage_is_complete_and_saved_but_ends_with_exit_code_6(run, tmp_path, monkeypatch, capsys):
+    def report(self, *args):
+        raise ActorDied("signal 9")
+
+    monkeypatch.setattr(Manage, "report", report)
+    summary = run("manage.max_restarts=1", "logger.report_s=1e-9")
+    assert (summary["exit_code"], summary["status"], summary["env_steps"]) == (6, "failed", 512)
+    assert open_checkpoint(tmp_path / summary["checkpoint_last"]).env_steps == 512
+    lost = "manage died (signal 9); 1 restarts are used up (manage.max_restarts)"
+    missing = "its last evaluations and records are missing; its weights and checkpoints are saved"
+    assert f"error: {lost}; the run is complete, but {missing}\n" in capsys.readouterr().err
+    assert not (tmp_path / ".reserve").exists()
+
+
+@pytest.mark.parametrize("when", ["building", "training", "saving"])
+def test_a_signal_ends_a_run_whenever_it_comes(run, tmp_path, monkeypatch, when):
+    """Two signals, as schedulers send them. Nothing is saved only if the run has no steps."""
+    names = {"building": (run_module, "build"), "training": (Trainer, "train"), "saving": (CheckpointWriter, "commit")}
+    place, name = names[when]
+    method, calls = getattr(place, name), []
+
+    def interrupted(*args, **options):
+        calls.append(name)
+        if len(calls) == 3 or when == "building":
+            for _ in range(2):
+                run.signals.on_end(signal.SIGTERM, None)
+        return method(*args, **options)
+
+    monkeypatch.setattr(place, name, interrupted)
+    summary = run("checkpoint.period=64")
+    assert (summary["exit_code"], summary["status"]) == (75, "interrupted")
+    last = tmp_path / "checkpoints" / "last"
+    assert last.exists() == (when != "building") == (summary["env_steps"] > 0)
+    if last.exists():
+        assert open_checkpoint(last).env_steps == summary["env_steps"] < 512
 
 
 @pytest.mark.parametrize(("length", "code"), [(40, 2), (1000, 2), (5, 0)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from choices import some
+from datasets import record
 from graphs import COUNTER, at, weights
 from outside import my_writer
 
@@ -90,14 +91,25 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
     assert rest.progress.opt_steps == whole.progress.opt_steps
 
 
-@pytest.mark.parametrize("algo", [("env=Pendulum-v1",), ("env=CartPole-v1", "algo=ppo", *ROLLOUTS)])
-def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, monkeypatch, algo):
+@pytest.mark.parametrize(
+    ("mode", "algo"),
+    [
+        ("single", ("env=Pendulum-v1",)),
+        ("sync", ("env=Pendulum-v1", "worker.num=2")),
+        ("single", ("env=CartPole-v1", "algo=ppo", *ROLLOUTS)),
+        ("offline", ()),
+    ],
+)
+def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, monkeypatch, tmp_path, mode, algo):
     drafts, make_draft = [], saver.make_draft
     monkeypatch.setattr(saver, "make_draft", lambda *args: drafts.append(args) or make_draft(*args))
-    whole = run_graph(*algo, "mode=single", "checkpoint.period=100000")
+    if mode == "offline":
+        record("Pendulum-v1", tmp_path / "data.npz", 400)
+        algo = ("env=Pendulum-v1", "algo=td3_bc", f"data.source={tmp_path / 'data.npz'}", "total_updates=48")
+    words = (*algo, f"mode={mode}", "checkpoint.period=100000")
+    whole = run_graph(*words, "checkpoint.period_s=null")
     num = len(drafts)
-    monkeypatch.setattr(saver, "FIRST_S", 0.0)
-    more = run_graph(*algo, "mode=single", "checkpoint.period=100000")
+    more = run_graph(*words, "checkpoint.period_s=1e-9")
     assert len(drafts) - num > num
     assert weights(more) == weights(whole)
 

@@ -24,6 +24,9 @@ class RayTaskError(RayError):
 class ObjectLostError(RayError): ...
 
 
+class GetTimeoutError(RayError): ...
+
+
 class RayActorError(RayError): ...
 
 
@@ -33,7 +36,10 @@ class ActorUnavailableError(RayActorError): ...
 class ActorUnschedulableError(RayError): ...
 
 
-ERRORS = (RayError, RayTaskError, ObjectLostError, RayActorError, ActorUnavailableError, ActorUnschedulableError)
+ERRORS = (
+    *(RayError, RayTaskError, ObjectLostError, GetTimeoutError, RayActorError, ActorUnavailableError),
+    ActorUnschedulableError,
+)
 
 
 class Remote:
@@ -109,7 +115,7 @@ class FakeRay(ModuleType):
         self.calls.append(("put", value))
         return ObjectRef(value)
 
-    def get(self, ref):
+    def get(self, ref, timeout=None):
         if ref.error is not None:
             raise ref.error
         return ref.value

@@ -1,4 +1,3 @@
-import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,7 +168,6 @@ def cluster(monkeypatch):
 
     def join(*args, folder):
         made.joined.append((*args, folder))
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if made.problem:
             raise ClusterUnfit([made.problem])
         return made
@@ -181,12 +179,10 @@ def cluster(monkeypatch):
 
 def test_the_nodes_are_asked_before_the_first_job(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    handler = signal.getsignal(signal.SIGTERM)
     configs = [typed("seed=1"), typed("manage.evaluator=json.decoder:My"), typed("manage.evaluator=json:My")]
     check_cluster(configs, tmp_path / "outputs" / "new")
     assert cluster.joined == [("a:1", configs[0].env, ["json", "json.decoder"], str(tmp_path))]
     assert cluster.looked == [([LARGE], tmp_path, tmp_path)]  # the folder in which the sweep's will be made
-    assert signal.getsignal(signal.SIGTERM) == handler
     check_cluster([build(mapping([*LOCAL]))], Path("/"))  # without a cluster no node is asked
     assert len(cluster.joined) == 1
 

@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from drl_cli.runtime.interfaces import ManageRole, ServerRole
+from drl_cli.runtime.edges.calls import START_S
+from drl_cli.runtime.interfaces import ManageRole, ServerRole, WriterRole
 from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.ask import as_value, ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
@@ -22,6 +23,10 @@ _Version: TypeAlias = tuple[LoadParams | Ref[LoadParams], Ref[Array]]
 class ManageLink:
     """Sends reports, evaluations and checkpoints to manage, and calls `on_evaluation` after each evaluation.
 
+    A manage that dies, or does not answer a call for `stall_s`, is restarted up to `max_restarts` times. Then `lost` is
+    what happened to the last manage, and the run goes on without evaluations and records. Checkpoints do not depend on
+    manage: `writer`, a role in this process, writes them after that, and until manage has answered its first call.
+
     One evaluation runs at a time. Of the versions that wait for an evaluation, only the newest is kept. `spawn(wait)`
     starts manage and returns a handle. In mode=single, Ray may still be starting: `spawn(False)` then returns None, and
     `spawn(True)` blocks. If manage died, the next manage repeats the evaluation. If the parameters of an evaluation
@@ -33,24 +38,28 @@ class ManageLink:
         self,
         spawn: Callable[[bool], Handle[ManageRole] | None],
         server: Handle[ServerRole],
+        writer: Handle[WriterRole],
         max_restarts: int,
         on_evaluation: Callable[[EvalReport], None],
         stall_s: float = math.inf,
         evaluates: bool = True,
     ) -> None:
-        self.spawn, self.server, self.max_restarts, self.stall_s = spawn, server, max_restarts, stall_s
+        self.spawn, self.server, self.writer = spawn, server, writer
+        self.max_restarts, self.stall_s = max_restarts, stall_s
         self.on_evaluation, self.evaluates = on_evaluation, evaluates
         self.handle: Handle[ManageRole] | None = None
         self.evaluated = -1
         self.failure: str | None = None  # why the last evaluation failed
         self.skipped = 0
         self.restarts = 0
-        self.gave_up = False
+        self.lost: str | None = None
+        self.has_answered = False  # whether this manage has answered a call
         self.evaluating: Ref[EvalReport] | None = None
         self._late_at, self._is_late = math.inf, False  # the evaluation is late after this time [s]; whether it is late
         self._running: _Version | None = None
         self._next: _Version | None = None
-        self._pending: dict[Ref[Any], Callable[[Any], None]] = {}
+        self._pending: dict[Ref[Any], tuple[Callable[[Any], None], float]] = {}  # with the time [s] of the call
+        self._pinged: tuple[Ref[int], float] | None = None
         self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], None]]] = []
         self._problem = ""  # the last of these
         self._problems: set[str] = set()
@@ -68,7 +77,7 @@ class ManageLink:
         states: Sequence[Ref[State]],
         on_done: Callable[[str | Exception | None], None],
     ) -> None:
-        self._send(on_done, ManageRole.commit, draft, as_value(params), *map(as_value, states))
+        self._write(on_done, WriterRole.commit, draft, as_value(params), *map(as_value, states))
 
     def save(
         self,
@@ -85,11 +94,11 @@ class ManageLink:
         def on_answer(answer: str | Exception | None) -> None:
             if isinstance(answer, ObjectLost):
                 header, newest = self._pull()
-                self._send(take, ManageRole.save, as_value(header), as_value(newest))
+                self._write(take, WriterRole.save, as_value(header), as_value(newest))
             else:
                 take(answer)
 
-        self._send(on_answer, ManageRole.save, params_header, as_value(params))
+        self._write(on_answer, WriterRole.save, params_header, as_value(params))
 
     def _on_saved(self, saved: str | Exception | None) -> None:
         if isinstance(saved, Exception):
@@ -100,6 +109,10 @@ class ManageLink:
         self.drop_next()
         self._next = (params_header, params)
         self.poll()
+
+    @property
+    def gave_up(self) -> bool:
+        return self.lost is not None
 
     @property
     def is_starting(self) -> bool:
@@ -117,12 +130,16 @@ class ManageLink:
 
     def poll(self) -> None:
         """Handle the answers that are ready. If no evaluation is running, start the waiting evaluation."""
-        if not self._ready():
+        if not self._start():
             return
         for ref in wait(list(self._pending), 0) if self._pending else []:
             if ref in self._pending:  # false if manage has died: `_take` then drops all pending calls
-                react = self._pending.pop(ref)
+                react, _ = self._pending.pop(ref)
                 react(self._take(ref))
+        if self._pinged is not None and wait([self._pinged[0]], 0):
+            (ref, _), self._pinged = self._pinged, None
+            self._take(ref)
+        self._end_stall()
         if self.evaluating is not None and wait([self.evaluating], 0):
             ref, self.evaluating, self._is_late = self.evaluating, None, False
             self._on_evaluated(self._take(ref))
@@ -155,8 +172,8 @@ class ManageLink:
     ) -> None:
         """Evaluate the last version if necessary. Wait for all answers, or until `is_over()` is true."""
         self.drop_next()
-        self._wait(timeout_s, is_over)
-        if self.evaluates and self.evaluated != params_header.version and not is_over():
+        is_free = self._wait(timeout_s, is_over)
+        if is_free and self.evaluates and self.evaluated != params_header.version:
             self._next = (params_header, params)
             self._wait(timeout_s, is_over)
 
@@ -166,31 +183,50 @@ class ManageLink:
         If manage has not started yet, wait for its start, or return at once if `starts` is False.
         """
         self.evaluating = None
-        if self.handle is None and not starts:
-            return
-        self._send(_log_problems, ManageRole.close, status)
-        self._wait(timeout_s)
+        if self.gave_up:
+            ask(self.writer, WriterRole.close, status)
+        elif self.handle is not None or starts:
+            self._send(_log_problems, ManageRole.close, status)
+            self._wait(timeout_s)
 
     def in_flight(self) -> list[Ref[Any]]:
         return [ref for ref in (self.evaluating, *self._pending) if ref is not None]
 
-    def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Wait until no call is in flight or `is_over()` is true. Give up if no answer arrives for `timeout_s`."""
+    def next_deadline(self) -> float:
+        """Return the time [s] at which manage will count as hung, or infinity if no call is in flight."""
+        sent = [at for _, at in (*self._pending.values(), *filter(None, [self._pinged]))]
+        return min(sent, default=math.inf) + self.stall_s + (0.0 if self.has_answered else START_S)
+
+    def _end_stall(self) -> None:
+        """Replace manage if it does not answer in time. Evaluations may take any time."""
+        if self.handle is not None and now() > self.next_deadline():
+            self.handle.kill()
+            self._replace(f"does not answer for {self.stall_s:g} s")
+
+    def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until no call is in flight, or `is_over()` is true, or no answer arrives for `timeout_s`.
+
+        Return whether no call is in flight. Pings show whether manage lives while only an evaluation is in flight.
+        """
         heard = now()
         while not self.gave_up and not is_over():
             self.poll()
             in_flight = self.in_flight()
             if not in_flight and self._next is None and self.handle is not None:
-                return
+                return True
             if self.handle is None:
                 self.handle = self.spawn(True)
             elif not in_flight or wait(in_flight, min(1.0, timeout_s)):
                 heard = now()
             elif now() - heard > timeout_s:
                 log.warning("manage does not answer for %.0f s; its last results are missing", timeout_s)
-                self.gave_up = True
+                self.evaluating, self._pending = None, {}
+                return False
+            elif self._pinged is None:
+                self._pinged = (self.handle.ping(), now())
+        return False
 
-    def _ready(self) -> bool:
+    def _start(self) -> bool:
         """Start manage if possible, and send the calls that waited for the start. Return whether manage is running."""
         if self.gave_up:
             return False
@@ -199,7 +235,7 @@ class ManageLink:
         if self.handle is not None:
             unsent, self._unsent = self._unsent, []
             for send, on_done in unsent:
-                self._pending[send(self.handle)] = on_done
+                self._pending[send(self.handle)] = on_done, now()
         return self.handle is not None
 
     def _send(
@@ -214,19 +250,49 @@ class ManageLink:
             on_done(None)
         else:
             self._unsent.append((lambda handle: ask(handle, method, *args, **kwargs), on_done))
-            self._ready()
+            self._start()
+
+    def _write(
+        self,
+        on_done: Callable[[T | ObjectLost | None], None],
+        method: Callable[Concatenate[WriterRole, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Call a method of manage or, before its first answer and after it was given up, of the writer in this process.
+
+        An evaluation of manage may save a model, too, so that only manage writes while an evaluation is in flight.
+        """
+        self._start()
+        if self.has_answered or self.evaluating is not None:
+            self._send(on_done, method, *args, **kwargs)
+        else:
+            on_done(self._get(ask(self.writer, method, *args, **kwargs)))
 
     def _pull(self) -> tuple[Ref[LoadParams], Ref[Array]]:
         return ask_parts(self.server, 2, ServerRole.pull)
 
     def _take(self, ref: Ref[T]) -> T | ObjectLost | None:
-        """Return the answer, ObjectLost if an argument was lost, or None after another error. Restart a dead manage."""
+        """Return manage's answer, ObjectLost if an argument was lost, or None after another error.
+
+        Restart manage if it has died.
+        """
+        try:
+            answer = self._get(ref)
+        except ActorDied as error:
+            self._replace(f"died ({error})")
+            return None
+        self.has_answered = True
+        return answer
+
+    def _get(self, ref: Ref[T]) -> T | ObjectLost | None:
+        """Return an answer, ObjectLost if an argument was lost, or None after another error, which gives a warning."""
         try:
             return get(ref)
         except ObjectLost as error:
             return error
-        except ActorDied as error:
-            self._replace(error)
+        except ActorDied:
+            raise
         except Exception as error:
             self._warn(f"{type(error).__name__}: {error}")
         return None
@@ -239,18 +305,20 @@ class ManageLink:
             log.warning("manage failed: %s", problem)
         self._problems.add(cause)
 
-    def _replace(self, error: ActorDied) -> None:
+    def _replace(self, what: str) -> None:
+        """Restart manage after its death or stall, or give it up."""
         dropped, self._pending = self._pending, {}
         self._next, self._running = self._next or self._running, None
-        self.evaluating = None
+        self.evaluating = self._pinged = None
+        self.has_answered = False
         self.restarts += 1
         if self.restarts > self.max_restarts:
-            self.gave_up = True
-            log.warning("manage died again (%s); training goes on without evaluations and checkpoints", error)
+            self.lost = f"manage {what}; {self.max_restarts} restarts are used up (manage.max_restarts)"
+            log.warning("%s; training goes on without evaluations and records, and saves checkpoints", self.lost)
         else:
             self.handle = self.spawn(False)
-            log.warning("manage died (%s), restarted %d/%d", error, self.restarts, self.max_restarts)
-        for react in dropped.values():
+            log.warning("manage %s, restarted %d/%d", what, self.restarts, self.max_restarts)
+        for react, _ in dropped.values():
             react(None)
 
 

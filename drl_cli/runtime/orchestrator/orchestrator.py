@@ -129,10 +129,8 @@ class Orchestrator:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
         self.reports.send(self.learning.params_header, is_last=self.progress.position > 0)
-        self._until(lambda: not self.saver.busy)
         self._decide()
-        self._save()
-        self._until(lambda: not self.saver.busy)
+        self._save_for_sure()
         newest = self.learning.params_header, self.learning.newest
         if self.saver.problem is not None:
             self.saver.save_model(*newest)
@@ -156,9 +154,7 @@ class Orchestrator:
             self.reports.ending("what can be saved")
             try:
                 self._settle()
-                self._until(lambda: not self.saver.busy)
-                self._save(workers=False)
-                self._until(lambda: not self.saver.busy)
+                self._save_for_sure(workers=False)
                 return
             except RunError as error:
                 log.info("only the model can be saved: %s", error)
@@ -212,6 +208,7 @@ class Orchestrator:
             self.collector.flush()
         else:
             position = self.progress.position
+            self._save_before_training()
             if self.saver.is_due(position):
                 self._save()
             periods = self.config.checkpoint.period, self.config.manage.eval_period
@@ -226,6 +223,8 @@ class Orchestrator:
         self._housekeeping()
 
     def _update_and_publish(self) -> None:
+        if self.limiter.owed() > 0:
+            self._save_before_training()
         while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
             self.learning.train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.learning.training == 0)
@@ -279,6 +278,22 @@ class Orchestrator:
         undecided = self.reports.undecided and self.reports.undecided[1]
         self.saver.begin(self.learning.params_header, self.learning.newest, self.state(), undecided, workers)
 
+    def _save_before_training(self) -> None:
+        """Save a checkpoint before the first update: nothing can be saved while its compilation takes a minute."""
+        if self.progress.train_started is None:
+            self._save_for_sure()
+
+    def _save_for_sure(self, workers: bool = True) -> None:
+        """Save a checkpoint, and wait until it is saved. Repeat this if manage dies meanwhile."""
+        self._until(lambda: not self.saver.busy)
+        restarts = -1
+        while self.manage.restarts != restarts:
+            restarts = self.manage.restarts
+            self._save(workers)
+            self._until(lambda: not self.saver.busy)
+            if self.saver.problem is None:
+                return
+
     def _dispatch(self, member: Member) -> None:
         params_header = replace(self.learning.params_header, random_actions=self.admission.is_random())
         is_restarted = member.is_back and params_header.version >= 0
@@ -295,7 +310,8 @@ class Orchestrator:
     def _wait(self, skips_quiet: bool = False) -> None:
         """Handle all answers that are ready. If none is ready, wait for an answer or until something is due."""
         due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf)
-        due = min(due, self.pool.next_deadline(), self.reanalysis.pool.next_deadline())
+        due = min(due, self.pool.next_deadline(), self.reanalysis.pool.next_deadline(), self.manage.next_deadline())
+        due = min(due, now() + self.calls.stall_s)
         if problem := self.health():
             raise RoleLost(problem)
         self.manage.poll()

@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 
 
 FIRST_S = 45.0
-"""Until a checkpoint with updates is saved, the time [s] between checkpoints: a kill costs at most a minute of work."""
+"""Longest time [s] from the start of a process, and until a checkpoint has updates, to the next checkpoint.
+
+A kill then costs at most a minute of work. A checkpoint that manage's death prevented is repeated after this time.
+"""
 
 
 class Saver:
@@ -38,14 +41,14 @@ class Saver:
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
         self.next = 0  # position at the next checkpoint; the first checkpoint is saved before training
-        self.first_at = math.inf  # when to save whatever `checkpoint.period` says
+        self.due_at = now() + FIRST_S  # time of the next checkpoint, whatever `checkpoint.period` is
         self.busy = False
         self.problem: Exception | None = None  # why the last save failed
         self.warned: set[str] = set()
 
     def is_due(self, position: int) -> bool:
         """Return whether a periodic checkpoint is due. The last checkpoint of a run is always saved."""
-        is_due = self.next <= position or now() >= self.first_at
+        is_due = self.next <= position or now() >= self.due_at
         return is_due and position < self.config.clock.total and not self.busy
 
     def go_on(self, position: int) -> None:
@@ -66,7 +69,8 @@ class Saver:
         """
         assert not self.busy
         is_before_progress = self.saved is None or params_header.opt_steps == 0
-        self.first_at = now() + FIRST_S if is_before_progress else math.inf
+        period_s = self.config.checkpoint.period_s or math.inf
+        self.due_at = now() + (min(FIRST_S, period_s) if is_before_progress else period_s)
         position = counters["counts"][self.config.clock.unit]
         self.go_on(position)
         if counters["counts"] == self.saved:
@@ -92,6 +96,7 @@ class Saver:
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
         else:
+            self.due_at = min(self.due_at, now() + FIRST_S)
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
             self.warn("checkpoint", f"a checkpoint could not be saved: {self.problem}; {last}")
 

@@ -14,14 +14,17 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack
 
-from drl_cli.errors import NodeGone
+from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.place import crashes, told
 from drl_cli.runtime.place.users import naming_users
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
+os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Ray would replace the handlers of signals.py
 ray = LazyModule("ray")  # imported at first use, because the import takes one second
 
+FETCH_S = 300.0
+"""Maximum time [s] to wait for the value of a reference. Usually the value is ready, and Ray only has to bring it."""
 INLINE_BYTES = 50_000
 """Smaller values are sent with each call. This is as fast as Ray's object store and takes no memory there."""
 
@@ -277,8 +280,10 @@ def get(ref: Ref[T]) -> T:
         value = ref.value
         return value
     try:
-        value = ray.get(ref)
+        value = ray.get(ref, timeout=FETCH_S)
         return value
+    except ray.exceptions.GetTimeoutError as error:
+        raise RoleLost(f"Ray did not bring a value within {FETCH_S:g} s") from error
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ray.exceptions.RayError):  # the value of an argument was lost
             raise ObjectLost(_reason(error.cause)) from error

@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
 
+WAIT_S = 300.0  # maximum time [s] of a start of Ray
 START_S = 2.0  # maximum time [s] that `close` waits if Ray is still starting
 LOOK_S = 2.0  # time [s] between two looks at the nodes of a cluster
 DIRECT_BYTES = 2_000_000
@@ -50,9 +52,10 @@ class RaySession:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait until Ray is running. Raise RoleLost if Ray could not start."""
+        """Wait until Ray is running. Raise RoleLost if Ray could not start, or takes longer than WAIT_S."""
         self.start()
-        self._up.wait()
+        if not self._up.wait(WAIT_S):
+            raise RoleLost(f"Ray did not start within {WAIT_S:g} s")
         if self._error is not None:
             raise RoleLost(f"Ray did not start: {self._error}") from self._error
 
@@ -218,13 +221,15 @@ class Cluster:
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # keep Ray's warnings off the terminal
         try:
-            with _no_stderr():  # Ray writes a line about its log level to the terminal
-                ray.init(
+            # In the main thread, Ray would replace the handler of SIGTERM.
+            with _no_stderr(), ThreadPoolExecutor(1) as thread:  # Ray writes a line about its log level to the terminal
+                thread.submit(
+                    ray.init,
                     address=address,
                     runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
                     logging_level=logging.ERROR,
                     log_to_driver=False,
-                )
+                ).result()
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         _have_ray_log()

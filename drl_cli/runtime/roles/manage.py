@@ -1,33 +1,27 @@
 """Manage: the process that evaluates policies, records results, and writes models and checkpoints."""
 
-import errno
 import logging
-import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from drl_cli.data.dataset import SCORE, normalised
-from drl_cli.errors import CheckpointError
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files import checkpoint
+from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
 from drl_cli.types import Array, EnvSpec, State
-from drl_cli.utils.files import lock, reserve, write_or_make_room
+from drl_cli.utils.files import lock
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
 
 MANAGE_LOCK = ".manage.lock"
 """A lock file in the run's folder. A running manage process holds this lock."""
-MANIFEST_BYTES = 2**16
-"""The room that a checkpoint needs besides its arrays."""
 
 
 class Manage:
@@ -40,8 +34,7 @@ class Manage:
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
         self.config, self.spec, self.folder, self.started = config, spec, folder, started
         self.clock = config.clock
-        self.checkpoints = folder / "checkpoints"
-        self.reserve = folder / ".reserve"  # keeps room on the disk for the final weights
+        self.writer = CheckpointWriter(config, folder)
         self.recording = Recording(config, folder)
         self.evaluators: list[Scorer] = []
         self.camera: Camera | None = None
@@ -49,9 +42,6 @@ class Manage:
         self.lock = threading.Lock()
         self.claim = lock(folder / MANAGE_LOCK, shared=True)
         self.use = OwnUse()
-        self.best = float("-inf")
-        if (self.checkpoints / "best").exists():
-            self.best = float(checkpoint.read_manifest(self.checkpoints / "best")["mean"])
 
     def report(self, scalars: Mapping[str, float], position: int) -> list[str]:
         """Write a report at a position of the run's clock. Return the problems since the last report, one line each."""
@@ -74,82 +64,28 @@ class Manage:
             "wall_s": round(wall_s, 3),
             **statistics,
         }
-        is_best, problem = statistics["mean"] > self.best, None
+        is_best, problem = statistics["mean"] > self.writer.best, None
         with self.lock:
             try:
                 self.recording.evaluation(row, info, score.cut)
                 if is_best:
-                    self._save_best(params_header, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
+                    self.writer.save_best(params_header, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
             except OSError as error:
                 problem = f"{type(error).__name__}: {error}"
         self._film(params_header, params)
         return EvalReport(params_header, wall_s, statistics, score.cut, is_best, problem, info)
 
     def commit(self, draft: Draft, params: Array, *states: State) -> str | OSError:
-        """Add the parameters and the states of `draft.roles`, and make it the last checkpoint. Return its new path.
-
-        If the disk fails, return an OSError instead of raising it. The previous checkpoint then remains the last one.
-        """
-        files = dict(draft.sums)
-
-        def drop_replay() -> None:
-            for name in draft.sums:
-                files.pop(name)
-                (Path(draft.path) / name).unlink()
-
-        with self.lock:
-            try:
-                write = partial(self._commit, draft, params, states, files)
-                folder = write_or_make_room(write, *self._drop_older(), drop_replay, self._drop_reserve)
-                checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
-            except OSError as error:
-                shutil.rmtree(draft.path, ignore_errors=True)
-                return error
-            finally:
-                reserve(self.reserve, params.nbytes + MANIFEST_BYTES)
-        return str(folder)
-
-    def _commit(self, draft: Draft, params: Array, states: Sequence[State], files: dict[str, str]) -> Path:
-        """Write the states and turn the draft into the last checkpoint. `files` has the sha256 of the draft's files."""
-        path, version = Path(draft.path), draft.params_header.version
-        needed = params.nbytes + sum(array.nbytes for state in states for array in state.values()) + 2**20
-        if (free := shutil.disk_usage(path).free) < needed:
-            problem = f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free"
-            raise OSError(errno.ENOSPC, problem, str(path))
-        for role, state in zip(draft.roles, states, strict=True):
-            name = f"state.{role.replace(' ', '-')}.safetensors"
-            files[name] = checkpoint.write_arrays(path / name, state)
-        files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, draft.counters)
-        folder = checkpoint.free_folder(self.checkpoints, draft.counters["counts"][self.clock.unit], version)
-        checkpoint.finish(path, folder, draft.params_header, params, files, {})
-        checkpoint.point(self.checkpoints, "last", folder)
-        return folder
+        return self.writer.commit(draft, params, *states)
 
     def save(self, params_header: LoadParams, params: Array) -> str | OSError:
-        """Save only the model; return its folder, or the error if the disk fails even after everything that can go."""
-        last = self.checkpoints / "last"
-        with self.lock:
-            folder = checkpoint.free_folder(self.checkpoints, self.clock.of(params_header), params_header.version)
-            self._drop_reserve()
-            write = partial(checkpoint.save_model, folder, params_header, params, {})
-            try:
-                return str(write_or_make_room(write, *self._drop_older(), lambda: checkpoint.drop_replay(last)))
-            except (OSError, CheckpointError) as error:
-                return error if isinstance(error, OSError) else OSError(errno.ENOSPC, str(error))
-
-    def _drop_reserve(self) -> None:
-        self.reserve.unlink(missing_ok=True)
-
-    def _drop_older(self) -> list[Callable[[], None]]:
-        """Return functions that free disk space, to call in this order: each removes the oldest checkpoint left."""
-        num = len(list(self.checkpoints.glob("step_*")))
-        return [partial(checkpoint.prune, self.checkpoints, keep) for keep in range(num - 1, 0, -1)]
+        return self.writer.save(params_header, params)
 
     def close(self, status: str) -> list[str]:
         with self.lock:
             self.recording.close(status)
             problems = self.recording.take_problems()
-            self._drop_reserve()
+        self.writer.close(status)
         for evaluator in self.evaluators:
             evaluator.close()
         if self.camera is not None:
@@ -201,10 +137,3 @@ class Manage:
             log.info("no video", exc_info=True)
             with self.lock:
                 self.recording.warn(f"manage.video_period: no video is made: {one_line(error)}")
-
-    def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
-        folder = checkpoint.free_folder(self.checkpoints, self.clock.of(params_header), params_header.version, "-best")
-        write = partial(checkpoint.save_model, folder, params_header, params, statistics)
-        checkpoint.point(self.checkpoints, "best", write_or_make_room(write, *self._drop_older()))
-        checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
-        self.best = statistics["mean"]

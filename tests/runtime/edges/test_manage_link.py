@@ -1,9 +1,11 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from drl_cli.runtime.edges import manage_link
+from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalHandle, LocalRef, ObjectLost, get
@@ -31,6 +33,14 @@ class Manage:
 
     def __init__(self, clock, delay=1.0, **answers):
         self.clock, self.delay, self.answers, self.calls = clock, delay, answers, []
+        self.killed = False
+
+    def ping(self):
+        self.clock.due[ref := LocalRef(1)] = self.clock.now + self.delay
+        return ref
+
+    def kill(self):
+        self.killed = True
 
     def call(self, method, *args):
         ref = LocalRef(self.answers.get(method))
@@ -72,14 +82,16 @@ def clock(monkeypatch):
 def linked(clock):
     """Make a link that gets these handles one after the other; `seen` are the reports of its evaluations.
 
-    The parameter server has version 5.
+    The parameter server has version 5. `written` are the calls of the writer in this process.
     """
 
-    def make(*handles, max_restarts=1, stall_s=math.inf):
+    def make(*handles, max_restarts=1, stall_s=math.inf, has_answered=True):
         left, seen, server = list(handles), [], ParameterServer()
         server.push(load(5), np.full(2, 5.0))
-        link = ManageLink(lambda wait: left.pop(0), LocalHandle(server), max_restarts, seen.append, stall_s)
-        link.seen = seen
+        writer = SimpleNamespace(call=lambda *call: link.written.append(call) or LocalRef("here"))
+        spawn = lambda wait: left.pop(0)  # noqa: E731
+        link = ManageLink(spawn, LocalHandle(server), writer, max_restarts, seen.append, stall_s)
+        link.seen, link.written, link.has_answered = seen, [], has_answered
         return link
 
     return make
@@ -127,17 +139,17 @@ def test_calls_do_not_wait_for_an_evaluation(clock, caplog, linked, used, told):
 
 
 def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
-    handle, done = Manage(clock, commit="the folder"), []
+    handle, done = Manage(clock, used=("cpu",)), []
     link = linked(None, None, None, None, handle)
     link.report({}, 1)
-    link.commit("draft", None, [], done.append)
+    link.used(done.append)
     link.evaluate(load(1), None)
     link.poll()
     assert (link.handle, link.in_flight()) == (None, [])
     link.poll()
-    assert [method for method, *_ in handle.calls] == ["report", "commit", "evaluate"]
+    assert [method for method, *_ in handle.calls] == ["report", "used", "evaluate"]
     pass_time(link, clock)
-    assert (done, link.evaluated) == (["the folder"], 1)
+    assert (done, link.evaluated) == ([("cpu",)], 1)
 
 
 def test_failures_with_the_same_cause_give_one_warning(clock, caplog, linked):
@@ -227,13 +239,73 @@ def test_a_manage_that_dies_too_often_is_given_up(clock, caplog, linked):
     for _ in range(2):
         link.report({}, 1)
         link.poll()
-    assert caplog.messages[1:] == ["manage died again (signal 9); training goes on without evaluations and checkpoints"]
-    assert (link.gave_up, link.restarts) == (True, 2)
-    link.commit("draft", None, [], done.append)
-    assert done == [None]
+    lost = "manage died (signal 9); 1 restarts are used up (manage.max_restarts)"
+    assert caplog.messages[1:] == [f"{lost}; training goes on without evaluations and records, and saves checkpoints"]
+    assert (link.lost, link.restarts) == (lost, 2)
+    link.commit("draft", "params", ["state"], done.append)
+    link.save(load(1), "params", done.append)
+    assert done == ["here", "here"]
+    assert link.written == [("commit", "draft", "params", "state"), ("save", load(1), "params")]
     link.evaluate(load(1), None)
+    assert not link.is_evaluating
     link.finish(load(1), None, 5.0, is_over=never)
     assert (link.in_flight(), clock.now) == ([], 0.0)
+    link.close("failed", 5.0)
+    assert link.written[2:] == [("close", "failed")]
+
+
+def test_this_process_writes_checkpoints_until_manage_has_answered(clock, linked):
+    manage, done = Manage(clock, commit="the folder"), []
+    link = linked(None, manage, has_answered=False)
+    link.commit("before its start", None, [], done.append)
+    link.evaluate(load(1), None)  # manage starts
+    link.commit("it may save a model now", None, [], done.append)
+    pass_time(link, clock)
+    link.commit("it has answered", None, [], done.append)
+    pass_time(link, clock)
+    assert done == ["here", "the folder", "the folder"]
+    assert [args[1] for args in link.written] == ["before its start"]
+    assert [args[0] for method, *args in manage.calls if method == "commit"] == [
+        "it may save a model now",
+        "it has answered",
+    ]
+
+
+def test_an_error_of_the_writer_does_not_count_as_manages_death(clock, caplog, linked):
+    link, done = linked(Manage(clock), has_answered=False), []
+    link.writer.call = lambda *call: LocalRef(error=KeyError("b"))
+    link.commit("draft", None, [], done.append)
+    assert (done, link.restarts, caplog.messages) == ([None], 0, ["manage failed: KeyError: 'b'"])
+
+
+@pytest.mark.parametrize("call", ["report", "commit"])
+def test_a_manage_that_does_not_answer_is_killed_and_restarted(clock, caplog, linked, call):
+    stopped, again, done = Manage(clock, 1e9), Manage(clock, commit="the folder"), []
+    link = linked(stopped, again, stall_s=6.0)
+    if call == "report":
+        link.report({}, 1)
+    else:
+        link.commit("draft", None, [], done.append)
+    pass_time(link, clock, 6.0)
+    assert (link.next_deadline(), stopped.killed) == (6.0, False)
+    pass_time(link, clock, 0.1)
+    assert (stopped.killed, link.handle, link.restarts) == (True, again, 1)
+    assert caplog.messages == ["manage does not answer for 6 s, restarted 1/1"]
+    assert done == [None] * (call == "commit")
+    again.delay = 1e9
+    link.report({}, 2)
+    pass_time(link, clock, 6.1)
+    assert link.restarts == 1  # a new process may take START_S longer
+    pass_time(link, clock, START_S)
+    assert link.lost == "manage does not answer for 6 s; 1 restarts are used up (manage.max_restarts)"
+
+
+def test_a_manage_that_stops_in_the_last_evaluation_is_found_by_a_ping(clock, linked):
+    stopped, again = Manage(clock, 1e9), Manage(clock)
+    link = linked(stopped, again, stall_s=6.0)
+    link.finish(load(7), None, 60.0, is_over=never)
+    assert (stopped.killed, again.evaluated, link.evaluated) == (True, [7], 7)
+    assert clock.now < 10.0
 
 
 def test_a_long_evaluation_gives_one_warning(clock, caplog, linked):
@@ -272,7 +344,7 @@ def test_finish_waits_until_manage_can_start(clock, linked):
         assert len(asked) < 9
         return handle if wait else None
 
-    link = ManageLink(spawn, LocalHandle(ParameterServer()), 1, lambda report: None)
+    link = ManageLink(spawn, LocalHandle(ParameterServer()), None, 1, lambda report: None)
     assert not link.is_starting
     link.evaluate(load(7), None)
     assert (asked, link.handle, link.is_starting, link.is_evaluating) == ([False], None, True, True)
@@ -295,7 +367,9 @@ def test_finish_gives_up_without_an_answer(clock, caplog, linked):
     link.evaluate(load(1), None)
     link.finish(load(2), None, 5.0, is_over=never)
     assert caplog.messages == ["manage does not answer for 5 s; its last results are missing"]
-    assert (link.gave_up, clock.now) == (True, 6.0)
+    assert (link.gave_up, clock.now) == (False, 6.0)
+    link.close("done", 5.0)
+    assert link.handle.calls[-1] == ("close", "done")
 
 
 def test_close_does_not_wait_for_the_start_of_manage_after_a_bug_of_the_user(linked):

@@ -11,6 +11,7 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import orchestrator as module
 from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
+from drl_cli.runtime.restore import open_checkpoint
 
 
 @pytest.fixture
@@ -257,7 +258,60 @@ def test_sync_makes_every_update_due_and_saves_in_time(build_graph):
     assert {owed for steps, owed in seen if steps == graph.collector.issued} == {0}
     assert graph.progress.opt_steps == 15  # one for each block after the first
     steps = [int(path.name[5:14]) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
-    assert steps == [32, 96, 192, 288, 384, 480]
+    assert steps == [32, 64, 96, 192, 288, 384, 480]  # 64: before the first update
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_checkpoint_is_saved_before_the_first_update_because_compiling_it_may_take_minutes(build_graph, mode):
+    graph, saved = build_graph(COUNTER, f"mode={mode}"), []
+    train = graph.learning.train
+
+    def first_train(updates):
+        saved.append((open_checkpoint(graph.folder / "checkpoints" / "last"), graph.progress.env_steps))
+        graph.learning.train = train
+        train(updates)
+
+    graph.learning.train = first_train
+    graph.run()
+    ((checkpoint, env_steps),) = saved
+    assert checkpoint.env_steps == env_steps > 0
+    assert (checkpoint.opt_steps, checkpoint.has_replay) == (0, True)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+def test_a_run_whose_manage_died_too_often_saves_its_checkpoints_itself(build_graph, mode):
+    graph = build_graph(
+        COUNTER, f"mode={mode}", "checkpoint.period=100", "total_env_steps=300", "manage.eval_period=50"
+    )
+    at(graph, 128, lambda: lose_manage(graph))
+    graph.run()
+    graph.finish()
+    folders = graph.folder / "checkpoints"
+    last, steps = open_checkpoint(folders / "last"), [int(path.name[5:14]) for path in folders.glob("step_*[0-9]")]
+    assert last.env_steps == graph.progress.env_steps >= 300
+    assert any(128 < step < 300 for step in steps)
+    assert read_manifest(folders / "best")["env_steps"] <= 128  # what manage had found before
+    assert graph.manage.lost.startswith("manage died (signal 9); 3 restarts are used up")
+
+
+def lose_manage(graph):
+    graph.manage.handle = SimpleNamespace(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
+    graph.manage.spawn = lambda wait: graph.manage.handle
+    graph.manage.report({}, 1)
+    for _ in range(graph.config.manage.max_restarts + 1):
+        graph.manage.report({}, 1)
+        graph.manage.poll()
+
+
+def test_the_last_checkpoint_is_repeated_if_manage_dies_while_it_saves(build_graph):
+    graph = build_graph(COUNTER, "mode=sync", "total_env_steps=300")
+    graph.run()
+    alive, dead = graph.manage.handle, SimpleNamespace(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
+    handles = [dead, alive]
+    graph.manage.handle, graph.manage.spawn = dead, lambda wait: handles.pop()
+    graph.finish()
+    assert open_checkpoint(graph.folder / "checkpoints" / "last").env_steps == graph.progress.env_steps
+    assert (graph.manage.restarts, graph.manage.lost) == (1, None)
 
 
 def test_the_workers_wait_no_longer_after_the_run(build_graph):

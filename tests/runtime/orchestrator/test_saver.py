@@ -109,15 +109,15 @@ def test_states_that_a_run_does_not_restore_are_not_saved(tmp_path, overrides):
 
 
 @pytest.fixture
-def made(tmp_path):
-    return Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
-
-
-@pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
     return clock
+
+
+@pytest.fixture
+def made(clock, tmp_path):
+    return Made(tmp_path, "checkpoint.period_s=null", shards=[{"begin_save": [{}] * 9}])
 
 
 def test_a_first_checkpoint_with_updates_is_due_within_a_minute(clock, made):
@@ -139,14 +139,38 @@ def test_a_first_checkpoint_with_updates_is_due_within_a_minute(clock, made):
 
 
 def test_the_first_checkpoint_of_a_resumed_run_is_due_within_a_minute(clock, made):
-    made.begin(200)
-    made.manage.answer("folder")
+    made.saver.go_on(200)
+    assert not made.saver.is_due(220)
     clock.now += 58.0
     assert made.saver.is_due(220)
+    made.saver.saved = {"env_steps": 200}
     made.begin(220)
     made.manage.answer("folder")
     clock.now += 1e6
     assert not made.saver.is_due(240)
+
+
+def test_a_checkpoint_is_due_after_period_s_however_few_steps_were_made(clock, tmp_path):
+    made = Made(tmp_path, "checkpoint.period_s=20", shards=[{"begin_save": [{}] * 9}])
+    for steps in (20, 40, 60):  # of these, only the first has no earlier checkpoint with updates
+        made.begin(steps)
+        made.manage.answer("folder")
+        clock.now += 19.0
+        assert not made.saver.is_due(steps + 1)
+        clock.now += 1.0
+        assert made.saver.is_due(steps + 1)
+
+
+def test_a_checkpoint_that_manages_death_prevented_is_due_again_within_a_minute(clock, made):
+    for steps in (20, 40):
+        made.begin(steps)
+        made.manage.answer("folder")
+    clock.now += 1000.0
+    made.begin(100)
+    made.manage.answer(None)
+    assert not made.saver.is_due(120)
+    clock.now += 58.0
+    assert made.saver.is_due(120)
 
 
 def test_a_checkpoint_is_due_every_period_but_not_at_the_end(made):

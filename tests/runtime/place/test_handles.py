@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_ray import ObjectRef
 
-from drl_cli.errors import NodeGone
+from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.place import handles
 from drl_cli.runtime.place.handles import INLINE_BYTES, ActorDied, Host, LocalRef, LocalRuntime, RayHandle, RayRuntime
 
@@ -162,6 +162,7 @@ def test_gpus_are_counted_in_the_cluster(ray):
         (fake_ray.RayTaskError(KeyError("lost")), KeyError, "'lost'"),
         (fake_ray.RayTaskError(fake_ray.ObjectLostError("gone with it")), handles.ObjectLost, "gone with it"),
         (fake_ray.RayTaskError(None), fake_ray.RayTaskError, "None"),
+        (fake_ray.GetTimeoutError("late"), RoleLost, f"Ray did not bring a value within {handles.FETCH_S:g} s"),
         (fake_ray.ObjectLostError("first line\nsecond"), handles.ObjectLost, "first line"),
         (fake_ray.ActorUnavailableError("socket closed"), handles.ActorUnavailable, "socket closed"),
         (fake_ray.RayActorError("died"), ActorDied, "died"),

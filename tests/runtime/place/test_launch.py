@@ -161,6 +161,15 @@ def test_a_session_that_never_started_is_not_shut_down(ray, session, children, m
     assert (ray.calls, [process.killed for process in children]) == ([], [True])
 
 
+def test_a_start_that_takes_too_long_is_an_error(ray, session, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(session, "_start", lambda: go_on.wait(10))
+    monkeypatch.setattr(launch, "WAIT_S", 0.0)
+    with pytest.raises(RoleLost, match="Ray did not start within 0 s"):
+        session.wait()
+    go_on.set()
+
+
 def test_a_session_that_still_starts_ends_with_the_process(ray, session, children, monkeypatch, capsys):
     began, go_on, codes = threading.Event(), threading.Event(), []
     monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
@@ -219,6 +228,13 @@ def test_a_cluster_is_joined_with_the_files_of_the_user(ray, answers):
     assert (cluster.is_up(), cluster.lost()) == (True, None)
     cluster.close()
     assert ray.calls[2:] == [("shutdown",)]
+
+
+def test_a_cluster_is_joined_in_another_thread_because_ray_would_replace_the_handler_of_sigterm(ray, answers):
+    answers.rounds, threads = [[OURS, OURS]], []
+    ray.init = lambda **options: threads.append(threading.current_thread())
+    Cluster("10.0.0.1:6379", ENV, [])
+    assert threads != [threading.main_thread()]
 
 
 def test_nodes_without_drl_cli_get_it(ray, answers):

@@ -181,7 +181,7 @@ def evaluate(manage, *versions):
 
 
 def best(manage):
-    manifest = read_manifest(manage.checkpoints / "best")
+    manifest = read_manifest(manage.writer.checkpoints / "best")
     return manifest["version"], manifest["mean"]
 
 
@@ -198,7 +198,7 @@ def test_a_resumed_manage_knows_the_best_so_far(make_manage):
 
 def test_keep_last_also_limits_the_best_models(manage):
     assert evaluate(manage, 1, 2, 3) == [True] * 3
-    assert sorted(path.name for path in manage.checkpoints.iterdir()) == ["best", "step_000000030-best"]
+    assert sorted(path.name for path in manage.writer.checkpoints.iterdir()) == ["best", "step_000000030-best"]
 
 
 def test_evaluations_and_workers_have_different_seeds(run_graph):
@@ -211,7 +211,7 @@ def test_evaluations_and_workers_have_different_seeds(run_graph):
 
 
 def commit(manage, env_steps=64, version=5, **states):
-    draft = make_draft(manage.checkpoints / f"step_{env_steps:09d}")
+    draft = make_draft(manage.writer.checkpoints / f"step_{env_steps:09d}")
     (draft / "state.replay-0.safetensors").touch()
     counters = COUNTERS | {"counts": {"env_steps": env_steps}}
     sums = {"state.replay-0.safetensors": "its sum"}
@@ -223,18 +223,18 @@ def commit(manage, env_steps=64, version=5, **states):
 def test_commit_completes_a_checkpoint(manage):
     states = {"trainer": {"a": np.ones(2)}, "worker 3": {"b": np.zeros((2, 2))}}
     draft, folder = commit(manage, **states)
-    assert folder == str(manage.checkpoints / "step_000000064")
-    manifest = read_manifest(manage.checkpoints / "last")
+    assert folder == str(manage.writer.checkpoints / "step_000000064")
+    manifest = read_manifest(manage.writer.checkpoints / "last")
     names = {"state.trainer.safetensors", "state.worker-3.safetensors", "state.orchestrator.json"}
     assert manifest["sha256"].keys() == names | {"state.replay-0.safetensors", "model.safetensors"}
     assert (manifest["version"], manifest["sha256"]["state.replay-0.safetensors"]) == (5, "its sum")
-    arrays = read_arrays(manage.checkpoints / "last", "state.worker-3.safetensors", manifest)
+    arrays = read_arrays(manage.writer.checkpoints / "last", "state.worker-3.safetensors", manifest)
     assert {name: array.shape for name, array in arrays.items()} == {"b": (2, 2)}
-    assert json.loads((manage.checkpoints / "last" / "state.orchestrator.json").read_text()) == COUNTERS
+    assert json.loads((manage.writer.checkpoints / "last" / "state.orchestrator.json").read_text()) == COUNTERS
     assert not draft.exists()
     for name in ("step_000000128", "step_000000128-v5"):  # the second has the same position
         commit(manage, env_steps=128, **states)
-        assert sorted(path.name for path in manage.checkpoints.iterdir()) == ["last", name]
+        assert sorted(path.name for path in manage.writer.checkpoints.iterdir()) == ["last", name]
 
 
 @pytest.mark.parametrize(("spare", "is_saved"), [(0, True), (-1, False)])
@@ -243,11 +243,11 @@ def test_commit_needs_space_for_the_arrays_and_a_megabyte(manage, monkeypatch, s
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed + spare))
     draft, answer = commit(manage, trainer=state)
     if is_saved:
-        assert answer == str(manage.checkpoints / "step_000000064")
+        assert answer == str(manage.writer.checkpoints / "step_000000064")
         return
     assert (answer.errno, answer.filename) == (errno.ENOSPC, str(draft))
     assert "6 MB are needed, 6 MB are free" in str(answer)
-    assert list(manage.checkpoints.iterdir()) == []  # no draft is left
+    assert list(manage.writer.checkpoints.iterdir()) == []  # no draft is left
 
 
 def test_manage_holds_a_shared_lock_on_the_folder(manage):
@@ -259,8 +259,8 @@ def test_manage_holds_a_shared_lock_on_the_folder(manage):
 def test_save_writes_a_model_beside_existing_ones(manage):
     header = LoadParams(5, 50, 64)
     folders = [manage.save(header, PARAMS) for _ in range(2)]
-    assert folders == [str(manage.checkpoints / name) for name in ("step_000000064", "step_000000064-v5")]
-    assert read_manifest(manage.checkpoints / "step_000000064-v5")["version"] == 5
+    assert folders == [str(manage.writer.checkpoints / name) for name in ("step_000000064", "step_000000064-v5")]
+    assert read_manifest(manage.writer.checkpoints / "step_000000064-v5")["version"] == 5
 
 
 def test_hyperparameters_have_the_configs_keys():
