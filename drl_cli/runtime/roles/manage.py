@@ -13,13 +13,13 @@ from drl_cli.data.dataset import SCORE, normalised
 from drl_cli.errors import CheckpointError
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files import checkpoint
+from drl_cli.runtime.files import checkpoint, retention
 from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.evaluator import Camera, Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
 from drl_cli.types import Array, EnvSpec, State
-from drl_cli.utils.files import lock, reserve, write_or_make_room
+from drl_cli.utils.files import lock, remove_folder, reserve, write_or_make_room
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Manage:
             try:
                 write = partial(self._commit, draft, params, states, files)
                 folder = write_or_make_room(write, *self._drop_older(), drop_replay, self._drop_reserve)
-                checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
+                retention.settle(self.checkpoints, self.config.checkpoint.keep_last)
             except OSError as error:
                 shutil.rmtree(draft.path, ignore_errors=True)
                 return error
@@ -121,9 +121,7 @@ class Manage:
             files[name] = checkpoint.write_arrays(path / name, state)
         files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, draft.counters)
         folder = checkpoint.free_folder(self.checkpoints, draft.counters["counts"][self.clock.unit], version)
-        checkpoint.finish(path, folder, draft.params_header, params, files, {})
-        checkpoint.point(self.checkpoints, "last", folder)
-        return folder
+        return checkpoint.finish(path, folder, draft.params_header, params, files, {}, name="last")
 
     def save(self, params_header: LoadParams, params: Array) -> str | OSError:
         """Save only the model; return its folder, or the error if the disk fails even after everything that can go."""
@@ -142,8 +140,7 @@ class Manage:
 
     def _drop_older(self) -> list[Callable[[], None]]:
         """Return functions that free disk space, to call in this order: each removes the oldest checkpoint left."""
-        num = len(list(self.checkpoints.glob("step_*")))
-        return [partial(checkpoint.prune, self.checkpoints, keep) for keep in range(num - 1, 0, -1)]
+        return [partial(remove_folder, path) for path in retention.replaced(self.checkpoints)]
 
     def close(self, status: str) -> list[str]:
         with self.lock:
@@ -204,7 +201,7 @@ class Manage:
 
     def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
         folder = checkpoint.free_folder(self.checkpoints, self.clock.of(params_header), params_header.version, "-best")
-        write = partial(checkpoint.save_model, folder, params_header, params, statistics)
-        checkpoint.point(self.checkpoints, "best", write_or_make_room(write, *self._drop_older()))
-        checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
+        write = partial(checkpoint.save_model, folder, params_header, params, statistics, name="best")
+        write_or_make_room(write, *self._drop_older())
+        retention.settle_best(self.checkpoints)
         self.best = statistics["mean"]
