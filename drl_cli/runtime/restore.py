@@ -103,7 +103,7 @@ def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> list[
             point(root, "last", base)
     retention.drop_drafts(root)
     lines = retention.repair_best(root)
-    names = [path.name for path in retention.checkpoints(root)]
+    names = [path.name for path in retention.checkpoints(root) if (path / COUNTERS).exists()]  # not a model alone
     left = left_behind.read(run)
     if left is not None and not set(names) <= set(left.steps):  # the run was killed right after a new checkpoint
         left_behind.forget(run)

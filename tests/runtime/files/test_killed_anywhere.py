@@ -189,6 +189,42 @@ def test_a_run_that_is_killed_twice_before_its_first_new_checkpoint_still_has_it
     assert at > 30
 
 
+def test_final_weights_that_were_saved_alone_do_not_end_a_resume(run):
+    """After a resume from 100, no checkpoint fits on the disk. The old checkpoints and their records stay."""
+    clean_up(run, choose(run, run / "checkpoints" / "step_000000100", needs_replay=True), RunClock())
+    record(run, 130)
+    checkpoint.save_model(run / "checkpoints" / "step_000000130", LoadParams(1, 130, 130), np.zeros(3), {})
+    assert choose(run, None, needs_replay=True).env_steps == 100
+    clean_up(run, choose(run, run / "checkpoints" / "step_000000300", needs_replay=True), RunClock())
+    assert recorded(run) == BEFORE[:-1]
+
+
+def test_a_second_resume_from_the_same_checkpoint_keeps_what_the_first_has_recorded_up_to_it(run):
+    """For example the evaluation of the checkpoint's version by a run that ends before its next checkpoint."""
+    base = choose(run, None, needs_replay=True)
+    clean_up(run, base, RunClock())
+    with (run / "eval.csv").open("a") as file:
+        file.write("299,299,0.5\n")
+    clean_up(run, base, RunClock())
+    assert "299,299,0.5" in (run / "eval.csv").read_text()
+
+
+def test_a_full_disk_costs_only_checkpoints_that_last_replaces(run):
+    root = run / "checkpoints"
+    clean_up(run, choose(run, root / "step_000000200", needs_replay=True), RunClock())
+    assert [path.name for path in retention.replaced(root)] == ["step_000000100"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"base": 1}', '{"base":"","steps":[],"behind":[],"records":{"../a":1}}'])
+def test_a_damaged_list_of_what_a_resume_left_behind_is_ignored(run, text):
+    clean_up(run, choose(run, None, needs_replay=True), RunClock())
+    (run / left_behind.FOLDER / left_behind.LIST).write_text(text)
+    assert left_behind.read(run) is None
+    clean_up(run, choose(run, None, needs_replay=True), RunClock())
+    assert recorded(run) == BEFORE[:-1]
+    assert left_behind.read(run).base == "step_000000300"
+
+
 def test_checkpoints_and_records_that_a_resume_left_behind_are_removed_after_the_first_new_checkpoint(run, pace):
     for at, copy in copies(run, pace):
         is_killed = killed(at, life, copy, copy / "checkpoints" / "step_000000100")
