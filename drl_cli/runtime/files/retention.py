@@ -59,9 +59,9 @@ def best_model(root: Path) -> Path | None:
 
     The link `best` does not decide: it may be missing, or the run was killed before it changed the link.
     """
-    models = [path for path in _folders(root) if path.name.endswith(BEST)]
+    models = sorted((path for path in _folders(root) if path.name.endswith(BEST)), key=_numbers, reverse=True)
     means = dict[Path, float]()
-    for path in [*sorted(models, key=_numbers, reverse=True), root / "best"]:
+    for path in [*models, *(each for each in [root / "best"] if not each.is_symlink())]:
         try:
             means[path] = float(load_model(path)[1].get("mean", -math.inf))
         except CheckpointError:
