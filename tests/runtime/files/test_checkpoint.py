@@ -8,7 +8,7 @@ import pytest
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files import checkpoint as checkpoints
-from drl_cli.runtime.files.retention import drop_drafts, settle
+from drl_cli.runtime.files.retention import drop_drafts, repair_best, settle
 from drl_cli.runtime.messages import LoadParams
 
 HEADER = LoadParams(3, 30, 300, exploration={"epsilon": 0.25})
@@ -252,6 +252,18 @@ def test_only_what_last_and_best_replace_is_removed(tmp_path):
     assert names(tmp_path) == [*kept, "step_000000009"]
     settle(tmp_path, 1)  # the newer one is of another branch: only a new checkpoint after a resume replaces it
     assert names(tmp_path) == [*kept[:2], *kept[3:], "step_000000009"]
+
+
+def test_the_best_model_is_the_complete_one_with_the_highest_mean_whatever_best_points_to(tmp_path):
+    for position, mean in ((100, 7.0), (200, 9.0), (300, 5.0)):
+        checkpoints.save_model(
+            tmp_path / f"step_{position:09d}-best", LoadParams(1, 1, position), PARAMS, {"mean": mean}
+        )
+    checkpoint.point(tmp_path, "best", tmp_path / "step_000000300-best")
+    (tmp_path / "step_000000200-best" / "model.safetensors").write_bytes(b"damaged")
+    assert len(repair_best(tmp_path)) == 1
+    assert os.readlink(tmp_path / "best") == "step_000000100-best"
+    assert repair_best(tmp_path) == []
 
 
 def test_a_folder_in_the_place_of_a_link_is_kept_as_a_step_folder(tmp_path):
