@@ -102,6 +102,8 @@ def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> list[
         if base.name != "last":  # not a link in a copy of a run
             point(root, "last", base)
     retention.drop_drafts(root)
+    for path in run.glob(".*.[0-9]*"):  # half-written files of killed processes, see `replace_file`
+        path.unlink()
     lines = retention.repair_best(root)
     names = [path.name for path in retention.checkpoints(root) if (path / COUNTERS).exists()]  # not a model alone
     left = left_behind.read(run)
