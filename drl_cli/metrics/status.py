@@ -132,7 +132,7 @@ class Status:
 
     def write(self, folder: Path) -> None:
         """Replace the status file of a run atomically, without forcing the data to disk."""
-        replace_file(folder / STATUS_FILE, json.dumps(finite(dataclasses.asdict(self))).encode())
+        replace_file(folder / STATUS_FILE, json.dumps(finite(dataclasses.asdict(self))).encode(), syncs=False)
 
     @classmethod
     def read(cls, folder: Path) -> "Status | None":

@@ -99,11 +99,17 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
 def read_curve(path: Path, unit: Unit = "env_steps") -> Curve:
     """Read the complete and finite lines of an eval.csv, sorted by the column `unit`. A missing file has no lines."""
     points = []
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    for line in csv.DictReader(line for line in lines if line.endswith("\n")):
+    lines = path.read_text(errors="replace").splitlines(keepends=True) if path.is_file() else []
+    head, *rows = [line for line in lines if line.endswith("\n")] or [""]
+    try:
+        names = next(csv.reader([head]), [])
+    except csv.Error:  # a damaged first line
+        names = []
+    for row in rows:
         try:
-            point = [float(line[name]) for name in (unit, "wall_s", "mean")]
-        except (KeyError, TypeError, ValueError):  # a damaged line, or a file with other columns
+            cells = dict(zip(names, row.split(","), strict=True))
+            point = [float(cells[name]) for name in (unit, "wall_s", "mean")]
+        except (KeyError, ValueError):  # a damaged line, or a file with other columns
             continue
         if np.isfinite(point).all():
             points.append(point)

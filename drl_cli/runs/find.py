@@ -14,6 +14,7 @@ from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import SWEEP_FILE, Run, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
+from drl_cli.runtime.files.retention import best_model, candidates
 from drl_cli.settings.build import build, with_new_keys
 from drl_cli.utils.spelling import did_you_mean
 
@@ -24,7 +25,7 @@ MAX_NAMED = 5
 
 
 def all_runs(output_dir: str) -> list[Path]:
-    """Return the run folders below `output_dir`, oldest first."""
+    """Return the run folders below `output_dir`, oldest first. Each run has a later name than all runs before it."""
     return sorted((path.parent for path in Path(output_dir).glob("*/*/*/run.json")), key=lambda path: path.name)
 
 
@@ -133,8 +134,12 @@ def find_step(folder: Path, name: str) -> Path:
     root = folder / "checkpoints"
     if not name:
         raise UsageError(f"checkpoint: say which checkpoint; {checkpoint_names(root)}")
-    if name in ("best", "last") and (root / name).is_dir():
-        return (root / name).resolve()
+    if name in ("best", "last"):
+        if (root / name).is_dir():
+            return (root / name).resolve()
+        if found := best_model(root) if name == "best" else next(iter(candidates(root)), None):
+            print(f"note: {root / name} is not a link to a checkpoint; taking {found.name}", file=sys.stderr)
+            return found.resolve()
     try:
         env_steps = int(float(name))
     except (ValueError, OverflowError):

@@ -1,6 +1,7 @@
 """`resume=RUN` and `from_config=RUN`: find the run, check that the run can continue, and prepare the folder."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
+from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.changes import Change, changed_code, changed_keys, check_changes
 from drl_cli.runs.find import check_format, checkpoint_names, find_run, find_saved_run, read_config, warn_of_versions
 from drl_cli.runs.run import RUN_LOCK, read_json
@@ -20,6 +21,8 @@ from drl_cli.utils.hydra_grammar import unquoted
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.restore import Checkpoint
+
+log = logging.getLogger(__name__)
 
 LOCK_WAIT_S = 0.5  # because a command that checks whether a run is alive holds the lock for a moment
 ORPHAN_WAIT_S = 30.0  # until the manage process of a killed run has ended
@@ -49,7 +52,7 @@ def named_run(command: CommandLine) -> Path | None:
     if chosen := sorted(values.keys() & set(groups()) - {"mode"}):
         raise UsageError([group_line(key, group, values[group]) for group in chosen])
     if key == "resume":
-        check_format(checkpoint)
+        check_format(checkpoint or folder / "checkpoints" / "last")
     read_config(folder)  # rejects unknown keys before Hydra reads the file
     return folder
 
@@ -64,16 +67,17 @@ def group_line(key: str, group: str, option: str) -> str:
     return f"{choice}: it would replace all {group}.* of the run; leave it out, or set single keys, {group}.KEY=VALUE"
 
 
-def find_checkpoint(run: str, output_dir: str, find: Callable[[str, str], Path] = find_saved_run) -> tuple[Path, Path]:
-    """Return a run's folder and its last checkpoint. If `run` is the folder of a checkpoint, return this checkpoint."""
+def find_checkpoint(
+    run: str, output_dir: str, find: Callable[[str, str], Path] = find_saved_run
+) -> tuple[Path, Path | None]:
+    """Return a run's folder, and the checkpoint if `run` is the folder of a checkpoint."""
     path = Path(run)
     if path.resolve().parent.name == "checkpoints" and (path / "manifest.json").is_file():
         return path.resolve().parents[1], path.resolve()
     if path.parent.name == "checkpoints" and (path.parents[1] / "run.json").is_file():
         line = f"no checkpoint '{path.name}' in {path.parent}; {checkpoint_names(path.parent)}"
         raise UsageError(line, CHECKPOINT)
-    folder = find(run, output_dir)
-    return folder, folder / "checkpoints" / "last"
+    return find(run, output_dir), None
 
 
 def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
@@ -103,11 +107,12 @@ class Resumed:
         return read_json(self.folder / "run.json")
 
     def begin(self, command: list[str]) -> dict[str, Any]:
-        """Delete what the run recorded after the checkpoint. Return the new content of run.json."""
+        """Cut the records of the run at the checkpoint. Return the new content of run.json."""
         from drl_cli.runtime.restore import clean_up
         from drl_cli.runtime.run_folder import code_hashes, description, resumed_record
 
-        clean_up(self.folder, self.checkpoint, self.config.clock)
+        for line in clean_up(self.folder, self.checkpoint, self.config.clock):
+            log.warning("%s", line)
         for name in ("summary.json", "error.txt"):  # they were written when the run ended, and the run now continues
             (self.folder / name).unlink(missing_ok=True)
         record = self.record | {"code": code_hashes(self.config), **description(self.config)}
@@ -118,10 +123,10 @@ class Resumed:
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
     """Return the run that `config.resume` names. Raise UsageError if the run can't continue with this config."""
-    from drl_cli.runtime.restore import open_checkpoint
+    from drl_cli.runs.choice import choose
 
     assert config.resume is not None
-    folder, path = find_checkpoint(config.resume, config.output_dir)
+    folder, named = find_checkpoint(config.resume, config.output_dir)
     warn_of_versions(folder)
     old = read_config(folder)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
@@ -137,12 +142,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
         line = f"resume: {folder.name} is done at {steps:,} {clock.text}; {clock.key}={2 * steps} would go on"
         raise UsageError(line)
     with claim_run(folder):
-        try:
-            checkpoint = open_checkpoint(path) if path.exists() else None
-        except CheckpointError as error:
-            others = {file.parent for file in path.parent.glob("step_*/state.orchestrator.json")} - {path.resolve()}
-            hint = f"; to go on from an older one: resume={max(others)}" if others else ""
-            raise UsageError(f"resume: {error}{hint}", CHECKPOINT) from error
+        checkpoint = choose(folder, named, needs_replay=config.checkpoint.replay == "on")
     steps = clock.of(checkpoint) if checkpoint is not None else 0
     if clock.total < min(steps, old.clock.total):
         line = f"resume: {folder.name} already has {steps:,} {clock.text}, more than {clock.key}={clock.total}"

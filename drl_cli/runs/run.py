@@ -46,14 +46,14 @@ class Run:
 
     @property
     def last_report(self) -> dict[str, Any]:
-        """The last complete line of metrics.jsonl, or {} if there is none."""
+        """The last complete line of metrics.jsonl that is not damaged, or {} if there is none."""
         try:
             with (self.folder / "metrics.jsonl").open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
                 lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
         except OSError:
             return {}
-        return _mapping(lines[-1]) if lines else {}
+        return next(filter(None, map(_mapping, reversed(lines))), {})
 
     @cached_property
     def record(self) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Restore: give every role its part of a checkpoint, so that a run continues where it stopped."""
 
 import logging
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from drl_cli.errors import CheckpointError
-from drl_cli.metrics.truncate import truncate_records
+from drl_cli.metrics.truncate import Cut
 from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.worker_pool import worker_of
+from drl_cli.runtime.files import left_behind, retention
 from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
 from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
-from drl_cli.runtime.orchestrator.saver import drop_drafts
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
@@ -56,7 +55,17 @@ class Checkpoint:
 
     @property
     def has_replay(self) -> bool:
-        return any(name.startswith("state.replay-") for name in self.manifest["sha256"])
+        return any(map(is_replay, self.manifest["sha256"]))
+
+    def without_replay(self) -> "Checkpoint":
+        """Return the checkpoint as if it had been saved with checkpoint.replay=off."""
+        sums = {name: sha256 for name, sha256 in self.manifest["sha256"].items() if not is_replay(name)}
+        return replace(self, manifest=self.manifest | {"sha256": sums})
+
+
+def is_replay(name: str) -> bool:
+    """Return whether a file of a checkpoint belongs to the replay."""
+    return name.startswith("state.replay-")
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -75,24 +84,34 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
     return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
 
 
-def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> None:
-    """Let `last` point to this checkpoint. Remove all records after this checkpoint, and unfinished checkpoints.
+def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> list[str]:
+    """Cut the records of a run at the checkpoint from which it resumes. Let `last` point to the checkpoint.
 
-    Evaluations of later versions than the checkpoint's are removed, too. In mode=async, such a version may be of the
-    same position as the checkpoint. Without a checkpoint, remove all records and checkpoints.
+    Return a line for each file with damaged records, and for a damaged best model. All checkpoints, and what is cut,
+    are kept until the run has saved a new checkpoint: a run that is killed before can resume from each of them.
+    Evaluations of later versions than the checkpoint's are cut, too. In mode=async, such a version may be of the same
+    position as the checkpoint.
     """
-    position = evaluated = -1
+    root = run / "checkpoints"
+    base = Path() if checkpoint is None else checkpoint.folder
+    cut = Cut(-1, -1, clock.unit)
     if checkpoint is not None:
         unfinished = checkpoint.unfinished
-        position = clock.of(checkpoint)
         evaluated = clock.of(unfinished) - 1 if unfinished else clock.of(checkpoint.params_header)
-    truncate_records(run, position, evaluated, clock.unit)
-    drop_drafts(run / "checkpoints")
-    if checkpoint is not None:
-        point(run / "checkpoints", "last", checkpoint.folder)  # the user may have chosen an older checkpoint
-    else:
-        shutil.rmtree(run / "checkpoints")
-        (run / "checkpoints").mkdir()
+        cut = Cut(clock.of(checkpoint), evaluated, clock.unit)
+        if base.name != "last":  # not a link in a copy of a run
+            point(root, "last", base)
+    retention.drop_drafts(root)
+    for path in run.glob(".*.[0-9]*"):  # half-written files of killed processes, see `replace_file`
+        path.unlink()
+    lines = retention.repair_best(root)
+    names = [path.name for path in retention.checkpoints(root) if (path / COUNTERS).exists()]  # not a model alone
+    left = left_behind.read(run)
+    if left is not None and not set(names) <= set(left.steps):  # the run was killed right after a new checkpoint
+        left_behind.forget(run)
+    behind = [path.name for path in retention.newer(root, base)]
+    left_behind.keep(run, base.name, names, behind)
+    return [*lines, *left_behind.cut_records(run, base.name, behind, cut)]
 
 
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref[int]) -> None:

@@ -18,17 +18,22 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.roles.exploration import all_exponents
+from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.outside import source_file, source_hash
 
 log = logging.getLogger(__name__)
 
 
 def make_folder(config: Config) -> Path:
-    """Create and return a run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
+    """Create and return a run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>.
+
+    The time is later than that of every other run in output_dir, so that the order of the names is the order of starts.
+    """
     env, algo = (name.replace("/", "_").replace(":", "_") for name in (config.env.name, config.algo_name))
-    parent = Path(config.output_dir).absolute() / env / f"{algo}-{config.mode}"
+    root = Path(config.output_dir).absolute()
+    parent = root / env / f"{algo}-{config.mode}"
     while True:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+        stamp = stamp_after(path.name for path in root.glob("*/*/*-s*"))
         folder = parent / f"{stamp}-s{config.seed}"
         try:
             folder.mkdir(parents=True)

@@ -1,6 +1,5 @@
 """Sweep: the jobs of one `drl-train -m` command, and the files in the sweep's folder. Files are written atomically."""
 
-import datetime
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Space, domain
 from drl_cli.sweeps.job import Job
+from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.files import write_csv
 
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
@@ -40,7 +40,7 @@ class Sweep:
     def make_folder(self, output_dir: str) -> None:
         parent = Path(output_dir).absolute() / "multirun"
         while True:
-            self.folder = parent / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+            self.folder = parent / stamp_after(path.name for path in parent.glob("*"))
             with suppress(FileExistsError):  # another sweep started in the same microsecond
                 self.folder.mkdir(parents=True)
                 break

@@ -1,7 +1,9 @@
 """Clocks: the start of this process, monotonic time, and a stopwatch for idle time."""
 
+import datetime
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,30 @@ def process_start() -> float:
     ticks = int(stat.read_text().rpartition(")")[2].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age
+
+
+STAMP, STAMP_LENGTH = "%Y%m%d-%H%M%S-%f", len("20260101-120000-000000")
+
+
+def stamp_after(names: Iterable[str]) -> str:
+    """Return the local time as text, for the name of a new folder. It is later than all times with which `names` begin.
+
+    The clock may have been set back, and local time repeats an hour in autumn. Then the text is up to 1 ms after the
+    newest one. The microseconds of the clock tell two processes that start at the same time apart.
+    """
+    now = datetime.datetime.now()
+    newest = next(filter(None, map(_time, sorted(names, reverse=True))), None)
+    if newest is not None and newest >= now:
+        now = newest + datetime.timedelta(microseconds=1 + now.microsecond % 1000)
+    return now.strftime(STAMP)
+
+
+def _time(name: str) -> datetime.datetime | None:
+    """Return the time with which a name begins, or None."""
+    try:
+        return datetime.datetime.strptime(name[:STAMP_LENGTH], STAMP)
+    except ValueError:
+        return None
 
 
 class Waiting:

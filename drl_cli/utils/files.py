@@ -9,6 +9,7 @@ import fcntl
 import io
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -47,16 +48,54 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a temporary file and rename it to `path`. If this fails, remove the temporary file and raise OSError."""
+def replace_file(path: Path, content: bytes, syncs: bool = True) -> None:
+    """Write a temporary file and rename it to `path`. If this fails, remove the temporary file and raise OSError.
+
+    After a power cut, the file has its old or its new content. Without `syncs`, the file may also be empty: this is
+    faster, and enough for a file that is soon written again.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            if syncs:
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+    if syncs:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to disk, so that a renamed file has its new name after a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder in one step, for a process that is killed meanwhile: rename it to a hidden name, then remove it.
+
+    `remove_hidden` removes what a killed process left.
+    """
+    hidden = folder.with_name(f".{folder.name.lstrip('.')}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    shutil.rmtree(folder.rename(hidden))
+
+
+def link(source: str | Path, target: str | Path) -> bool:
+    """Make a hard link. Return False if `source` is missing or the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import math
 import random
 import re
 import signal
@@ -8,6 +9,9 @@ import pytest
 from processes import SMALL
 from records import check_checkpoints, check_curves, eval_steps, metrics_steps
 
+from drl_cli.runs.choice import choose
+from drl_cli.runtime.files.checkpoint import damaged_files, read_manifest
+from drl_cli.runtime.files.retention import best_model, checkpoints
 from drl_cli.runtime.restore import open_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -80,6 +84,37 @@ def test_a_run_killed_at_any_time_resumes_from_its_last_checkpoint(start, mode, 
     run.until(lambda: run.saved > step + 2 * PERIOD)
     run.send(signal.SIGTERM)
     assert run.wait() == 75, run.err
+    check_checkpoints(run.folder)
+    check_curves(run.folder)
+
+
+@pytest.mark.exhaustive
+def test_a_run_killed_twenty_times_while_it_saves_or_resumes_loses_no_checkpoint_and_no_best_model(start):
+    random_moment, best, num_unfinished = random.Random(0), -math.inf, 0
+    run = start(*OFTEN, "mode=single", "debug.in_process=true", "checkpoint.period=40", "manage.eval_period=120")
+    run.until(lambda: run.saved >= PERIOD)
+    for i in range(20):
+        root = run.folder / "checkpoints"
+        if i % 3:  # a new name in the folder: a checkpoint or a best model is being saved
+            known = {path.name for path in root.iterdir()}
+            run.until(lambda root=root, known=known: {path.name for path in root.iterdir()} - known)
+            run.rest(random_moment.uniform(0, 0.1))
+        else:
+            run.rest(random_moment.uniform(0, 8))
+        run.kill_all()
+        num_unfinished += any(root.glob(".step_*"))
+        whole = [path for path in checkpoints(root) if not damaged_files(path, read_manifest(path))]
+        assert choose(run.folder, None, needs_replay=True).folder.name == whole[-1].name
+        model = best_model(root)
+        mean = best if model is None else read_manifest(model)["mean"]
+        assert mean >= best
+        best, run = mean, start("resume=latest")
+    run.until_said("->")
+    saved = run.saved
+    run.until(lambda: run.saved > saved)
+    run.send(signal.SIGTERM)
+    assert run.wait() == 75, run.err
+    assert num_unfinished > 2
     check_checkpoints(run.folder)
     check_curves(run.folder)
 

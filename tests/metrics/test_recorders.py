@@ -16,7 +16,7 @@ from drl_cli.metrics.aggregation import Means, spread
 from drl_cli.metrics.film import Film
 from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
 from drl_cli.metrics.tensorboard import LAYOUT, TensorBoard
-from drl_cli.metrics.truncate import truncate_records
+from drl_cli.metrics.truncate import Cut
 from drl_cli.runtime.roles.recording import describe
 from drl_cli.settings.compose import compose
 
@@ -89,7 +89,7 @@ def test_a_continued_file_keeps_its_columns_also_those_of_truncated_rows(scores)
     scores.write(row(10), {"a": 1.0})
     scores.write(row(20), {"b": 2.0})
     scores.close()
-    truncate_records(scores.path.parent, 10, 10)
+    Cut(10, 10).apply(scores.path.parent)
     again = Csv(scores.path, FIXED)
     again.write(row(20), {"c": 4.0, "b": 3.0})
     assert read(again) == [
@@ -224,12 +224,12 @@ def steps(run):
 
 
 def test_later_records_are_removed(run):
-    truncate_records(run, 45, 45)
+    Cut(45, 45).apply(run)
     assert steps(run) == ([10, 20, 30, 40], [20, 40], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20, 40]})
 
 
 def test_an_evaluation_that_is_repeated_is_removed_everywhere(run):
-    truncate_records(run, 45, 39)
+    Cut(45, 39).apply(run)
     assert steps(run) == ([10, 20, 30, 40], [20], {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20]})
 
 
@@ -241,7 +241,7 @@ def test_records_of_a_run_without_workers_are_removed_by_its_updates(tmp_path):
         scores.write({"env_steps": 0, "opt_steps": updates, "mean": 1.5})
     lines.close("done")
     scores.close()
-    truncate_records(tmp_path, 25, 15, "opt_steps")
+    Cut(25, 15, "opt_steps").apply(tmp_path)
     kept = [json.loads(line)["opt_steps"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert kept == [10, 20]
     assert (tmp_path / "eval.csv").read_text().split() == ["env_steps,opt_steps,mean", "0,10,1.5"]
@@ -249,7 +249,7 @@ def test_records_of_a_run_without_workers_are_removed_by_its_updates(tmp_path):
 
 def test_earlier_records_stay(run):
     files = {path: path.read_bytes() for path in run.iterdir()}
-    truncate_records(run, 100, 100)
+    Cut(100, 100).apply(run)
     assert {path: path.read_bytes() for path in run.iterdir()} == files
 
 
@@ -257,14 +257,14 @@ def test_earlier_records_stay(run):
 def test_incomplete_records_are_removed(run, cut):
     for path in run.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
-    truncate_records(run, 100, 100)
+    Cut(100, 100).apply(run)
     lines, rows, _ = steps(run)
     assert lines == list(range(10, 91, 10)) or cut == 20
     assert lines == sorted(lines)
     assert rows == sorted(rows)
     for path in run.glob("events*"):
         before = path.read_bytes()
-        truncate_records(run, 100, 100)
+        Cut(100, 100).apply(run)
         assert path.read_bytes() == before
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 100}\n')
@@ -276,11 +276,11 @@ def test_later_videos_are_removed(tmp_path):
     (tmp_path / "videos").mkdir()
     for name in names:
         (tmp_path / "videos" / name).touch()
-    truncate_records(tmp_path, 10, 10)
+    Cut(10, 10).apply(tmp_path)
     assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["best.gif", "eval_000000010.gif"]
 
 
 def test_an_empty_file_stays_empty(tmp_path):
     (tmp_path / "eval.csv").touch()
-    truncate_records(tmp_path, 0, 0)
+    Cut(0, 0).apply(tmp_path)
     assert (tmp_path / "eval.csv").read_bytes() == b""

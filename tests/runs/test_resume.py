@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from drl_cli.preflight import device
 from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
 from drl_cli.runs.resume import claim_run, named_run, resume, with_config_of
 from drl_cli.runs.run import RUN_LOCK
+from drl_cli.runtime.files import checkpoint
+from drl_cli.runtime.files.checkpoint import read_manifest
 from drl_cli.runtime.restore import clean_up, open_checkpoint
 from drl_cli.settings import fill
 from drl_cli.settings.build import build
@@ -112,12 +115,9 @@ def test_a_run_is_resumed_in_its_folder(copied, train, tmp_path):
     ],
 )
 def test_an_impossible_resume_changes_no_file(copied, train, args, code, text):
-    def files():
-        return {path: path.read_bytes() for path in copied.rglob("*") if path.is_file() and path.name != ".lock"}
-
-    before = files()
+    before = files(copied)
     assert text in train("resume=latest", "total_env_steps=320", *args, code=code)
-    assert files() == before
+    assert files(copied) == before
 
 
 def test_a_resumed_run_can_not_end_before_its_checkpoint(copied, train):
@@ -157,27 +157,171 @@ def test_a_resumed_run_takes_another_name_without_confirm(copied, train):
     assert [record[key] for key in ("name", "tags", "notes")] == ["other", ["b"], None]
 
 
-def test_a_run_without_a_checkpoint_starts_over(copied, train):
+def second_newest(copied):
+    return sorted(copied.glob("checkpoints/step_*[0-9]"))[-2]
+
+
+def files(folder):
+    """Return the content of all files, except of locks."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def damage(checkpoint, name):
+    """Cut a file of a checkpoint. The file may be shared with other checkpoints by a hard link, and they stay whole."""
+    content = (checkpoint / name).read_bytes()
+    (checkpoint / name).unlink()
+    (checkpoint / name).write_bytes(content[:-1])
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(copied, train):
     shutil.rmtree(copied / "checkpoints")
     (copied / "checkpoints").mkdir()
-    (copied / "summary.json").unlink()
+    (copied / "checkpoints" / ".step_000000000.17").mkdir()
+    for name in ("summary.json", "metrics.jsonl"):
+        (copied / name).unlink()
+    (copied / "eval.csv").write_text((copied / "eval.csv").read_text().splitlines()[0] + "\n")
     assert "from step 0" in train("resume=latest")
     assert eval_steps(copied) == sorted(set(eval_steps(copied)))
 
 
-def test_a_damaged_checkpoint_is_refused_with_an_older_one(copied, train):
-    model = copied / "checkpoints" / "last" / "model.safetensors"
-    model.write_bytes(model.read_bytes()[:-1])
+def no_checkpoints(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+def only_the_best(run):
+    for path in (run / "checkpoints").glob("step_*"):
+        if not path.name.endswith("-best"):
+            shutil.rmtree(path)
+
+
+def all_damaged(run):
+    for path in (run / "checkpoints").glob("step_*"):
+        damage(path, "model.safetensors")
+
+
+@pytest.mark.parametrize("lose", [no_checkpoints, only_the_best, all_damaged])
+def test_a_run_without_a_complete_checkpoint_is_refused_and_not_changed(copied, train, lose):
+    lose(copied)
+    before = files(copied)
     error = train("resume=latest", "total_env_steps=320", code=CHECKPOINT)
-    assert "model.safetensors is missing or damaged" in error
-    assert "to go on from an older one: resume=" in error
+    assert "no checkpoint is complete, and starting again would replace what the run has recorded" in error
+    assert files(copied) == before
+
+
+def without_links(run):
+    for name in ("last", "best"):
+        (run / "checkpoints" / name).unlink()
+
+
+def with_folders(run):
+    for name in ("last", "best"):
+        target = (run / "checkpoints" / name).resolve()
+        (run / "checkpoints" / name).unlink()
+        shutil.copytree(target, run / "checkpoints" / name)
+
+
+def with_texts(run):
+    for name in ("last", "best"):
+        target = os.readlink(run / "checkpoints" / name)
+        (run / "checkpoints" / name).unlink()
+        (run / "checkpoints" / name).write_text(target)
+
+
+def dangling(run):
+    for name in ("last", "best"):
+        checkpoint.point(run / "checkpoints", name, run / "checkpoints" / "step_000000999")
+
+
+@pytest.mark.parametrize("change", [without_links, with_folders, with_texts, dangling])
+def test_a_copy_without_links_resumes_from_its_newest_checkpoint_and_keeps_its_best_model(copied, drl_here, change):
+    before, best = eval_steps(copied), (copied / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    record = (copied / "eval.csv").read_text().splitlines()
+    (copied / "summary.json").unlink()
+    change(copied)
+    assert drl_here("eval", "run=latest", "episodes=1", "checkpoint=best").returncode == 0
+    done = drl_here("train", "resume=latest", "total_env_steps=192", "manage.eval_period=1000", "stop.wall_s=0.001")
+    assert (done.returncode, "from step 160" in done.stdout) == (0, True), done.stderr
+    assert "last is not a link to a checkpoint; going on from step_000000160" in done.stderr
+    assert eval_steps(copied)[: len(before)] == before
+    assert (copied / "eval.csv").read_text().splitlines()[: len(record)] == record
+    assert best in [path.read_bytes() for path in copied.glob("checkpoints/*/model.safetensors")]
+    assert read_manifest(copied / "checkpoints" / "best")["mean"] >= max(
+        float(line.split(",")[4]) for line in record[1:]
+    )
+    assert (copied / "checkpoints" / "last").is_symlink()
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_next_older_one_and_both_are_named(copied, drl_here):
+    damage(copied / "checkpoints" / "last", "model.safetensors")
+    older = second_newest(copied)
+    done = drl_here("train", "resume=latest", "total_env_steps=200")
+    assert (done.returncode, f"from step {int(older.name[5:])}" in done.stdout) == (0, True)
+    assert "step_000000160/model.safetensors is missing or damaged" in done.stderr
+    assert f"; going on from {older.name}\n" in done.stderr
+    assert not (copied / "checkpoints" / "step_000000160").exists()  # a new checkpoint has replaced it
+
+
+def test_a_damaged_checkpoint_that_was_named_is_refused_with_another_one(copied, train):
+    damage(copied / "checkpoints" / "last", "state.trainer.safetensors")
+    before = files(copied)
+    error = train(f"resume={copied}/checkpoints/last", "total_env_steps=320", code=CHECKPOINT)
+    assert "state.trainer.safetensors is missing or damaged; to go on from another one: resume=" in error
+    assert error.rstrip().endswith(second_newest(copied).name)
+    assert files(copied) == before
+
+
+def test_a_damaged_replay_is_refused_with_both_ways_to_go_on(copied, drl_here, train):
+    piece = max(path.name for path in (copied / "checkpoints" / "last").glob("state.replay-0.*.safetensors"))
+    damage(copied / "checkpoints" / "last", piece)
+    before, older = files(copied), second_newest(copied).name
+    error = train("resume=latest", "total_env_steps=200", code=CHECKPOINT)
+    assert f"step_000000160/{piece} is missing or damaged; to go on without its replay" in error
+    assert "checkpoint.replay=off" in error
+    assert f"to go on from the older {older}: resume=" in error
+    assert files(copied) == before
+    done = drl_here("train", "resume=latest", "total_env_steps=200", "checkpoint.replay=off")
+    assert (done.returncode, "from step 160" in done.stdout) == (0, True), done.stderr
+    assert f"{piece} is missing or damaged, and the replay is filled again" in done.stderr
+    assert "step_000000160 holds no replay: it is refilled before the next update" in done.stderr
+
+
+def test_a_whole_replay_is_loaded_also_if_later_checkpoints_have_none(copied, drl_here):
+    done = drl_here("train", "resume=latest", "total_env_steps=200", "checkpoint.replay=off")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_damaged_lines_are_skipped_and_named(copied, drl_here):
+    rows, steps = (copied / "eval.csv").read_bytes(), eval_steps(copied)
+    for name in ("metrics.jsonl", "eval.csv"):
+        content = (copied / name).read_bytes()
+        middle = content.index(b"\n") + 1
+        (copied / name).write_bytes(content[:middle] + b"\xff\x00{,\r\n" + content[middle:] + b'{"env_steps": 1')
+    with (copied / "eval.csv").open("ab") as file:
+        file.write(b"160,3\n")
+    assert drl_here("list", "runs").returncode == drl_here("compare", f"runs=[{copied}]").returncode == 0
+    done = drl_here("train", "resume=latest", "total_env_steps=200")
+    assert done.returncode == 0, done.stderr
+    assert "warning: metrics.jsonl: 2 damaged records skipped\n" in done.stderr
+    assert "warning: eval.csv: 2 damaged records skipped\n" in done.stderr
+    assert (copied / "eval.csv").read_bytes().startswith(rows)
+    assert eval_steps(copied)[: len(steps)] == steps
+
+
+def test_a_damaged_first_line_of_eval_csv_sets_the_file_aside(copied, drl_here):
+    content = b"\xff\n" + (copied / "eval.csv").read_bytes()
+    (copied / "eval.csv").write_bytes(content)
+    assert drl_here("list", "runs").returncode == 0
+    done = drl_here("train", "resume=latest", "total_env_steps=200")
+    assert (done.returncode, done.stderr.count("the file is now eval.csv.damaged")) == (0, 1)
+    assert (copied / "eval.csv.damaged").read_bytes() == content
+    assert eval_steps(copied)[-1] > 160
 
 
 def test_nothing_in_a_runs_files_is_executed(copied, train, tmp_path):
     witness = tmp_path / "executed"
     bomb = f"cos\nsystem\n(S'touch {witness}'\ntR.".encode()
     (copied / "checkpoints" / "last" / "state.trainer.safetensors").write_bytes(bomb)
-    error = train("resume=latest", "total_env_steps=320", code=CHECKPOINT)
+    error = train(f"resume={copied}/checkpoints/last", "total_env_steps=320", code=CHECKPOINT)
     assert "state.trainer.safetensors is missing or damaged" in error
     text = (copied / "config.yaml").read_text()
     for line in ("defaults: [{hydra/launcher: x}]", "hydra: {callbacks: {a: {_target_: os.system, command: exit}}}"):

@@ -75,7 +75,7 @@ class Run:
     def saved(self):
         """Environment steps of the last checkpoint, -1 without one."""
         last = next(self.cwd.glob("outputs/*/*/*/checkpoints/last"), None)
-        return int(last.readlink().name[5:14]) if last else -1
+        return int(last.readlink().name[5:14]) if last and last.exists() else -1
 
     def pid(self, role):
         (log,) = self.cwd.glob(f"outputs/*/*/*/workers/{role}.log")

@@ -1,8 +1,10 @@
 import errno
+import os
+import shutil
 
 import pytest
 
-from drl_cli.utils.files import reserve, write_or_make_room
+from drl_cli.utils.files import remove_folder, replace_file, reserve, write_or_make_room
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -38,3 +40,31 @@ def test_a_reserve_is_filled_once_and_never_left_half_filled(tmp_path, monkeypat
     assert path.stat().st_size == 10
     reserve(tmp_path / "missing" / "reserve", 10)  # an OSError is ignored
     assert [file.name for file in tmp_path.iterdir()] == ["reserve"]
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_file_is_replaced_after_its_content_and_before_its_name_are_synced(tmp_path, monkeypatch, syncs):
+    path, done, fsync, replace = tmp_path / "file", [], os.fsync, os.replace
+
+    def note_sync(descriptor):
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        done.append((name, os.fstat(descriptor).st_size if name.startswith(".file") else None))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", lambda *args: (done.append("replace"), replace(*args)))
+    path.write_bytes(b"old")
+    replace_file(path, b"new one", syncs)
+    draft, name = (f".file.{os.getpid()}", 7), (tmp_path.name, None)
+    assert done == ([draft, "replace", name] if syncs else ["replace"])
+    assert (path.read_bytes(), [file.name for file in tmp_path.iterdir()]) == (b"new one", ["file"])
+
+
+def test_a_removed_folder_has_a_hidden_name_first(tmp_path, monkeypatch):
+    rmtree, seen = shutil.rmtree, []
+    (tmp_path / "step").mkdir()
+    (tmp_path / ".step.old" / "left").mkdir(parents=True)  # of a killed process
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: (seen.append(path.name), rmtree(path, **options)))
+    remove_folder(tmp_path / "step")
+    assert seen == [".step.old", ".step.old"]
+    assert not list(tmp_path.iterdir())

@@ -2,15 +2,15 @@
 
 A folder is first written under a temporary name, as a draft, and then renamed. All files are synced to disk before the
 folder is renamed. The manifest is written last and lists the sha256 of each file. Loading reads arrays and JSON, and
-never executes code.
+never executes code. `retention` decides which folders are kept.
 """
 
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import safetensors.numpy
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, State, within
+from drl_cli.utils.files import link, remove_folder, replace_file, sync_folder
 
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
@@ -35,11 +36,16 @@ DTYPES = {
 """The names of numpy's dtypes in a safetensors file, in the order in which such a file has them."""
 
 
-def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
-    """Write the parameters of a policy version to a folder, replacing an existing folder. Return the folder."""
+def save_model(
+    folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float], name: str | None = None
+) -> Path:
+    """Write the parameters of a policy version to a folder, replacing an existing folder. Return the folder.
+
+    Let the link `name` point to the folder, if given.
+    """
     draft = make_draft(folder)
     try:
-        return finish(draft, folder, params_header, params, {}, extra)
+        return finish(draft, folder, params_header, params, {}, extra, name)
     except OSError:  # an unfinished folder must not take space on a full disk
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -60,8 +66,13 @@ def finish(
     params: Array,
     sums: Mapping[str, str],
     extra: Mapping[str, Any],
+    name: str | None = None,
 ) -> Path:
-    """Add the model and the manifest to `draft`, and rename it to `folder`. `sums` has the sha256 of other files."""
+    """Add the model and the manifest to `draft`, and rename it to `folder`. `sums` has the sha256 of other files.
+
+    Let the link `name` point to the folder, if given. The link is changed first: if the process is killed between the
+    two steps, `retention` finds the previous checkpoint, and a checkpoint that is whole never lacks its link.
+    """
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
         "format": FORMAT,
@@ -72,10 +83,11 @@ def finish(
         **extra,
         "sha256": sums,
     }
-    write_json(draft / "manifest.json", manifest | {"seal": _seal(manifest)})
-    _sync_folder(draft)
+    write_json(draft / "manifest.json", manifest | {"seal": _seal(manifest)})  # also syncs the folder
+    if name is not None:
+        point(folder.parent, name, folder)
     _replace_folder(draft, folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
     return folder
 
 
@@ -89,11 +101,10 @@ def write_arrays(path: Path, arrays: State) -> str:
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write a JSON file atomically: write and sync a temporary file, then rename it. Return the content's sha256."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    digest = _write(draft, [(json.dumps(value, indent=2) + "\n").encode()])
-    os.replace(draft, path)
-    return digest
+    """Replace a JSON file as `replace_file` does. Return the sha256 of the content."""
+    content = (json.dumps(value, indent=2) + "\n").encode()
+    replace_file(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> State:
@@ -109,8 +120,16 @@ def read_json(folder: Path, name: str, manifest: Mapping[str, Any]) -> Any:
     return json.loads(_content(folder, name, manifest))
 
 
-def point(root: Path, name: str, folder: Path) -> None:
-    """Atomically make the link `name` (`best` or `last`) point to a step folder."""
+def point(root: Path, name: str, folder: Path | None) -> None:
+    """Atomically make the link `name` (`best` or `last`) point to a step folder, or remove the link.
+
+    If `name` is a folder, as in a copy without links, rename this folder to the step folder with the lowest number.
+    """
+    if (root / name).is_dir() and not (root / name).is_symlink():
+        (root / name).rename(free_folder(root, 0, 0, "-best" if name == "best" else ""))
+    if folder is None:
+        (root / name).unlink(missing_ok=True)
+        return
     draft = root / f".{name}.{os.getpid()}"
     draft.unlink(missing_ok=True)
     draft.symlink_to(folder.name)
@@ -122,18 +141,9 @@ def adopt(root: Path, checkpoint: Path) -> None:
     draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(checkpoint, draft, copy_function=lambda old, new: link(old, new) or shutil.copy2(old, new))
-    _replace_folder(draft, folder)
-    _sync_folder(root)
     point(root, "last", folder)
-
-
-def link(source: str | Path, target: str | Path) -> bool:
-    """Make a hard link. Return False if `source` is missing or the file system has no hard links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        return False
-    return True
+    _replace_folder(draft, folder)
+    sync_folder(root)
 
 
 def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> Path:
@@ -141,17 +151,6 @@ def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> P
     name = f"step_{env_steps:09d}"
     others = (f"{name}-v{version}{'' if i == 1 else f'-{i}'}{suffix}" for i in count(1))
     return next(path for path in map(root.joinpath, chain([name + suffix], others)) if not path.exists())
-
-
-def prune(root: Path, keep_last: int) -> None:
-    """Remove old best models and all but the newest `keep_last` checkpoints. Keep the targets of `best` and `last`."""
-    linked = {os.readlink(root / name) for name in ("best", "last") if (root / name).is_symlink()}
-    folders = [path for path in root.glob("step_*") if path.is_dir()]
-    models = [path for path in folders if path.name.endswith("-best")]
-    steps = sorted(set(folders) - set(models), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
-    for path in (*steps[:-keep_last], *models):
-        if path.name not in linked:
-            shutil.rmtree(_set_aside(path))  # rename first: a half-removed folder must not look like a checkpoint
 
 
 def drop_replay(folder: Path) -> None:
@@ -230,6 +229,21 @@ def _pieces(arrays: State) -> Iterator[bytes | memoryview]:
         yield np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
+def damaged_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files that are missing or damaged. This reads all files."""
+
+    def is_damaged(name: str) -> bool:
+        try:
+            with (folder / name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() != str(manifest["sha256"][name])
+        except OSError:
+            return True
+
+    with ThreadPoolExecutor() as pool:
+        names = sorted(manifest["sha256"])
+        return [name for name, bad in zip(names, pool.map(is_damaged, names), strict=True) if bad]
+
+
 def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
     with path.open("wb") as file:
@@ -256,23 +270,7 @@ def _seal(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _replace_folder(draft: Path, folder: Path) -> None:
-    old = _set_aside(folder) if folder.exists() else None
+    if folder.exists():
+        remove_folder(folder)
     draft.rename(folder)
-    if old is not None:
-        shutil.rmtree(old)
-
-
-def _set_aside(folder: Path) -> Path:
-    """Rename a step folder to a hidden name. The next run removes the hidden folder if this process is killed."""
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    return folder.rename(old)

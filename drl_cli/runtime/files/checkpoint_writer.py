@@ -9,10 +9,10 @@ from pathlib import Path
 
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files import checkpoint
+from drl_cli.runtime.files import checkpoint, retention
 from drl_cli.runtime.messages import Draft, LoadParams
 from drl_cli.types import Array, State
-from drl_cli.utils.files import reserve, write_or_make_room
+from drl_cli.utils.files import remove_folder, reserve, write_or_make_room
 
 MANIFEST_BYTES = 2**16
 """The room that a checkpoint needs besides its arrays."""
@@ -49,7 +49,7 @@ class CheckpointWriter:
             try:
                 write = partial(self._commit, draft, params, states, files)
                 folder = write_or_make_room(write, *self._drop_older(), drop_replay, self._drop_reserve)
-                checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
+                retention.settle(self.checkpoints, self.config.checkpoint.keep_last)
             except OSError as error:
                 shutil.rmtree(draft.path, ignore_errors=True)
                 return error
@@ -69,9 +69,7 @@ class CheckpointWriter:
             files[name] = checkpoint.write_arrays(path / name, state)
         files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, draft.counters)
         folder = checkpoint.free_folder(self.checkpoints, draft.counters["counts"][self.clock.unit], version)
-        checkpoint.finish(path, folder, draft.params_header, params, files, {})
-        checkpoint.point(self.checkpoints, "last", folder)
-        return folder
+        return checkpoint.finish(path, folder, draft.params_header, params, files, {}, name="last")
 
     def save(self, params_header: LoadParams, params: Array) -> str | OSError:
         """Save only the model; return its folder, or the error if the disk fails even after everything that can go."""
@@ -91,9 +89,9 @@ class CheckpointWriter:
             folder = checkpoint.free_folder(
                 self.checkpoints, self.clock.of(params_header), params_header.version, "-best"
             )
-            write = partial(checkpoint.save_model, folder, params_header, params, statistics)
-            checkpoint.point(self.checkpoints, "best", write_or_make_room(write, *self._drop_older()))
-            checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
+            write = partial(checkpoint.save_model, folder, params_header, params, statistics, name="best")
+            write_or_make_room(write, *self._drop_older())
+            retention.settle_best(self.checkpoints)
             self.best = statistics["mean"]
 
     def close(self, status: str) -> list[str]:
@@ -106,5 +104,4 @@ class CheckpointWriter:
 
     def _drop_older(self) -> list[Callable[[], None]]:
         """Return functions that free disk space, to call in this order: each removes the oldest checkpoint left."""
-        num = len(list(self.checkpoints.glob("step_*")))
-        return [partial(checkpoint.prune, self.checkpoints, keep) for keep in range(num - 1, 0, -1)]
+        return [partial(remove_folder, path) for path in retention.replaced(self.checkpoints)]

@@ -12,10 +12,11 @@ import numpy as np
 from drl_cli.errors import CheckpointError
 from drl_cli.replay.base import Table
 from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
-from drl_cli.runtime.files.checkpoint import link, read_arrays, read_manifest, write_arrays
+from drl_cli.runtime.files.checkpoint import read_arrays, read_manifest, write_arrays
 from drl_cli.runtime.files.replay_files import file_name
 from drl_cli.types import State, nested, within
 from drl_cli.utils.clock import now
+from drl_cli.utils.files import link
 
 CHUNK_BYTES = 4 << 20
 """The approximate size of a chunk file. A chunk is written again if one of its rows has changed."""

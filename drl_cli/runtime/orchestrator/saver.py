@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -187,9 +186,3 @@ class _Save:
         draft = Draft(str(self.draft), params_header, counters, self.sums, tuple(self.states))
         states = list(self.states.values())
         self.saver.edges.manage.commit(draft, params, states, partial(self.saver.on_saved, counters))
-
-
-def drop_drafts(root: Path) -> None:
-    """Remove the folders of unfinished checkpoints."""
-    for path in root.glob(".step_*"):
-        shutil.rmtree(path)

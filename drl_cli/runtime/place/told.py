@@ -45,4 +45,4 @@ def _follow(reference: Any, path: Path) -> None:  # Any: a weak reference to a r
         if told != last:
             last = told
             with suppress(OSError):
-                replace_file(path, json.dumps(told).encode())
+                replace_file(path, json.dumps(told).encode(), syncs=False)

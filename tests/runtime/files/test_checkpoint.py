@@ -8,8 +8,8 @@ import pytest
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files import checkpoint as checkpoints
+from drl_cli.runtime.files.retention import drop_drafts, repair_best, settle
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.orchestrator.saver import drop_drafts
 
 HEADER = LoadParams(3, 30, 300, exploration={"epsilon": 0.25})
 PARAMS = np.arange(5, dtype=np.float32)
@@ -82,14 +82,14 @@ def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
             raise Killed
 
     for step in (100, 200):
-        save(tmp_path, step)
+        checkpoint.point(tmp_path, "last", save(tmp_path, step))
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", first_file)
         with pytest.raises(Killed):
-            checkpoints.prune(tmp_path, 1)
+            settle(tmp_path, 1)
     assert [path.name for path in tmp_path.glob("step_*")] == ["step_000000200"]
     drop_drafts(tmp_path)
-    assert names(tmp_path) == ["step_000000200"]
+    assert names(tmp_path) == ["last", "step_000000200"]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,9 @@ def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
 def test_prune_orders_by_number_not_by_text(tmp_path, older, newer):
     for name in (older, newer):
         save(tmp_path, int(name.split("_")[1].split("-")[0]), name=name)
-    checkpoints.prune(tmp_path, 1)
-    assert names(tmp_path) == [newer]
+    checkpoint.point(tmp_path, "last", tmp_path / newer)
+    settle(tmp_path, 1)
+    assert names(tmp_path) == ["last", newer]
 
 
 def test_write_json_replaces_the_file_unless_it_fails(tmp_path):
@@ -125,7 +126,8 @@ def test_a_file_is_complete_when_it_is_synced(tmp_path, synced, write):
     path, value = tmp_path / "file", {"a": np.arange(10)}  # smaller than the buffer
     value = value if write is checkpoints.write_arrays else {"a": "x" * 50}
     digest = write(path, value)
-    ((_, size, _),) = synced
+    (_, size, _), *folders = synced
+    assert [name for name, *_ in folders] == [tmp_path.name] * (write is checkpoints.write_json)
     assert size == path.stat().st_size > 50
     assert digest == checkpoint.hashlib.sha256(path.read_bytes()).hexdigest()
     assert names(tmp_path) == ["file"]
@@ -233,23 +235,43 @@ def test_a_free_folder_is_named_by_steps_and_then_version(tmp_path):
     ]
 
 
-def test_prune_removes_models_that_best_does_not_link(tmp_path):
+def test_only_what_last_and_best_replace_is_removed(tmp_path):
     for name in ("step_000000001", "step_000000001-best", "step_000000002", "step_000000003", "step_000000003-best"):
         (tmp_path / name).mkdir()
     (tmp_path / "step_000000009").touch()  # not a folder
-    (tmp_path / "best").symlink_to("step_000000001-best")
-    checkpoints.prune(tmp_path, 2)
-    kept = ["best", "step_000000001-best", "step_000000002", "step_000000003", "step_000000009"]
-    assert names(tmp_path) == kept
-    (tmp_path / "last").symlink_to("step_000000002")
-    checkpoints.prune(tmp_path, 1)
-    assert names(tmp_path) == sorted([*kept, "last"])
-    (tmp_path / "last").unlink()
-    shutil.rmtree(tmp_path / "step_000000001-best")
-    (tmp_path / "best").unlink()
-    (tmp_path / "last").mkdir()  # not a link
-    checkpoints.prune(tmp_path, 1)
-    assert names(tmp_path) == ["last", "step_000000003", "step_000000009"]
+    every = names(tmp_path)
+    for link in ("step_000000007", None):  # links that point to nothing, and no links
+        for name in ("best", "last"):
+            checkpoint.point(tmp_path, name, link and tmp_path / link)
+        settle(tmp_path, 1)
+        assert names(tmp_path) == sorted([*every, *(["best", "last"] if link else [])])
+    checkpoint.point(tmp_path, "best", tmp_path / "step_000000001-best")
+    checkpoint.point(tmp_path, "last", tmp_path / "step_000000002")
+    settle(tmp_path, 2)
+    kept = ["best", "last", "step_000000001", "step_000000001-best", "step_000000002", "step_000000003"]
+    assert names(tmp_path) == [*kept, "step_000000009"]
+    settle(tmp_path, 1)  # the newer one is of another branch: only a new checkpoint after a resume replaces it
+    assert names(tmp_path) == [*kept[:2], *kept[3:], "step_000000009"]
+
+
+def test_the_best_model_is_the_complete_one_with_the_highest_mean_whatever_best_points_to(tmp_path):
+    for position, mean in ((100, 7.0), (200, 9.0), (300, 5.0)):
+        checkpoints.save_model(
+            tmp_path / f"step_{position:09d}-best", LoadParams(1, 1, position), PARAMS, {"mean": mean}
+        )
+    checkpoint.point(tmp_path, "best", tmp_path / "step_000000300-best")
+    (tmp_path / "step_000000200-best" / "model.safetensors").write_bytes(b"damaged")
+    assert len(repair_best(tmp_path)) == 1
+    assert os.readlink(tmp_path / "best") == "step_000000100-best"
+    assert repair_best(tmp_path) == []
+
+
+def test_a_folder_in_the_place_of_a_link_is_kept_as_a_step_folder(tmp_path):
+    for name, suffix in (("last", ""), ("best", "-best")):
+        save(tmp_path, 200, name=name)
+        checkpoint.point(tmp_path, name, save(tmp_path, 300, name=f"step_000000300{suffix}"))
+        assert os.readlink(tmp_path / name) == f"step_000000300{suffix}"
+        assert checkpoints.load_model(tmp_path / f"step_000000000{suffix}")[1]["env_steps"] == 200
 
 
 @pytest.mark.parametrize("can_link", [True, False])
