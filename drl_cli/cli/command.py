@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypeVar, cast
 
 from drl_cli.errors import DONE, HUNG_UP, INTERRUPTED, TERMINATED, USER_CODE, ReportedError
 from drl_cli.settings.options import parse, usage
+from drl_cli.utils.shown import print
 
 T = TypeVar("T")
 

@@ -18,6 +18,7 @@ from drl_cli.runs.run import Run
 from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
+from drl_cli.utils.shown import print
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")

@@ -19,6 +19,7 @@ from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.utils.headless import headless
 from drl_cli.utils.machine import CGROUP, free_memory, has_nvidia_driver, num_cores, text_of
 from drl_cli.utils.machine import compiler as compiler_name
+from drl_cli.utils.shown import print
 from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import

@@ -28,6 +28,7 @@ from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.roles.evaluator import Score

@@ -8,6 +8,7 @@ import yaml
 from drl_cli.cli.command import run_words
 from drl_cli.errors import DONE, UsageError
 from drl_cli.settings.conf import conf_dir, options
+from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean
 
 

@@ -12,6 +12,7 @@ from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.headless import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.deploy.play import Played

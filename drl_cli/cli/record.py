@@ -20,6 +20,7 @@ from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 from drl_cli.utils.clock import now
 from drl_cli.utils.ranges import Count, Natural
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.data.write import Episode, Header, Written

@@ -15,6 +15,7 @@ from drl_cli.runs.run import SWEEP_FILE, Run, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.settings.build import build, with_new_keys
+from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean
 
 NAME = "name="

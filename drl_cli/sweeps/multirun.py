@@ -24,6 +24,7 @@ from drl_cli.sweeps.search import new_search, resume_search
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.hydra_grammar import unquoted
+from drl_cli.utils.shown import print
 
 SWEEP_OPTIONS = ("resume", "dry_run", "sweep", "hpo")
 """Keys and groups that configure the whole sweep and are not passed to its jobs."""
