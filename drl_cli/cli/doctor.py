@@ -192,7 +192,7 @@ def compiler() -> Check:
 
 def render(id: str, advice: str) -> Check:
     """Draw one frame without a display, in another process, because a graphics driver may kill the process."""
-    command = [sys.executable, "-c", RENDER.format(id=id)]
+    command = [sys.executable, "-P", "-c", RENDER.format(id=id)]
     try:
         done = subprocess.run(command, env={**os.environ, **headless()}, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:

@@ -1,14 +1,14 @@
 """Wrappers: repeat actions for `env.action_repeat`, and apply the user's wrappers for `env.wrappers`."""
 
 import difflib
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 
+from drl_cli.envs.catalog import makes
 from drl_cli.envs.config import EnvError, EnvFault
-from drl_cli.utils.outside import raised
+from drl_cli.utils.outside import NotFound, bare_import, raised
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -56,8 +56,8 @@ def _find(path: str) -> Callable[["gymnasium.Env[Any, Any]"], "gymnasium.Env[Any
     if not (module_name and colon and name):
         raise EnvError(f"env.wrappers: {path!r} is not of the form my_mod:MyWrapper")
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
+        module = bare_import(module_name)
+    except (ImportError, NotFound) as error:
         raise EnvError(f"env.wrappers: can't import {module_name!r}: {error}") from error
     except Exception as error:
         raise EnvFault(f"env.wrappers: importing {module_name!r} {raised(error)}") from error
@@ -65,5 +65,7 @@ def _find(path: str) -> Callable[["gymnasium.Env[Any, Any]"], "gymnasium.Env[Any
     if not callable(found):
         near = difflib.get_close_matches(name, [each for each in dir(module) if not each.startswith("_")], 1)
         raise EnvError(f"env.wrappers: {module_name} has no {name!r}.{f' Did you mean {near[0]}?' if near else ''}")
+    if not makes(found, gymnasium.Env):
+        raise EnvError(f"env.wrappers: {path} is no wrapper: it must be a class derived from gymnasium.Wrapper")
     wrapper: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = found
     return wrapper

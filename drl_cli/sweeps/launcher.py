@@ -58,7 +58,7 @@ def start_here(processors: set[int], arguments: Sequence[str], variables: Mappin
     """Start a process on this machine that may use only these processors (all, if the set is empty)."""
     with log.open("ab") as out:
         process = LocalProcess(
-            [sys.executable, *arguments],
+            [sys.executable, "-P", *arguments],  # nothing is imported from the current folder
             env=os.environ | dict(variables),
             process_group=0,  # Ctrl-C must reach the job only through the sweep, not from the terminal too
             stdin=subprocess.DEVNULL,

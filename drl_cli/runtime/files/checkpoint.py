@@ -22,6 +22,7 @@ import safetensors.numpy
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, State, within
+from drl_cli.utils.files import regular
 
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
@@ -232,7 +233,7 @@ def _pieces(arrays: State) -> Iterator[bytes | memoryview]:
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
-    with path.open("wb") as file:
+    with open(path, "wb", opener=regular) as file:
         for piece in pieces:
             file.write(piece)
             digest.update(piece)
