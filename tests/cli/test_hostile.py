@@ -152,7 +152,7 @@ def test_the_environment_that_a_dataset_names_is_not_imported(tmp_path, monkeypa
 def test_a_dataset_with_an_impossible_name_has_no_environment(tmp_path, monkeypatch, drl_here):
     monkeypatch.chdir(tmp_path)
     save_dataset(tmp_path / "data.npz", "${oc.env:HOME},Pendulum-v1\x1b[2J")
-    done = drl_here("train", "mode=offline", "data=data.npz", "algo=bc", "dry_run=true")
+    done = drl_here("train", "mode=offline", "data=data.npz", "algo=bc", "trainer.batch_size=8", "dry_run=true")
     assert (done.returncode, "\x1b" in done.stdout + done.stderr) == (0, False)
 
 
