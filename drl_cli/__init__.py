@@ -19,17 +19,18 @@ def load(
     checkpoint: str | int = "best",
     output_dir: str = "outputs",
     simulations: int | None = None,
+    trust: bool = False,
 ) -> "TrainedPolicy":
     """Return the trained policy of a run. `policy(obs)` returns the best action, in the environment's own units.
 
     `run` is a path, `latest`, a glob, or the start of the id or the name of a run below output_dir. `checkpoint` is
     best, last, a number of env steps, or the name of a checkpoint folder. `simulations` replaces
-    the number of simulations of a policy that searches; 0 plays the prior. Raise UsageError if the checkpoint is
-    missing or can't be loaded.
+    the number of simulations of a policy that searches; 0 plays the prior. `trust` is needed once for a run of somebody
+    else whose config names modules: they run as you. Raise UsageError if the checkpoint is missing or can't be loaded.
     """
     from drl_cli.deploy.trained import open_policy
 
-    return open_policy(run, str(checkpoint), output_dir, simulations)
+    return open_policy(run, str(checkpoint), output_dir, simulations, trust)
 
 
 def train(

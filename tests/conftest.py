@@ -35,6 +35,12 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def state_home(tmp_path_factory):
+    """The consents of the tests, and of the commands that they start, are in a folder of their own."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def hangup():
     """SIGHUP has its default action, here and in the runs that inherit it, also if nohup started pytest."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

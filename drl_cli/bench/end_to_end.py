@@ -108,7 +108,7 @@ def _measured(folder: Path, seconds: float) -> Sequence[Line]:
 def _started(command: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the run, in a separate process group that Ctrl-C does not reach. Afterwards, end the run with SIGTERM."""
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
-        train = [sys.executable, "-m", "drl_cli.cli.train", *command]
+        train = [sys.executable, "-P", "-m", "drl_cli.cli.train", *command]
         process = subprocess.Popen(train, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, process_group=0)
     try:
         yield process

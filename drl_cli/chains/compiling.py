@@ -74,7 +74,7 @@ class Compilation:
             torch.save((fx.GraphModule({}, graph), record.examples), source)
             source.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "drl_cli.chains.compiling", str(self._library)],
+                [sys.executable, "-P", "-m", "drl_cli.chains.compiling", str(self._library)],
                 stdin=source,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,

@@ -25,6 +25,7 @@ from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec
 from drl_cli.utils.machine import num_cores
 from drl_cli.utils.ranges import Positive
+from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import nearest
 
 if TYPE_CHECKING:  # slow to import

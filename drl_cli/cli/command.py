@@ -15,12 +15,15 @@ from typing import Any, TextIO, TypeVar, cast
 from drl_cli.errors import DONE, INTERRUPTED, RESOURCES, USER_CODE, ReportedError, UsageError, memory_problem
 from drl_cli.runtime.place.signals import SIGNAL_CODES, ignore_signals
 from drl_cli.settings.options import parse, usage
+from drl_cli.utils import outside
+from drl_cli.utils.shown import print
 
 T = TypeVar("T")
 
 RUN_HELP = "a path, latest, a glob, the start of a run id or a run's name (its newest run)"
 CHECKPOINT_HELP = "best, last, a number of env steps or a folder's name"
 OUTPUT_DIR_HELP = "where the runs are"
+TRUST_HELP = "use a run of somebody else whose config names code, which then runs as you; needed once"
 
 
 def option(default: Any, help: str) -> Any:  # Any: the type of the field
@@ -55,7 +58,7 @@ def run_words(
     --help, or an empty command line if `needs_words`, prints the text that `help_of` returns for the other words.
     """
     words = sys.argv[1:]
-    sys.path.insert(0, os.getcwd())  # the user's modules
+    leave_current_folder()
     outlive_closed_pipe()
     if not faulthandler.is_enabled():
         faulthandler.enable(all_threads=False)  # a crash of the user's code prints its traceback
@@ -87,6 +90,13 @@ def run_words(
     atexit.register(ignore_signals)
     if exit_code != DONE:
         sys.exit(exit_code)
+
+
+def leave_current_folder() -> None:
+    """Remove the current folder from the import path, to which `python -m` adds it: its files are no libraries."""
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+    outside.folders.clear()
 
 
 def report(error: ReportedError) -> int:

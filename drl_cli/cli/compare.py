@@ -21,6 +21,7 @@ from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.seeding import integers
+from drl_cli.utils.shown import print
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")

@@ -20,6 +20,7 @@ from drl_cli.utils import gpu as gpus
 from drl_cli.utils.headless import headless
 from drl_cli.utils.machine import CGROUP, free_memory, num_cores, text_of
 from drl_cli.utils.machine import compiler as compiler_name
+from drl_cli.utils.shown import print
 from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import
@@ -193,7 +194,7 @@ def compiler() -> Check:
 
 def render(id: str, advice: str) -> Check:
     """Draw one frame without a display, in another process, because a graphics driver may kill the process."""
-    command = [sys.executable, "-c", RENDER.format(id=id)]
+    command = [sys.executable, "-P", "-c", RENDER.format(id=id)]
     try:
         done = subprocess.run(command, env={**os.environ, **headless()}, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:

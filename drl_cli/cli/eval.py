@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_words
+from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_words
 from drl_cli.deploy.trained import with_simulations
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
@@ -28,6 +28,7 @@ from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.roles.evaluator import Score
@@ -52,6 +53,7 @@ class Options:
     stochastic: bool = option(False, "explore as in training, instead of the best actions")
     simulations: Natural | None = option(None, "simulations of each search (muzero ...), 0: none; none: as in training")
     min_return: float | None = option(None, "exit 9 when the mean of a run is below it")
+    trust: bool = option(False, TRUST_HELP)
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
@@ -119,7 +121,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
     """Evaluate one run, print the result, and write it into the run's folder. Raise UsageError or CheckpointError."""
     checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
-    config = with_simulations(read_config(folder), options.simulations)
+    config = with_simulations(read_config(folder, options.trust), options.simulations)
     env = dataclasses.replace(config.env, kwargs={**config.env.kwargs, **kwargs})
     manage = dataclasses.replace(config.manage, env_kwargs={**config.manage.env_kwargs, **kwargs})
     config = dataclasses.replace(config, env=env, manage=manage)

@@ -4,12 +4,13 @@ import importlib.util
 from dataclasses import dataclass
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
+from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
 from drl_cli.deploy.formats import Format, check, not_exported
 from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count
+from drl_cli.utils.shown import print
 
 FORMATS = "onnx: ONNX, for any runtime; torch: torch.export; numpy: arrays, run by numpy alone"
 
@@ -22,6 +23,7 @@ class Options:
     format: Format = option("numpy", FORMATS)
     checkpoint: str = option("best", CHECKPOINT_HELP)
     episodes: Count = option(20, "episodes in which it is compared with the run's policy")
+    trust: bool = option(False, TRUST_HELP)
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
@@ -35,7 +37,7 @@ def export(options: Options) -> int:
     """Export the policy. Print its folder, and the largest difference from the actions of the run's policy."""
     if options.format == "onnx" and not all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
-    step, config = find_step_and_config(options.run, options.checkpoint, options.output_dir)
+    step, config = find_step_and_config(options.run, options.checkpoint, options.output_dir, options.trust)
     with users_errors(config.outside_modules):
         check(load_algorithm(config.algo.name).Policy, config.network, options.format)
     policy = open_step(step, config)

@@ -11,6 +11,7 @@ from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, UsageError
 from drl_cli.settings.conf import conf_dir, options
 from drl_cli.settings.options import parse, usage
+from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
+from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
 from drl_cli.deploy.trained import acting, open_policy, stages
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
@@ -13,6 +13,7 @@ from drl_cli.runs.run import read_json
 from drl_cli.utils.headless import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.deploy.play import Played
@@ -37,6 +38,7 @@ class Options:
     fps: Positive | None = option(None, "frames per second; none: the environment's own")
     simulations: Natural | None = option(None, "simulations of each search (muzero ...), 0: none; none: as in training")
     max_steps: Count | None = option(None, "episodes are cut here; none: as in evaluations")
+    trust: bool = option(False, TRUST_HELP)
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
@@ -72,7 +74,7 @@ def _episodes(options: Options) -> "tuple[TrainedPolicy, list[TrainedPolicy], li
     """Return the run's policy, and the policy, the title and the seed of each episode."""
     if options.evolution and options.episodes > 1:
         raise UsageError("evolution=true plays one episode of each checkpoint: leave episodes out")
-    policy = open_policy(options.run, options.checkpoint, options.output_dir, options.simulations)
+    policy = open_policy(options.run, options.checkpoint, options.output_dir, options.simulations, options.trust)
     if options.only is not None or options.below is not None:
         seeds = failures(policy, options)
         return policy, [policy] * len(seeds), [f"{policy.config.algo_name}  {policy.trained}"] * len(seeds), seeds

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from drl_cli.cli.command import OUTPUT_DIR_HELP, RUN_HELP, option, run_command
+from drl_cli.cli.command import OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
 from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import CHECKPOINT, DONE, CheckpointError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
@@ -18,8 +18,10 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
+from drl_cli.settings.trust import remember
 from drl_cli.utils.clock import now
 from drl_cli.utils.ranges import Count, Natural
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.data.write import Episode, Header, Written
@@ -50,6 +52,7 @@ class Options:
     reference: tuple[float, ...] | None = option(None, "[random,expert]: their returns, for normalised scores")
     output: str | None = option(None, "a folder or minari:ID (Minari's format), or a file .npz; none: RUN/data/...")
     format: Literal["hdf5", "arrow"] = option("hdf5", "Minari's storage format")
+    trust: bool = option(False, TRUST_HELP)
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
@@ -117,7 +120,9 @@ def record_env(options: Options) -> "tuple[Path, Written]":
 
 def record_run(options: Options) -> "tuple[Path, Written]":
     """Record the policy of a run, or random actions in the run's environment."""
-    step, config = find_step_and_config(options.run or "latest", options.checkpoint or "best", options.output_dir)
+    step, config = find_step_and_config(
+        options.run or "latest", options.checkpoint or "best", options.output_dir, options.trust
+    )
     trained = open_step(step, config)
     from drl_cli.deploy.recording import Recorder, random_policy, run_policy
 
@@ -135,7 +140,9 @@ def record_run(options: Options) -> "tuple[Path, Written]":
 
 def record_replay(options: Options) -> "tuple[Path, Written]":
     """Record what the replay in a checkpoint holds."""
-    step, config = find_step_and_config(options.run or "latest", options.checkpoint or "last", options.output_dir)
+    step, config = find_step_and_config(
+        options.run or "latest", options.checkpoint or "last", options.output_dir, options.trust
+    )
     spec = environment_spec(config, trains=False)
     from drl_cli.deploy.recording import header_of
     from drl_cli.deploy.replay_recording import check_replay, replay_episodes
@@ -153,13 +160,16 @@ def save(
     options: Options, path: Path, header: "Header", episodes: "Iterable[Episode]", source: Mapping[str, Any]
 ) -> "Written":
     """Write episodes with their provenance. Raise UsageError."""
+    from drl_cli.data.find import consent_file
     from drl_cli.data.open import as_reference
     from drl_cli.data.write import write
 
     reference = None if options.reference is None else as_reference(options.reference)
     source = {"version": version("drl-cli"), "command": ["drl-record", *sys.argv[1:]], **source}
     header = dataclasses.replace(header, algorithm=source.get("algo", "random"), provenance=source, reference=reference)
-    return write(path, header, told(episodes), options.format)
+    written = write(path, header, told(episodes), options.format)
+    remember(consent_file(str(path)), {"env": {"id": header.env}})
+    return written
 
 
 def told(episodes: "Iterable[Episode]", period_s: float = 10.0) -> "Iterator[Episode]":

@@ -40,6 +40,7 @@ from drl_cli.sweeps.search import is_search
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.run_log import run_log
+from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.data.dataset import Dataset

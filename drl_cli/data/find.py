@@ -26,6 +26,15 @@ def data_folder(folder: Path) -> Path | None:
     return next((path for path in (folder / "data", folder) if (path / METADATA).is_file()), None)
 
 
+def consent_file(source: str) -> Path:
+    """Return the file of a dataset to which the user's consent belongs."""
+    if source.startswith(MINARI):
+        return datasets_root() / source.removeprefix(MINARI) / "data" / METADATA
+    path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    folder = data_folder(path)
+    return path if folder is None else folder / METADATA
+
+
 def datasets_in(folder: Path) -> list[Path]:
     """Return the datasets directly in a folder."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []

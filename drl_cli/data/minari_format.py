@@ -13,11 +13,13 @@ import numpy as np
 
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.find import METADATA, MINARI, datasets_root, local_ids
+from drl_cli.data.hdf5 import own_arrays
 from drl_cli.data.recording import Recording, Steps
 from drl_cli.envs.config import EnvError
 from drl_cli.envs.trees import parts_of, space_from_json
 from drl_cli.errors import MISSING
 from drl_cli.types import MASK, Array, Columns
+from drl_cli.utils.files import read_file
 from drl_cli.utils.spelling import did_you_mean
 
 KEPT_BYTES = 1 << 28
@@ -90,7 +92,8 @@ class MinariRecording(Recording):
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         with self._reading():
-            metadata = json.loads((folder / METADATA).read_text())
+            metadata = json.loads(read_file(folder / METADATA))
+            _check_files(folder, metadata, name)
             self._open(folder, metadata)
             self._load()
             if len(self) != metadata["total_steps"]:
@@ -184,3 +187,17 @@ class MinariRecording(Recording):
         except DAMAGE as error:
             line = " ".join(str(error).split()) or type(error).__name__
             raise DatasetError(f"{self.name} is damaged, or it is no Minari dataset ({line})") from error
+
+
+def _check_files(folder: Path, metadata: dict[str, Any], name: str) -> None:
+    """Raise DatasetError if a file of a dataset is a pipe or a device, or has arrays in other files."""
+    for path in folder.rglob("*"):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise DatasetError(f"{name}: {path} is a pipe or a device")
+    file = folder / "main_data.hdf5"
+    if metadata.get("data_format") == "hdf5" and file.is_file():
+        import h5py
+
+        with h5py.File(file, "r") as opened:
+            for _ in own_arrays(opened, name):
+                pass

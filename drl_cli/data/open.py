@@ -82,6 +82,8 @@ def open_recording(source: str, download: bool = False) -> Recording:
         raise DatasetError(f"no dataset '{source}'; {FORMATS}")
     if folder := data_folder(path):
         return MinariRecording(source, folder)
+    if not path.is_file():
+        raise DatasetError(f"{source} is no dataset; {FORMATS}")
     if path.suffix == ".npz":
         return NpzRecording(source, path)
     if path.suffix in (".hdf5", ".h5"):

@@ -29,13 +29,17 @@ if TYPE_CHECKING:  # slow: imports gymnasium
 
 
 def open_policy(
-    run: str, checkpoint: str = "best", output_dir: str = "outputs", simulations: int | None = None
+    run: str,
+    checkpoint: str = "best",
+    output_dir: str = "outputs",
+    simulations: int | None = None,
+    trust: bool = False,
 ) -> "TrainedPolicy":
     """Return the policy of a run's checkpoint. Raise UsageError if it can't be opened.
 
     `simulations` replaces the number of simulations of a policy that searches.
     """
-    step, config = find_step_and_config(run, checkpoint, output_dir)
+    step, config = find_step_and_config(run, checkpoint, output_dir, trust)
     return open_step(step, with_simulations(config, simulations))
 
 
@@ -52,11 +56,14 @@ def with_simulations(config: Config, simulations: int | None) -> Config:
     return dataclasses.replace(config, algo=dataclasses.replace(config.algo, **changed))
 
 
-def find_step_and_config(run: str, checkpoint: str, output_dir: str) -> tuple[Path, Config]:
-    """Return the folder of a run's checkpoint, and the run's config. Raise UsageError if they can't be read."""
+def find_step_and_config(run: str, checkpoint: str, output_dir: str, trust: bool = False) -> tuple[Path, Config]:
+    """Return the folder of a run's checkpoint, and the run's config. Raise UsageError if they can't be read.
+
+    With `trust`, the user agrees to the modules that the config names.
+    """
     folder, step = find_saved_step(run, checkpoint, output_dir)
     check_format(step)
-    return step, read_config(folder)
+    return step, read_config(folder, trust)
 
 
 def open_step(step: Path, config: Config) -> "TrainedPolicy":

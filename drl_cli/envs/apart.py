@@ -2,7 +2,6 @@
 
 import ctypes
 import faulthandler
-import importlib
 import os
 import pickle
 import signal
@@ -22,7 +21,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.envs.trial import try_env
 from drl_cli.errors import TERMINATED
 from drl_cli.types import EnvSpec
-from drl_cli.utils.outside import innermost_last, place, raised
+from drl_cli.utils.outside import bare_import, innermost_last, place, raised
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ def spec_apart(config: EnvConfig, trains: bool, timeout_s: float) -> EnvSpec:
             raise
         raise EnvFault(f"{config.id} {raised(error)}") from error
     if ":" in config.id:
-        importlib.import_module(config.id.partition(":")[0])  # so that the next child need not import the module
+        bare_import(config.id.partition(":")[0])  # so that the next child need not import the module
     return spec
 
 

@@ -2,10 +2,13 @@
 
 import importlib
 import importlib.util
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
 
 import gymnasium
 
@@ -93,6 +96,22 @@ def entries() -> list[Entry]:
 def package_of(name: str) -> Package | None:
     """Return the package whose pattern `names` matches this name, or None."""
     return next((package for package in PACKAGES if re.fullmatch(package.names, name)), None)
+
+
+def known_packages() -> set[str]:
+    """Return the names of the packages whose environments a run's config may name without the user's consent.
+
+    These are drl-cli, Gymnasium, the packages in PACKAGES, and installed packages with Gymnasium's entry point.
+    """
+    plugins = {point.module.partition(".")[0] for point in entry_points(group="gymnasium.envs")}
+    return {"drl_cli", "gymnasium", *(package.module.partition(".")[0] for package in PACKAGES), *plugins}
+
+
+def makes(found: Any, base: type) -> bool:  # Any: an attribute of a module
+    """Return whether an object is a class derived from `base`, or a function outside of `known_packages`."""
+    if isinstance(found, type):
+        return issubclass(found, base)
+    return inspect.isfunction(found) and found.__module__.partition(".")[0] not in known_packages()
 
 
 def register(id: str) -> None:

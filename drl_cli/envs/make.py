@@ -1,7 +1,6 @@
 """Make environments by id, with observations as arrays and actions in [-1, 1]."""
 
 import difflib
-import importlib
 import importlib.util
 import inspect
 import math
@@ -16,7 +15,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl_cli.envs.actions import ActionMap, action_spec, unbounded
 from drl_cli.envs.ale_vector import check_game
-from drl_cli.envs.catalog import missing_package, register
+from drl_cli.envs.catalog import makes, missing_package, register
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.faults import reset_result
@@ -27,7 +26,7 @@ from drl_cli.envs.mujoco import without_model_warnings
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import wrap
 from drl_cli.types import Array, EnvSpec
-from drl_cli.utils.outside import import_module
+from drl_cli.utils.outside import NotFound, bare_import, import_module, reach
 
 
 class Env:
@@ -91,10 +90,12 @@ def _found(id: str) -> str | EnvRegistration:
     if not colon:
         register(id)
         return games().get(id, id)
-    module = importlib.import_module(module_name)
+    module = bare_import(module_name)
     made = getattr(module, name, None)
     if name in gymnasium.registry or not callable(made):
         return id
+    if not makes(made, gymnasium.Env):
+        raise EnvError(f"env: {id} is no environment: it must be a class derived from gymnasium.Env")
     versions = [(spec.version or 0, known) for known, spec in gymnasium.registry.items() if _home(spec) == _home(made)]
     return max(versions)[1] if versions else EnvRegistration(name, entry_point=made)
 
@@ -152,6 +153,7 @@ def exists(id: str) -> bool:
     """Return whether an id names a game, an environment of Gymnasium, or a module that can be found."""
     if ":" in id:
         module = id.split(":", 1)[0]
+        reach(module)
         try:
             return importlib.util.find_spec(module) is not None
         except (ImportError, ValueError):  # the parent package is missing, or the name is invalid
@@ -176,9 +178,9 @@ def read_spec(config: EnvConfig, trains: bool = True, tick: Tick = no_tick) -> E
         module = config.id.split(":", 1)[0]
         tick("its import")
         try:
-            importlib.import_module(module)
-        except ImportError as error:
-            gym = "; gym is gymnasium now: write import gymnasium as gym" if error.name == "gym" else ""
+            bare_import(module)
+        except (ImportError, NotFound) as error:
+            gym = "; gym is gymnasium now: write import gymnasium as gym" if getattr(error, "name", "") == "gym" else ""
             raise EnvError(f"env: can't import {module!r}: {error}{gym}") from error
     task = find_task(config) if trains and config.backend == "envpool" else None
     if trains and config.backend == "ale":

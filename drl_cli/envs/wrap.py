@@ -1,7 +1,6 @@
 """Wrappers for `env.action_repeat`, `env.wrappers` (those of the user) and `env.frame_stack`."""
 
 import difflib
-import importlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
+from drl_cli.envs.catalog import makes
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, wrapper_path
 from drl_cli.types import Array, FrameStack
-from drl_cli.utils.outside import raised
+from drl_cli.utils.outside import NotFound, bare_import, raised
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -100,8 +100,8 @@ def _find(path: str) -> Callable[..., "gymnasium.Env[Any, Any]"]:
             f"env.wrappers: {path!r} is not of the form my_mod:MyWrapper, or {{_name_: my_mod:MyWrapper, arg: 4}}"
         )
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
+        module = bare_import(module_name)
+    except (ImportError, NotFound) as error:
         raise EnvError(f"env.wrappers: can't import {module_name!r}: {error}") from error
     except Exception as error:
         raise EnvFault(f"env.wrappers: importing {module_name!r} {raised(error)}") from error
@@ -109,5 +109,7 @@ def _find(path: str) -> Callable[..., "gymnasium.Env[Any, Any]"]:
     if not callable(found):
         near = difflib.get_close_matches(name, [each for each in dir(module) if not each.startswith("_")], 1)
         raise EnvError(f"env.wrappers: {module_name} has no {name!r}.{f' Did you mean {near[0]}?' if near else ''}")
+    if not makes(found, gymnasium.Env):
+        raise EnvError(f"env.wrappers: {path} is no wrapper: it must be a class derived from gymnasium.Wrapper")
     wrapper: Callable[..., gymnasium.Env[Any, Any]] = found
     return wrapper

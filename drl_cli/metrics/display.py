@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from drl_cli.metrics.status import Status, finite
 from drl_cli.metrics.text import clock, evaluation_line, report_line
+from drl_cli.utils.shown import print
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ def announce(out: TextIO, what: str) -> None:
 def erase(out: TextIO) -> None:
     """Remove the line that `announce` printed."""
     if is_terminal(out):
-        print("\x1b[2K", end="", file=out, flush=True)
+        out.write("\x1b[2K")
+        out.flush()
 
 
 class Plain(Display):

@@ -13,6 +13,7 @@ from rich.console import Console
 from drl_cli.metrics.display import Display
 from drl_cli.metrics.panel import panel
 from drl_cli.metrics.status import Status
+from drl_cli.utils.shown import shown
 
 
 class AsciiConsole(Console):
@@ -47,7 +48,7 @@ class Live(Display):
 
     def line(self, text: str) -> None:
         self._fit()
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)  # a command has to stay one line
+        self.console.print(shown(text), markup=False, highlight=False, soft_wrap=True)  # a command has to stay one line
 
     def awaits(self, status: Status) -> None:
         self.tick(status)

@@ -11,6 +11,7 @@ from rich.text import Text
 from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text, reanalyzed_text, step_text
+from drl_cli.utils.shown import shown
 
 COLORS = dict.fromkeys(("failed", "diverged", "killed"), "red") | dict.fromkeys(("interrupted", "paused"), "yellow")
 COLORS["done"] = "green"
@@ -49,10 +50,15 @@ def _panel(status: Status, moment: float, left_out: Sequence[str]) -> Renderable
             rows.add_row(name, value)
     parts: list[RenderableType] = [_head(status, status.age_s(moment)), rows]
     if status.note:
-        parts.append(Text(status.note, style="bold yellow"))
+        parts.append(_text(status.note, style="bold yellow"))
     color = COLORS.get(status.state, "cyan")
-    state = Text(status.state, style=color)
-    return Panel(Group(*parts), title=Text(status.title), subtitle=state, title_align="left", subtitle_align="right")
+    state = _text(status.state, style=color)
+    return Panel(Group(*parts), title=_text(status.title), subtitle=state, title_align="left", subtitle_align="right")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return a text without markup, with control characters as escapes."""
+    return Text(shown(text), style)
 
 
 class Items:
@@ -67,10 +73,10 @@ class Items:
         for item in (*self.items, *bars):
             longer = f"{line}   {item}" if line else item
             if line and len(longer) > options.max_width:
-                yield Text(line)
+                yield _text(line)
                 longer = item
             line = longer
-        yield Text(line or "-")
+        yield _text(line or "-")
 
 
 def sparkline(values: Sequence[float], levels: str) -> str:
@@ -89,13 +95,13 @@ def _head(status: Status, wall_s: float) -> RenderableType:
     steps = f"{status.share:6.1%}   {status.position:,} / {status.total:,} {unit}"
     bar.add_row(ProgressBar(total=1.0, completed=status.share), steps)
     left = "" if status.awaits or status.is_over else f"   {left_text(status)}"
-    return Group(bar, Text(f"elapsed {clock(wall_s)}{left}{updates}"))
+    return Group(bar, _text(f"elapsed {clock(wall_s)}{left}{updates}"))
 
 
 def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     """Yield the name and content of each row. Unknown values are left out."""
     if status.awaits:
-        yield "waiting for", Text(status.awaited, style="bold")
+        yield "waiting for", _text(status.awaited, style="bold")
     if not status.position:
         return
     is_offline = status.total_updates is not None
@@ -132,7 +138,7 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     if len(status.nodes) > 1:
         yield "nodes", Items([_node_text(host, roles) for host, roles in status.nodes.items()])
     if advice := bottleneck(status):
-        yield "bottleneck", Text(advice, style="bold")
+        yield "bottleneck", _text(advice, style="bold")
 
 
 def _node_text(host: str, roles: Mapping[str, Mapping[str, float]]) -> str:

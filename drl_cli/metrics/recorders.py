@@ -10,7 +10,7 @@ from typing import Protocol, TextIO, TypeAlias
 
 from drl_cli.metrics.status import finite
 from drl_cli.optim.schedules import Unit
-from drl_cli.utils.files import write_csv
+from drl_cli.utils.files import regular, write_csv
 
 Value: TypeAlias = float | int | str | bool | None
 
@@ -59,7 +59,7 @@ class JsonLines:
     """Writes metrics.jsonl: one JSON object per report. NaN and infinity become null."""
 
     def __init__(self, path: Path, unit: Unit = "env_steps") -> None:
-        self.file, self.unit = path.open("a", buffering=1), unit
+        self.file, self.unit = open(path, "a", buffering=1, opener=regular), unit  # noqa: SIM115
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         self.file.write(json.dumps({self.unit: env_steps, **finite(scalars)}) + "\n")
@@ -86,7 +86,7 @@ class Csv:
         values = {**(more or {}), **{column: row[column] for column in self.fixed}}
         file = self.file or self._begin()
         if new := [name for name in values if name not in self.columns]:
-            with self.path.open(newline="") as old:
+            with open(self.path, newline="", opener=regular) as old:
                 _, *rows = csv.reader(old)
             self._rewrite([*self.columns, *new], rows)
             self.columns += new
@@ -100,7 +100,7 @@ class Csv:
 
     def _begin(self) -> TextIO:
         if self.path.exists() and self.path.stat().st_size:
-            with self.path.open(newline="") as file:
+            with open(self.path, newline="", opener=regular) as file:
                 self.columns = next(csv.reader(file))
         else:
             self._rewrite(self.columns, [])
@@ -112,5 +112,5 @@ class Csv:
         write_csv(self.path, columns, wide)
 
     def _open(self) -> TextIO:
-        self.file = self.path.open("a", newline="", buffering=1)
+        self.file = open(self.path, "a", newline="", buffering=1, opener=regular)  # noqa: SIM115
         return self.file

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drl_cli.utils.files import replace_file
+from drl_cli.utils.files import read_file, replace_file
 
 STATUS_FILE = "status.json"
 MAX_SCORES = 60
@@ -138,7 +138,7 @@ class Status:
     def read(cls, folder: Path) -> "Status | None":
         """Return the newest status of a run, or None if no status can be read."""
         try:
-            return cls.of(json.loads((folder / STATUS_FILE).read_text()))
+            return cls.of(json.loads(read_file(folder / STATUS_FILE)))
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from drl_cli.algos.lookup import load_algorithm, title
+from drl_cli.algos.lookup import algorithms, installed, load_algorithm, title
 from drl_cli.algos.off_policy._soft import SoftAlgorithm
 from drl_cli.algos.offline._gaussian import GaussianPolicy
 from drl_cli.envs.config import NO_ENV
@@ -110,9 +110,14 @@ def _differences(config: Config, trained: Mapping[str, Any]) -> str:  # Any: val
 
 
 def is_related(one: str, other: str) -> bool:
-    """Return whether two algorithms are the same, or one extends the other, as CQL extends SAC."""
+    """Return whether two algorithms are the same, or one extends the other, as CQL extends SAC.
+
+    `one` comes from a file. If it is neither built-in nor installed, it is not imported, and counts as another one.
+    """
     if one == other:
         return True
+    if not _is_known(one):
+        return False
     try:
         first, second = (load_algorithm(name).Algorithm for name in (one, other))
     except NotFound:
@@ -122,11 +127,18 @@ def is_related(one: str, other: str) -> bool:
 
 def becomes_soft(before: str, now: str) -> bool:
     """Return whether weights with a Gaussian policy can be converted to those of SAC, or of an extension of it."""
+    if not _is_known(before):
+        return False
     try:
         first, second = load_algorithm(before), load_algorithm(now)
     except NotFound:
         return False
     return issubclass(first.Policy, GaussianPolicy) and issubclass(second.Algorithm, SoftAlgorithm)
+
+
+def _is_known(name: str) -> bool:
+    """Return whether an algorithm is built-in or installed."""
+    return name in algorithms() or name in installed()
 
 
 def misfit(config: Config, spec: EnvSpec, networks: State) -> str | None:

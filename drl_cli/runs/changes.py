@@ -57,7 +57,7 @@ IMPOSSIBLE = (
 )
 """Keys and groups that can't change, because saved state depends on them. Keys in neither list need confirm=true."""
 
-COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
+COMMAND = ("resume", "from_config", "confirm", "trust", "dry_run", "explain")
 """Keys that concern only one command. They are not compared."""
 
 Verdict = Literal["free", "careful", "impossible"]

@@ -11,6 +11,7 @@ import numpy as np
 from drl_cli.optim.schedules import Unit
 from drl_cli.runs.statistics import interval, iqm
 from drl_cli.types import Array
+from drl_cli.utils.files import read_file
 
 Axis: TypeAlias = Literal["env_steps", "wall_s"]
 
@@ -99,7 +100,7 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
 def read_curve(path: Path, unit: Unit = "env_steps") -> Curve:
     """Read the complete and finite lines of an eval.csv, sorted by the column `unit`. A missing file has no lines."""
     points = []
-    lines = path.read_text(errors="replace").splitlines(keepends=True) if path.is_file() else []
+    lines = read_file(path).decode(errors="replace").splitlines(keepends=True) if path.is_file() else []
     head, *rows = [line for line in lines if line.endswith("\n")] or [""]
     try:
         names = next(csv.reader([head]), [])

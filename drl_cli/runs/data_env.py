@@ -1,11 +1,17 @@
 """The dataset of a command line: the path of `run:RUN`, and the environment if the command names none."""
 
 import dataclasses
+import re
 
+from drl_cli.data.find import consent_file
 from drl_cli.envs.config import NO_ENV
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
+from drl_cli.settings.trust import consent, trusts
 from drl_cli.utils.hydra_grammar import is_sweep, listed, unquoted
+
+ENV_NAME = re.compile(r"[\w./:-]+")
+"""The signs in the name of an environment. A dataset with another text names none."""
 
 
 def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
@@ -31,8 +37,14 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
         return command, None
     from drl_cli.data.open import open_recording  # slow: imports gymnasium
 
-    envs = {open_recording(source, download=typed.get("data.download") == "true").env for source in sources}
+    recorded = [
+        (source, open_recording(source, download=typed.get("data.download") == "true").env) for source in sources
+    ]
+    envs = {env if isinstance(env, str) and ENV_NAME.fullmatch(env) else None for _, env in recorded}
     found = envs.pop() if len(envs) == 1 else None
+    if found is not None:
+        for source, env in recorded:
+            consent(consent_file(source), {"env": {"id": env}}, trust=trusts(command.overrides))
     if found is not None and typed_spec((*command.overrides, f"env={found}")) is not None:
         return dataclasses.replace(command, overrides=[*command.overrides, f"env={found}"]), None
     if typed.get("mode") != "offline":

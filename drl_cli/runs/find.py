@@ -6,9 +6,6 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import SWEEP_FILE, Run, read_json
@@ -16,6 +13,8 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.runtime.files.retention import best_model, candidates
 from drl_cli.settings.build import build, with_new_keys
+from drl_cli.settings.trust import consent, read_run
+from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean
 
 NAME = "name="
@@ -136,10 +135,12 @@ def find_step(folder: Path, name: str) -> Path:
         raise UsageError(f"checkpoint: say which checkpoint; {checkpoint_names(root)}")
     if name in ("best", "last"):
         if (root / name).is_dir():
-            return (root / name).resolve()
-        if found := best_model(root) if name == "best" else next(iter(candidates(root)), None):
-            print(f"note: {root / name} is not a link to a checkpoint; taking {found.name}", file=sys.stderr)
-            return found.resolve()
+            if (found := (root / name).resolve()).parent != root.resolve():
+                raise UsageError(f"{root / name} leads out of the run, to {found}", CHECKPOINT)
+            return found
+        if (newest := best_model(root) if name == "best" else next(iter(candidates(root)), None)) is not None:
+            print(f"note: {root / name} is not a link to a checkpoint; taking {newest.name}", file=sys.stderr)
+            return newest.resolve()
     try:
         env_steps = int(float(name))
     except (ValueError, OverflowError):
@@ -176,15 +177,14 @@ def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
     return f"no run '{path}' in {Path(output_dir).absolute()} ({len(runs)} runs there{newest}){hint and f'.{hint}'}"
 
 
-def read_config(folder: Path) -> Config:
-    """Read the run's config.yaml. Raise UsageError (exit 8) if the file is missing or damaged."""
+def read_config(folder: Path, trust: bool = False, typed: Sequence[str] = ()) -> Config:
+    """Read the run's config.yaml. Raise UsageError (exit 8) if the file is missing or damaged.
+
+    Raise UsageError, too, unless the user agrees to the modules that it names, as `consent` does.
+    """
     path = folder / "config.yaml"
-    try:
-        node: Any = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: not readable ({error})", CHECKPOINT) from error
-    if not isinstance(node, dict):
-        raise UsageError(f"{path}: damaged, it holds no options", CHECKPOINT)
+    node = read_run(path)
+    consent(path, node, trust=trust, typed=typed)
     return build(with_new_keys(node))
 
 

@@ -17,7 +17,7 @@ SHORT = {"env": "env.name", "algo": "algo.preset", "reward": "reward.name"}
 """The short names of keys, which the user may type."""
 
 NOT_COMPARED = (
-    *("seed", "output_dir", "resume", "from_config", "confirm", "dry_run", "explain"),
+    *("seed", "output_dir", "resume", "from_config", "confirm", "trust", "dry_run", "explain"),
     *("logger", "checkpoint", "console", "debug", "sweep", "hpo", "manage.video_period"),
     *DESCRIBING,
 )

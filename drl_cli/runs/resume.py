@@ -16,6 +16,7 @@ from drl_cli.runs.run import RUN_LOCK, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import groups
+from drl_cli.settings.trust import trusts
 from drl_cli.utils.files import lock
 from drl_cli.utils.hydra_grammar import unquoted
 
@@ -53,7 +54,8 @@ def named_run(command: CommandLine) -> Path | None:
         raise UsageError([group_line(key, group, values[group]) for group in chosen])
     if key == "resume":
         check_format(checkpoint or folder / "checkpoints" / "last")
-    read_config(folder)  # rejects unknown keys before Hydra reads the file
+    # This rejects unknown keys before Hydra reads the file.
+    read_config(folder, trusts(command.overrides), command.overrides)
     return folder
 
 
@@ -128,7 +130,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     assert config.resume is not None
     folder, named = find_checkpoint(config.resume, config.output_dir)
     warn_of_versions(folder)
-    old = read_config(folder)
+    old = read_config(folder, config.trust, typed)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
     check_changes(changes, config.confirm)
     if config.is_offline != old.is_offline:

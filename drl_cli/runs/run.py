@@ -14,7 +14,7 @@ from drl_cli.optim.schedules import Unit
 from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.settings.conf import LOADER
 from drl_cli.types import flatten
-from drl_cli.utils.files import is_locked
+from drl_cli.utils.files import is_locked, read_file, regular
 
 RUN_LOCK = ".lock"
 """The file in a run's folder that a process locks while it trains there."""
@@ -48,7 +48,7 @@ class Run:
     def last_report(self) -> dict[str, Any]:
         """The last complete line of metrics.jsonl that is not damaged, or {} if there is none."""
         try:
-            with (self.folder / "metrics.jsonl").open("rb") as file:
+            with open(self.folder / "metrics.jsonl", "rb", opener=regular) as file:
                 file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
                 lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
         except OSError:
@@ -71,7 +71,7 @@ class Run:
         Without a preset, `algo.preset` is the name of the algorithm.
         """
         try:
-            keys = read_keys((self.folder / "config.yaml").read_text())
+            keys = read_keys(read_file(self.folder / "config.yaml").decode())
         except (OSError, ValueError, yaml.YAMLError):
             return {}
         return keys | {"algo.preset": keys.get("algo.preset") or keys["algo.name"]} if "algo.name" in keys else keys
@@ -142,7 +142,7 @@ def _section(text: str) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a json file, or {} if the file is missing, truncated or contains no object."""
     try:
-        return _mapping(path.read_bytes())
+        return _mapping(read_file(path))
     except OSError:
         return {}
 

@@ -4,18 +4,21 @@ import math
 from collections.abc import Sequence
 from typing import TextIO
 
+from drl_cli.utils.shown import cell
+
 NONE = "-"
 """Text for a missing value."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str] = ()) -> str:
     """Return a table as text for `out`. Columns named in `left` are aligned left, other columns right."""
+    head, rows = [*map(cell, head)], [[*map(cell, row)] for row in rows]
     if out.isatty():
         return _rich(head, rows, out, left)
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     signs = ["<" if name in left else ">" for name in head]
     return "\n".join(
-        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(line, signs, widths, strict=True)).rstrip()
+        "  ".join(f"{text:{sign}{width}}" for text, sign, width in zip(line, signs, widths, strict=True)).rstrip()
         for line in (head, *rows)
     )
 
@@ -36,17 +39,19 @@ def _rich(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=out)
+    console = Console(file=out, color_system=None)  # without styles, whose escape sequences `print` would show
     columns = list(zip(head, *rows, strict=True))
-    is_one_word = [all(" " not in cell for cell in cells) for _, *cells in columns]
+    is_one_word = [all(" " not in text for text in texts) for _, *texts in columns]
     widths = [
-        max(len(part) for cell in column for part in ([cell] if one_word else cell.split()))
+        max(len(part) for text in column for part in ([text] if one_word else text.split()))
         for column, one_word in zip(columns, is_one_word, strict=True)
     ]
     fits = sum(widths) + 2 * len(head) <= console.width
     drawn = Table(box=None, padding=(0, 2, 0, 0))
     for name, one_word in zip(head, is_one_word, strict=True):
-        drawn.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=one_word and fits)
+        drawn.add_column(
+            Text(name), justify="left" if name in left else "right", overflow="fold", no_wrap=one_word and fits
+        )
     for row in rows:
         drawn.add_row(*map(Text, row))
     with console.capture() as captured:

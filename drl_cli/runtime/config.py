@@ -55,6 +55,7 @@ class Config:
     resume: str | None
     from_config: str | None
     confirm: bool
+    trust: bool
     dry_run: bool
     explain: bool
     console: Kind

@@ -34,6 +34,7 @@ from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.files import regular
 from drl_cli.utils.run_log import tell
 
 log = logging.getLogger(__name__)
@@ -174,7 +175,8 @@ def _close(orchestrator: Orchestrator | None, session: Session | None, status: s
 
 def _report_error(error: BaseException, folder: Path) -> int:
     try:
-        (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
+        with open(folder / "error.txt", "w", opener=regular) as file:
+            file.write("".join(traceback.format_exception(error)))
     except OSError as full:
         log.warning("error.txt could not be written: %s", full)
     if os.environ.get("DRL_DEBUG"):

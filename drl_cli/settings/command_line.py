@@ -9,7 +9,10 @@ from pathlib import Path
 from drl_cli.errors import UsageError
 from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
+from drl_cli.settings.trust import consent, read_run, trusts, typed_asks
+from drl_cli.utils.files import read_file
 from drl_cli.utils.hydra_grammar import PROSE, listed, unquoted
+from drl_cli.utils.outside import look_in
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
 VALUE_FLAGS = {
@@ -67,8 +70,23 @@ def read_command(args: Sequence[str]) -> CommandLine:
     if problems:
         raise UsageError(problems)
     file = _config_file(named)
+    keys = {arg.partition("=")[0] for arg in overrides}
+    if file is not None and is_run(file):
+        consent(file, read_run(file), trust=trusts(overrides), typed=overrides)
+    if typed_asks(overrides) or not (is_run(file) or {"resume", "from_config"} & keys):
+        look_in(os.getcwd())
     own_dirs[:] = find_own_dirs(named.get("config-dir"), overrides, file)
     return CommandLine(flags, overrides, file, bool({"-m", "--multirun"} & set(flags)), "cfg" in named)
+
+
+def is_run(file: Path | None) -> bool:
+    """Return whether a main config is the config.yaml of a run, or a copy of one, whose content is data.
+
+    A main config that the user wrote has a list of defaults.
+    """
+    if file is None:
+        return False
+    return (file.parent / "run.json").exists() or b"defaults:" not in read_file(file)
 
 
 def _config_file(named: dict[str, str]) -> Path | None:

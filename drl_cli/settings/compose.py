@@ -17,6 +17,7 @@ from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.env_names import default_algorithm, family_values
+from drl_cli.settings.trust import read_run, remember
 from drl_cli.utils.files import replace_file
 from drl_cli.utils.hydra_grammar import is_open
 
@@ -94,6 +95,8 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
 
     register()
     path = (file or conf_dir() / "train.yaml").absolute()
+    if _is_run(file):
+        read_run(path)  # refuses what Hydra would resolve or act on
     with ExitStack() as stack:
         with _usage_errors():
             stack.enter_context(hydra.initialize_config_dir(str(path.parent), version_base="1.3"))
@@ -171,8 +174,13 @@ def _one_line(error: Exception) -> str:
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write config.yaml atomically, without keys such as `resume` that only concern one command."""
+    """Write config.yaml atomically, without keys such as `resume` that only concern one command.
+
+    Later commands of the same user import the modules that it names without asking.
+    """
     from omegaconf import OmegaConf
 
-    config = dataclasses.replace(config, resume=None, from_config=None, confirm=False)
-    replace_file(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_yaml_keys(config))).encode())
+    config = dataclasses.replace(config, resume=None, from_config=None, confirm=False, trust=False)
+    node = to_yaml_keys(config)
+    replace_file(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(node)).encode())
+    remember(folder / "config.yaml", node)

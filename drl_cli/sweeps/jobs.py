@@ -21,6 +21,7 @@ from drl_cli.sweeps.sweep import Sweep
 from drl_cli.sweeps.table import SweepView
 from drl_cli.utils.files import lock
 from drl_cli.utils.hydra_grammar import unquoted
+from drl_cli.utils.shown import print
 
 
 def is_dry_run(options: Mapping[str, str], text: str) -> bool:

@@ -67,7 +67,7 @@ def start_here(slot: Slot, arguments: Sequence[str], variables: Mapping[str, str
     visible = {VISIBLE: slot.gpus} if slot.gpus else {}
     with log.open("ab") as out:
         process = LocalProcess(
-            [sys.executable, *arguments],
+            [sys.executable, "-P", *arguments],  # nothing is imported from the current folder
             env=os.environ | visible | dict(variables),
             process_group=0,  # Ctrl-C must reach the job only through the sweep, not from the terminal too
             stdin=subprocess.DEVNULL,

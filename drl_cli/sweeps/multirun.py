@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from drl_cli.errors import DONE, SWEEP, UsageError
-from drl_cli.runs.run import SWEEP_FILE
+from drl_cli.runs.run import SWEEP_FILE, read_json
 from drl_cli.runtime.sections import SweepConfig
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
@@ -16,6 +16,7 @@ from drl_cli.settings.conf import SEARCH_PATH
 from drl_cli.settings.description import Key
 from drl_cli.settings.judge import judge
 from drl_cli.settings.space import jobs as grid_jobs
+from drl_cli.settings.trust import consent_to_words
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.population import Population, new_population, resume_population
@@ -24,8 +25,9 @@ from drl_cli.sweeps.search import new_search, resume_search
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.hydra_grammar import unquoted
+from drl_cli.utils.shown import print
 
-SWEEP_OPTIONS = ("resume", "dry_run", "sweep", "hpo")
+SWEEP_OPTIONS = ("resume", "dry_run", "trust", "sweep", "hpo")
 """Keys and groups that configure the whole sweep and are not passed to its jobs."""
 
 
@@ -65,7 +67,12 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
     """Run the unfinished jobs of a sweep, and new jobs of the grid in `overrides`. Return the exit code."""
     new = [arg for arg in overrides if not arg.startswith("output_dir=")]
     with claim_sweep(folder):
+        trust = options.get("trust", "").lower() == "true"
+        for name in (SWEEP_FILE, Study.FILE, Population.FILE):
+            content = read_json(folder / name)
+            consent_to_words(folder / name, {key: content.get(key, []) for key in ("flags", "jobs", "fixed")}, trust)
         sweep = Sweep.open(folder)
+        check_places(sweep, trust)
         for file, resume, advice in (
             (Study.FILE, resume_search, "a search goes on with its own keys, and hpo.trials"),
             (Population.FILE, resume_population, "a population goes on with its own keys, and hpo.rounds"),
@@ -85,6 +92,16 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
         if jobs:
             run_jobs(sweep, jobs, configs)
         return finish_sweep(sweep)
+
+
+def check_places(sweep: Sweep, trust: bool) -> None:
+    """Raise UsageError if the run of a job is not in the sweep's output_dir, unless the user agrees."""
+    root = sweep.folder.parents[1]
+    runs = [job.run for job in sweep.jobs if job.run is not None and not job.run.resolve().is_relative_to(root)]
+    if runs and not trust:
+        raise UsageError(
+            f"resume: {sweep.folder} names the run {runs[0]}, which is not in {root}. If that is right, say trust=true"
+        )
 
 
 def check_shared(sweep: Sweep, new: Sequence[str]) -> None:

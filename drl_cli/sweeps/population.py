@@ -27,6 +27,7 @@ from drl_cli.sweeps.ranking import print_values
 from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys, write_best
 from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable
 from drl_cli.utils.files import write_csv
+from drl_cli.utils.shown import print
 
 MEMBER_KEYS = ("seed", "total_env_steps")
 """Keys that the population sets for every member."""

@@ -13,6 +13,7 @@ from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.space import Value, typed
 from drl_cli.sweeps.job import NO_RUN, Job
 from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils.shown import print
 
 MOST_ROWS = 20
 

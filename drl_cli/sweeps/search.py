@@ -22,6 +22,7 @@ from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.files import write_csv
 from drl_cli.utils.outside import source_file
+from drl_cli.utils.shown import print
 
 SEARCH_KEYS = ("trials", "seeds", "pruner", "fresh_seeds")
 POPULATION_KEYS = ("members", "rounds", "quantile", "resample")

@@ -11,6 +11,7 @@ from drl_cli.runs.run import SWEEP_FILE, read_json
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Space, domain
+from drl_cli.settings.trust import remember_words
 from drl_cli.sweeps.job import Job
 from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.files import write_csv
@@ -79,7 +80,9 @@ class Sweep:
             {"overrides": job.overrides, "exit_code": job.exit_code, "run": str(job.run) if job.run else None}
             for job in self.jobs
         ]
-        write_json(self.folder / SWEEP_FILE, {"flags": self.flags, "jobs": jobs})
+        content = {"flags": self.flags, "jobs": jobs}
+        write_json(self.folder / SWEEP_FILE, content)
+        remember_words(self.folder / SWEEP_FILE, content)
         keys, rows = self.differing_keys, []
         for job in self.jobs:
             values = {**job.results(), "status": job.status, "exit_code": job.exit_code, "run": job.run}
@@ -118,3 +121,4 @@ class SearchRecord:
     def save(self) -> None:
         content = {key: value for key, value in asdict(self).items() if key != "folder"}
         write_json(self.folder / self.FILE, content)
+        remember_words(self.folder / self.FILE, {"fixed": self.fixed})

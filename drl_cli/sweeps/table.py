@@ -6,6 +6,7 @@ from drl_cli.runs.table import NONE, number
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.clock import now
+from drl_cli.utils.shown import cell, print
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,14 +66,18 @@ def cells(job: Job) -> tuple[str, str, str]:
 def table(sweep: Sweep) -> "Table":
     """Return a table with a row for each job."""
     from rich.table import Table
+    from rich.text import Text
 
     keys = sweep.differing_keys
     done = sum(job.is_done for job in sweep.jobs)
-    drawn = Table(title=f"{sweep.folder.name}  {done} of {len(sweep.jobs)} done", title_justify="left", box=None)
+    title = Text(f"{cell(sweep.folder.name)}  {done} of {len(sweep.jobs)} done")
+    drawn = Table(title=title, title_justify="left", box=None)
     for name in ("job", *keys, "status", "best", "steps", "seconds", "run"):
-        drawn.add_column(name, justify="right" if name in ("job", "best", "steps", "seconds") else "left", no_wrap=True)
+        drawn.add_column(
+            Text(cell(name)), justify="right" if name in ("job", "best", "steps", "seconds") else "left", no_wrap=True
+        )
     for job in sweep.jobs:
-        status = f"[{STYLES.get(job.status, 'default')}]{job.status}[/]"
-        values = [job.differs.get(key, "") for key in keys]
-        drawn.add_row(str(job.number), *values, status, *cells(job), job.run.name if job.run else "")
+        values = [Text(cell(job.differs.get(key, ""))) for key in keys]
+        status = Text(job.status, STYLES.get(job.status, "default"))
+        drawn.add_row(str(job.number), *values, status, *cells(job), Text(cell(job.run.name if job.run else "")))
     return drawn

@@ -1,4 +1,4 @@
-"""Files that are replaced in one step, locked, or logged to.
+"""Files that are replaced in one step, locked, or logged to. The folder of a run may be somebody else's.
 
 The operating system releases a lock when its process ends, even if the process is killed.
 """
@@ -10,9 +10,11 @@ import io
 import logging
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -21,9 +23,32 @@ T = TypeVar("T")
 POLL_S = 0.05  # pause between attempts, because flock() has no timeout
 
 
+class NotRegular(OSError):
+    """Raised by `regular` for a pipe, a socket or a device in place of a file."""
+
+
+def regular(path: str, flags: int) -> int:
+    """Open a file, as the `opener` of Python's `open`. Raise NotRegular, in place of a wait, if it is a pipe or device.
+
+    A file that is opened for writing must not be a link, because the link may lead to another file of the user.
+    """
+    writes = flags & (os.O_WRONLY | os.O_RDWR)
+    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if writes else 0), 0o666)
+    if stat.S_ISREG(os.fstat(found).st_mode):
+        return found
+    os.close(found)
+    raise NotRegular(errno.EINVAL, "is no regular file", path)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file. Raise OSError."""
+    with open(path, "rb", opener=regular) as file:
+        return file.read()
+
+
 def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
     """Lock a file until the returned file is closed. Raise BlockingIOError after `timeout_s` of waiting."""
-    file, end = path.open("w"), time.monotonic() + timeout_s
+    file, end = open(path, "a", opener=regular), time.monotonic() + timeout_s  # noqa: SIM115
     while True:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -37,11 +62,11 @@ def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process has an exclusive lock on a file; False if the file does not exist."""
+    """Return whether a process has an exclusive lock on a file; False if there is no such regular file."""
     try:
-        with path.open() as file:
+        with open(path, opener=regular) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotRegular):
         return False
     except BlockingIOError:
         return True
@@ -56,7 +81,7 @@ def replace_file(path: Path, content: bytes, syncs: bool = True) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=regular) as file:
             file.write(content)
             file.flush()
             if syncs:
@@ -107,6 +132,9 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 
 class LogFile(logging.FileHandler):
     """A log file that drops lines if the disk is full, so that the program continues."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=regular)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the line."""

@@ -5,8 +5,10 @@ import importlib
 import importlib.util
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from itertools import takewhile
 from pathlib import Path
 from traceback import walk_tb
@@ -17,6 +19,13 @@ from drl_cli.utils.spelling import did_you_mean
 
 PACKAGES = {"site-packages", "dist-packages"}
 LIBRARIES = ("gymnasium", "numpy", "ray", "torch")
+
+
+folders: list[str] = []
+"""The folders in which `reach` looks for modules that are not installed. Only commands and `look_in` change the list.
+
+The current folder is in it if the user typed the command's modules, so that a file there can't pose as a library.
+"""
 
 
 class NotFound(ValueError):
@@ -33,11 +42,49 @@ def import_module(path: str) -> ModuleType:
     if dotted != path or not all(part.isidentifier() for part in path.split(".")):
         raise NotFound(f"'{path}' is no import path{f'; say {dotted}' if dotted != path else ''}")
     try:
-        return importlib.import_module(path)
+        return bare_import(path)
+    except NotFound:
+        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
             raise NotFound(f"there is no module '{error.name}' to import from {os.getcwd()}") from error
         raise ModuleRaised(f"{path} {raised(error)}") from error
+
+
+def bare_import(path: str) -> ModuleType:
+    """Import a module of the user without changing its errors. Raise NotFound for a module of Python itself."""
+    if path.partition(".")[0] in sys.stdlib_module_names:
+        raise NotFound(f"{path} is a module of Python, which has nothing for a run")
+    reach(path)
+    return importlib.import_module(path)
+
+
+def look_in(folder: str) -> None:
+    """Let `reach` look for modules in this folder, too."""
+    if folder not in folders:
+        folders.append(folder)
+
+
+def reach(path: str) -> None:
+    """Make a module of the user importable: append its folder to the end of `sys.path` unless it is installed.
+
+    Without this call, nothing is imported from `folders`. The end of `sys.path` keeps libraries from being replaced.
+    """
+    top = path.partition(".")[0]
+    if top in sys.modules or not top.isidentifier() or PathFinder.find_spec(top, sys.path) is not None:
+        return
+    if (found := next((each for each in folders if PathFinder.find_spec(top, [each]) is not None), None)) is not None:
+        sys.path.append(found)
+
+
+def folder_of(module: str) -> Path | None:
+    """Return the folder from which the top-level package of a module would be imported, or None."""
+    top = module.partition(".")[0]
+    spec = PathFinder.find_spec(top, [*sys.path, *folders]) if top.isidentifier() else None
+    if spec is None or spec.origin is None or not spec.has_location:
+        return None
+    file = Path(spec.origin).absolute()
+    return file.parents[1] if spec.submodule_search_locations else file.parent
 
 
 def import_object(path: str) -> Any:  # Any: a class or function of the user
@@ -71,6 +118,7 @@ def _stack(error: BaseException) -> list[tuple[Path, int]]:
 
 def source_file(module: str) -> Path | None:
     """Return the source file of a module, or None if the module does not exist or has no file."""
+    reach(module)
     try:
         spec = importlib.util.find_spec(module)
     except Exception:  # the parent package raised an error; importing the module reports the error

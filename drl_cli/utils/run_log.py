@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drl_cli.utils.files import LogFile
+from drl_cli.utils.shown import print, shown
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +19,13 @@ def tell(text: str) -> None:
     """Print a text for the user to stderr, and add it to the log of the run."""
     print(text, file=sys.stderr)
     log.info("%s", text)
+
+
+class Shown(logging.Formatter):
+    """Formats messages for a terminal, with control characters as escapes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
 
 
 @contextmanager
@@ -33,7 +41,7 @@ def run_log() -> Iterator[Callable[[Path], None]]:
     root.setLevel(logging.INFO)
     root.propagate = False
     screen, early = logging.StreamHandler(sys.stderr), MemoryHandler(MAX_EARLY, logging.CRITICAL + 1)
-    screen.setFormatter(logging.Formatter("warning: %(message)s"))
+    screen.setFormatter(Shown("warning: %(message)s"))
     screen.setLevel(logging.WARNING)
     handlers: list[logging.Handler] = [screen, early]
     for handler in handlers:

@@ -131,13 +131,15 @@ def test_a_terminal_shows_the_table_every_two_seconds_at_each_change_and_at_the_
 
 
 def test_the_table_has_a_row_for_each_job(shown):
+    shown.jobs[2].differs["seed"] = "[red]\x1b[2J"
     drawn = table.table(shown)
-    assert drawn.title.endswith("  1 of 3 done")
-    columns = {column.header: [column.justify, *column.cells] for column in drawn.columns}
+    assert str(drawn.title).endswith("  1 of 3 done")
+    columns = {str(column.header): [column.justify, *map(str, column.cells)] for column in drawn.columns}
+    assert [cell.style for cell in drawn.columns[2].cells] == ["green", "cyan", "default"]
     assert columns == {
         "job": ["right", "1", "2", "3"],
-        "seed": ["left", "0", "1", "2"],
-        "status": ["left", "[green]done[/]", "[cyan]running[/]", "[default]waiting[/]"],
+        "seed": ["left", "0", "1", r"[red]\x1b[2J"],
+        "status": ["left", "done", "running", "waiting"],
         "best": ["right", "-140.2", "-", "-"],
         "steps": ["right", "12,000", "-", "-"],
         "seconds": ["right", "34", "-", "-"],

@@ -1,9 +1,14 @@
+import contextlib
 import errno
 import os
 import shutil
 
 import pytest
 
+from drl_cli.metrics.recorders import Csv, JsonLines
+from drl_cli.metrics.status import Status
+from drl_cli.runs.run import Run, read_json
+from drl_cli.utils import files
 from drl_cli.utils.files import remove_folder, replace_file, reserve, write_or_make_room
 
 
@@ -68,3 +73,47 @@ def test_a_removed_folder_has_a_hidden_name_first(tmp_path, monkeypatch):
     remove_folder(tmp_path / "step")
     assert seen == [".step.old", ".step.old"]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_and_a_log_follow_no_link_and_change_no_content(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious\n")
+    (tmp_path / "link").symlink_to(precious)
+    for write in (
+        lambda path: files.lock(path),
+        lambda path: files.LogFile(path),
+        lambda path: Csv(path, ["a"]).write({"a": 1.0}),
+        lambda path: JsonLines(path),
+    ):
+        with contextlib.suppress(OSError):
+            write(tmp_path / "link")
+        assert precious.read_text() == "precious\n"
+    files.lock(precious).close()
+    assert precious.read_text() == "precious\n"
+    (tmp_path / f".new.{os.getpid()}").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic"):
+        files.replace_file(tmp_path / "new", b"x")
+    assert precious.read_text() == "precious\n"
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for call in (files.read_file, files.lock, files.LogFile, JsonLines):
+        with pytest.raises(OSError, match=r"regular|device"):
+            call(pipe)
+    assert files.is_locked(pipe) is False
+    assert read_json(pipe) == {}
+    assert Status.read(tmp_path) is None
+    for name in ("metrics.jsonl", "config.yaml", "run.json", "eval.csv", ".lock"):
+        os.mkfifo(tmp_path / name)
+    run = Run(tmp_path)
+    assert (run.last_report, run.config, run.status, len(run.curve.returns)) == ({}, {}, "unknown", 0)
+
+
+def test_a_lock_is_seen(tmp_path):
+    with files.lock(tmp_path / "lock"):
+        assert files.is_locked(tmp_path / "lock")
+    assert not files.is_locked(tmp_path / "lock")
+    assert not files.is_locked(tmp_path / "missing")

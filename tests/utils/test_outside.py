@@ -128,3 +128,29 @@ def test_only_a_line_outside_drl_cli_and_its_libraries_is_named(folder):
     dump = "".join(f'File "{file}", line {i}, in f\n' for i, file in enumerate(lines))
     assert outside.place(dump) == " (env.py:0)"
     assert outside.place(f'File "{folder}/own.py", line 7, in f\n{dump}') == " (own.py:7)"
+
+
+def test_a_file_of_the_current_folder_is_imported_only_if_its_module_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(outside, "folders", [])
+    monkeypatch.chdir(tmp_path)
+    for name in ("their_here", "yaml", "numpy", "their_other"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / name)!r} + '.ran', 'w')\n")
+    with pytest.raises(NotFound):
+        outside.import_module("their_here")
+    outside.look_in(str(tmp_path))
+    outside.look_in(str(tmp_path))
+    assert outside.folders == [str(tmp_path)]
+    outside.reach("numpy")
+    outside.reach("their_absent")
+    outside.reach("no name")
+    assert str(tmp_path) not in sys.path
+    assert outside.folder_of("their_here.part") == tmp_path
+    assert outside.folder_of("json.decoder") != tmp_path
+    assert outside.folder_of("their_absent") is None
+    outside.import_module("their_here")
+    assert sys.path[-1] == str(tmp_path)
+    assert sorted(path.stem for path in tmp_path.glob("*.ran")) == ["their_here"]
+    (tmp_path / "their_package").mkdir()
+    (tmp_path / "their_package" / "__init__.py").write_text("")
+    assert outside.folder_of("their_package.module") == tmp_path

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from drl_cli.envs.config import EnvError
 from drl_cli.envs.games.kwargs import check_number
 from drl_cli.types import Array, State
 from drl_cli.utils.ranges import Range
@@ -90,6 +91,8 @@ def _module(game: str) -> ModuleType:
     package = importlib.util.find_spec("minatar")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'minatar'", name="minatar")
+    if not game.isidentifier():  # from env.kwargs, so that it might lead to another folder
+        raise EnvError(f"env.kwargs.game={game}: there is no such game")
     path = Path(package.submodule_search_locations[0]) / "environments" / f"{game}.py"
     spec = importlib.util.spec_from_file_location(f"{__name__}.{game}", path)
     assert spec is not None

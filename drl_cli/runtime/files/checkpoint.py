@@ -22,7 +22,7 @@ import safetensors.numpy
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, State, within
-from drl_cli.utils.files import link, remove_folder, replace_file, sync_folder
+from drl_cli.utils.files import link, regular, remove_folder, replace_file, sync_folder
 
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
@@ -246,7 +246,7 @@ def damaged_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
-    with path.open("wb") as file:
+    with open(path, "wb", opener=regular) as file:
         for piece in pieces:
             file.write(piece)
             digest.update(piece)

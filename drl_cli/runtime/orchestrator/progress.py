@@ -20,6 +20,7 @@ from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts
 from drl_cli.runtime.orchestrator.rates import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
+from drl_cli.utils.files import regular
 from drl_cli.utils.run_log import tell
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Progress:
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
         self.config, self.started = config, started
         self.trace = MessageCounts(self._write_message if trace_file else None)
-        self.trace_file = trace_file.open("a", buffering=1) if trace_file else None
+        self.trace_file = open(trace_file, "a", buffering=1, opener=regular) if trace_file else None  # noqa: SIM115
         self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
         self.reanalyzed_steps = self.reanalyzer_restarts = 0
         self.num_episodes = self.worker_restarts = self.env_restarts = self.skipped_updates = 0

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from drl_cli.utils.files import regular
 from drl_cli.utils.outside import innermost_last, place
 
 SIGNALS = {
@@ -30,7 +31,7 @@ def crash_file(log_file: str) -> Path:
 def write_crashes(path: Path) -> None:
     """Have Python write a traceback to the file if this process crashes. Do nothing if the file can't be written."""
     with suppress(OSError):
-        faulthandler.enable(path.open("w"), all_threads=False)
+        faulthandler.enable(open(path, "w", opener=regular), all_threads=False)  # noqa: SIM115
 
 
 def watch_actor(actor: str, path: Path, env: str) -> None:

@@ -7,12 +7,12 @@ import platform
 import random
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -99,7 +99,7 @@ class RaySession:
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # this package reports lost roles
         # Record no calls for the dashboard, which does not run: 100,000 calls would take 350 MB in gcs_server.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         for attempt in (1, 2):  # on a busy machine the first attempt may time out
             try:
                 self._start()
@@ -123,6 +123,7 @@ class RaySession:
                 object_store_memory=self._memory,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
+                job_config=_job(),
             )
         _have_ray_log()
         self._note_processes()
@@ -229,6 +230,7 @@ class Cluster:
                     runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
                     logging_level=logging.ERROR,
                     log_to_driver=False,
+                    job_config=_job(),
                 ).result()
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
@@ -296,6 +298,23 @@ def _fewer_services() -> Iterator[None]:
     finally:
         for name, start in starts.items():
             setattr(Node, name, start)
+
+
+class _NoFolders(list[str]):
+    """A list that stays empty."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        """Leave the folders out."""
+
+
+def _job() -> Any:  # Any: ray has no types
+    """Return the settings of a job whose processes have only the import path of their PYTHONPATH.
+
+    Otherwise Ray would put the current folder before the installed packages, and a file there would replace a library.
+    """
+    job = ray.job_config.JobConfig()
+    job._py_driver_sys_path = _NoFolders()
+    return job
 
 
 def _have_ray_log() -> None:

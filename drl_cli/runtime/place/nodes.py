@@ -97,7 +97,7 @@ class Keeper:
     def __init__(self, arguments: Sequence[str], folder: str, variables: Mapping[str, str], log: str) -> None:
         with open(log, "ab") as out, _unblocked():
             self.process = subprocess.Popen(
-                [sys.executable, *arguments],
+                [sys.executable, "-P", *arguments],  # nothing is imported from the current folder
                 cwd=folder,
                 env={name: value for name, value in os.environ.items() if name not in NOT_INHERITED} | dict(variables),
                 process_group=0,
