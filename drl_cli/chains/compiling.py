@@ -2,8 +2,8 @@
 
     python -m drl_cli.chains.compiling LIBRARY < GRAPH      # the process that `Compilation` starts
 
-Libraries are kept beside torch's other compiled code (TORCHINDUCTOR_CACHE_DIR). Their names have a hash of everything
-that they depend on.
+Libraries are kept beside torch's other compiled code, in `library_folder`. Their names have a hash of everything that
+they depend on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from drl_cli.chains import native
 from drl_cli.chains.program import in_place
-from drl_cli.utils.machine import describe_processor, library_dir
+from drl_cli.utils.machine import describe_processor, library_folder
 
 if TYPE_CHECKING:
     from drl_cli.chains.record import Record
@@ -57,7 +57,8 @@ class Compilation:
         graph = in_place(record)
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._library = library_dir() / f"{key(graph, record.examples)}.so"
+            self._folder = library_folder()
+            self._library = self._folder.opened / f"{key(graph, record.examples)}.so"
             if self._library.exists():
                 return
             self._start(graph, record, is_urgent=is_urgent)
@@ -80,6 +81,7 @@ class Compilation:
                 stderr=self._errors,
                 env={**os.environ, **one_thread, **own},
                 start_new_session=True,  # so that `close` also ends the C++ compiler
+                pass_fds=(self._folder.descriptor,),
             )
 
     def library(self, *, wait: bool) -> str | None:

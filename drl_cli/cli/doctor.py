@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # slow to import
 GIB = 2**30
 STORE_MB = 256  # size of Ray's object store in a run without images
 RAY_S = 60.0  # time that Ray may take to start
-RAY_LOGS = "its logs are in /tmp/ray/session_latest/logs"
 RENDER = """
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import build
@@ -229,14 +228,18 @@ def ray(session: "RaySession | None", is_wanted: bool) -> Check:
         time.sleep(0.05)
     if not session.is_up():
         session.is_stuck = True
-        return Check("fail", "ray", f"not there after {RAY_S:.0f} s", RAY_LOGS)
+        return Check("fail", "ray", f"not there after {RAY_S:.0f} s", _ray_logs(session))
     try:
         session.wait()
     except RoleLost as error:
-        return Check("fail", "ray", " ".join(str(error).split()), RAY_LOGS)
+        return Check("fail", "ray", " ".join(str(error).split()), _ray_logs(session))
     finally:
         session.close()
     return Check("ok", "ray", f"{version_of('ray')} starts")
+
+
+def _ray_logs(session: "RaySession") -> str:
+    return f"its logs are in {session.folder.path}/session_latest/logs" if session.folder else ""
 
 
 def version_of(package: str) -> str | None:

@@ -100,6 +100,7 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
             advice = "a batch of any size must pass through it: x.shape[0], not len(x)"
             raise ValueError(f"torch.export can't trace its modules ({text}); {advice}") from error
         if format == "torch":
+            program.example_inputs = None  # torch would save them as a pickle, the only one of the file
             torch.export.save(program, folder / FILES[format])
         else:
             onnx = torch.onnx.export(

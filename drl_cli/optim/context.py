@@ -14,6 +14,7 @@ from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.optim.schedules import RunClock
 from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.utils.machine import library_folder
 
 if TYPE_CHECKING:
     from drl_cli.chains.replays import Replays
@@ -79,6 +80,10 @@ class Context:
         """
         if not self.compiles:
             return function
+        try:
+            library_folder()
+        except OSError as error:
+            raise Refused(f"trainer.compile=true: {error}") from error
         # The option makes compiled code round like torch without compilation. Any: options of torch
         options: dict[str, Any] = {"emulate_precision_casts": True}
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no guard filters

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from drl_cli.chains import recording
+from drl_cli.utils import addresses
 from drl_cli.utils.lazy import Tensor, torch
 
 
@@ -28,9 +29,13 @@ class ProcessGroup:
         self.broken: PeerLost | None = None
 
     def listen(self, host: str) -> int:
-        """Listen for the other trainers at a free port of `host`, and return the port. Only rank 0 calls this."""
-        self.store = self._store(host, port=0)  # 0 selects a free port
-        port: int = self.store.port
+        """Listen for the other trainers at a free port of the address `host` alone. Return the port.
+
+        Only rank 0 calls this.
+        """
+        listener = addresses.listener(host)
+        port: int = listener.getsockname()[1]
+        self.store = self._store(host, port, listener.detach())
         return port
 
     def join(self, host: str, port: int, device: torch.device) -> None:
@@ -45,6 +50,9 @@ class ProcessGroup:
         try:
             if self.store is None:  # rank 0 made its store in `listen`
                 self.store = self._store(host, port)
+            # Have gloo listen at the interface that leads to `host`. By default, it is the one of the machine's name.
+            if interface := addresses.interface(addresses.own_address(host)):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             torch.distributed.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=self.store,
@@ -52,7 +60,7 @@ class ProcessGroup:
                 world_size=self.size,
                 timeout=self.timeout,
             )
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise PeerLost(f"trainer {self.rank} of {self.size} found no group: {error}") from error
 
     def mean_(self, tensor: Tensor) -> None:
@@ -111,8 +119,13 @@ class ProcessGroup:
             self.broken = PeerLost(f"trainer {self.rank} of {self.size} lost another: {error}")
             raise self.broken from error
 
-    def _store(self, host: str, port: int) -> Any:  # Any: torch.distributed.TCPStore
-        is_master = self.rank == 0
+    def _store(self, host: str, port: int, listener: int | None = None) -> Any:  # Any: torch.distributed.TCPStore
         return torch.distributed.TCPStore(  # type: ignore[attr-defined]
-            host, port, world_size=None, is_master=is_master, timeout=self.timeout, wait_for_workers=False
+            host,
+            port,
+            world_size=None,
+            is_master=self.rank == 0,
+            timeout=self.timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener,
         )

@@ -23,7 +23,7 @@ from drl_cli.search.model import Embedding, Memory, check_shape, parts_of
 from drl_cli.search.plain import Plain
 from drl_cli.search.trees import Trees
 from drl_cli.types import Array
-from drl_cli.utils.machine import compiler, library_dir
+from drl_cli.utils.machine import compiler, library_folder
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
 FLAGS = ("-O3", "-shared", "-fPIC", "-std=c++17", "-ffp-contract=off")
@@ -216,12 +216,20 @@ def _build() -> Path:
     """
     parts = (SOURCE.read_text(), FLAGS, platform.machine())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-    path = library_dir() / f"search_{key}.so"
+    folder = library_folder()
+    path = folder.opened / f"search_{key}.so"
     if not path.exists():
         unfinished = path.with_suffix(f".{os.getpid()}")
         try:
             command = [compiler(), *FLAGS, "-o", str(unfinished), str(SOURCE)]
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
+            subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=COMPILE_S,
+                pass_fds=(folder.descriptor,),
+            )
             os.replace(unfinished, path)  # so that another process never sees an unfinished file
         finally:
             unfinished.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.lookup import algorithms, installed
+from drl_cli.envs.config import wrapper_path
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.utils.files import read_file, replace_file
 from drl_cli.utils.hydra_grammar import listed, unquoted
@@ -31,8 +32,8 @@ MODULES = (
 """The keys whose values may name a module to import."""
 ADDRESSES = {"ray.address": None, "logger.mlflow": "none"}
 """The keys whose values may name a server, with the value that names none. A Ray cluster can run code here."""
-ARGUMENTS = ("env.kwargs", "manage.env_kwargs", "optimizer.kwargs")
-"""The arguments of the user's classes. A consent covers them, too."""
+ARGUMENTS = ("env.kwargs", "manage.env_kwargs", "optimizer.kwargs", "env.wrappers")
+"""The keys with arguments of classes. A consent covers them, too."""
 TYPED = {"env": "env.id", "network": "network.torso", "reward": "reward.name", "algo": "algo.name"}
 """The groups whose option may be a module, and the key that has the module."""
 REFUSED = {"hydra", "defaults", "_target_"}
@@ -101,6 +102,10 @@ def asks(node: Mapping[str, Any]) -> list[str]:
     old_reward = [("reward.name", text) for text in _texts(node.get("reward")) if isinstance(node.get("reward"), str)]
     found = [(key, text) for key in MODULES for text in _texts(_at(node, key))] + old_reward
     names = [f"{key}={text}" for key, text in found if _is_foreign(key, text)]
+    # The arguments of a known wrapper may name a file, as those of gymnasium's RecordVideo do.
+    wrappers = _at(node, "env.wrappers") or ()
+    names += [f"env.wrappers={wrapper_path(each)}" for each in wrappers if isinstance(each, Mapping)]
+    names = list(dict.fromkeys(names))
     reached = [(key, _at(node, key)) for key in ADDRESSES]
     return names + [f"{key}={value}" for key, value in reached if value not in (None, ADDRESSES[key])]
 

@@ -4,11 +4,13 @@ import os
 import re
 import resource
 import sys
-import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import psutil
+
+from drl_cli.utils.private import PrivateFolder, base_folder, open_private
 
 
 def cores() -> list[int]:
@@ -42,17 +44,20 @@ def compiler() -> str:
     return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 
-def library_dir() -> Path:
-    """Return a folder below torch's own for compiled code. The import of torch's function would take a second.
+def library_folder() -> PrivateFolder:
+    """Open the folder for compiled code: TORCHINDUCTOR_CACHE_DIR, or by default one in this user's private folder.
 
-    Raise PermissionError if the folder belongs to another user.
+    Have torch use this folder, too. Raise PermissionError if other users could change it, because the libraries in it
+    run with the rights of this user.
     """
-    own = Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"
-    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or own) / "drl_cli"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():  # its libraries would run with the rights of this user
-        raise PermissionError(f"{folder} belongs to another user; set TORCHINDUCTOR_CACHE_DIR")
+    folder = _library_folder(os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.path)
     return folder
+
+
+@cache
+def _library_folder(named: str | None) -> PrivateFolder:
+    return open_private(Path(named)) if named else open_private(base_folder(), ["compiled"])
 
 
 CGROUP = Path("/sys/fs/cgroup")

@@ -249,7 +249,7 @@ def test_a_cache_of_another_user_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
     learner = Alternating()
-    assert "belongs to another user" in one_warning(learner, 4, "before")
+    assert "other users can change the folder" in one_warning(learner, 4, "before")
     assert torch.equal(learner.w, eager(4)[1])
 
 
@@ -447,5 +447,5 @@ def test_a_small_update_is_compiled_for_real_and_taken_from_the_cache_the_next_t
         learn(Chain(learner.update, learner, when), learner, 3)
         assert torch.equal(learner.w, eager(3)[1])
         assert when.take_notes()[0][0] == logging.INFO
-    assert len([*(tmp_path / "drl_cli").iterdir()]) == 2
+    assert len([*tmp_path.glob("*.so")]) == 2
     np.testing.assert_array_equal(learner.calls, [4])

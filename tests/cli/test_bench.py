@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import tempfile
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
     assert max(tried.values()) <= 1.03 * tried[" ".join(result["tuned"])]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "tmp"]
     left = {path.name for path in (tmp_path / "tmp").iterdir()}
-    assert {name for name in left if not name.startswith("torchinductor_")} == set()  # torch's cache of compiled code
+    assert left <= {f"drl-{os.getuid()}"}  # compiled code
 
 
 @pytest.mark.slow

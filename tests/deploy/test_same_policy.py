@@ -1,5 +1,8 @@
 """A trained policy, its exported torch graph, and the standalone numpy policy act the same."""
 
+import json
+import pickle
+import zipfile
 from contextlib import contextmanager
 
 import numpy as np
@@ -234,6 +237,25 @@ def test_a_graph_for_discrete_observations_takes_any_number_of_rows(tmp_path):
     program = torch.export.load(tmp_path / FILES["torch"]).module()
     for rows in (1, 5):
         assert len(program(torch.zeros(rows, dtype=torch.int64))[0]) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [CASES["sac"], CASES["ppo-lstm"]])
+def test_a_torch_export_has_no_pickle_that_torch_would_execute(tmp_path, monkeypatch, options):
+    trained = make_policy(tmp_path, *options, "network.hidden=[8]")
+    _write_graph(trained, "torch", tmp_path)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a pickle")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    monkeypatch.setattr(pickle, "loads", refuse)
+    torch.export.load(tmp_path / FILES["torch"])
+    with zipfile.ZipFile(tmp_path / FILES["torch"]) as file:
+        (samples,) = [name for name in file.namelist() if "sample_inputs" in name]
+        (weights,) = [name for name in file.namelist() if name.endswith("weights_config.json")]
+        assert file.read(samples) == b""
+        assert {weight["use_pickle"] for weight in json.loads(file.read(weights))["config"].values()} == {False}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections import ChainMap
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
+import psutil
 import pytest
 import torch
 from peers import on_group, peers, pid
@@ -14,6 +15,7 @@ from torch import nn
 
 from drl_cli.errors import Refused
 from drl_cli.networks.mlp_module import MLP
+from drl_cli.optim import group as group_module
 from drl_cli.optim.context import Context
 from drl_cli.optim.gradients import Gradients
 from drl_cli.optim.group import PeerLost, ProcessGroup
@@ -254,12 +256,19 @@ def test_each_trainer_draws_its_share_of_the_noise_of_one():
     assert (alone[0] != alone[1]).any()
 
 
+def listening(group):
+    """Return the addresses at which this process listens."""
+    connections = psutil.Process().net_connections(kind="inet")
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
 def test_the_mean_over_processes_and_the_error_when_one_is_killed():
     with peers(2) as ranks:
         calls = [rank.submit(on_group, mean, [float(i), 10.0 * i]) for i, rank in enumerate(ranks)]
         assert [call.result() for call in calls] == [[0.5, 5.0]] * 2
         calls = [rank.submit(on_group, least, value) for rank, value in zip(ranks, [7, -3], strict=True)]
         assert [call.result() for call in calls] == [-3, -3]
+        assert [rank.submit(on_group, listening).result() for rank in ranks] == [{"127.0.0.1"}] * 2
         number = ranks[1].submit(on_group, pid).result()
         waiting = ranks[0].submit(on_group, mean, [1.0])
         os.kill(number, signal.SIGKILL)
@@ -317,6 +326,24 @@ def test_nccl_waits_for_the_other_trainers(monkeypatch, typed, expected):
     assert seen == [("nccl", expected, 7)]
     with pytest.raises(PeerLost, match="lost another: NCCL communicator was aborted"):
         group.mean_(torch.ones(1))
+
+
+def test_gloo_listens_at_the_interface_that_leads_to_the_first_trainer_unless_the_user_names_another(monkeypatch):
+    found = []
+    environment = {}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda *args, **options: found.append(dict(environment))
+    )
+    monkeypatch.setattr(group_module.addresses, "own_address", lambda host: {"10.0.0.3": "10.0.0.4"}[host])
+    monkeypatch.setattr(group_module.addresses, "interface", lambda address: {"10.0.0.4": "eth7"}[address])
+    group = ProcessGroup(1, 2)
+    for users in ({}, {"GLOO_SOCKET_IFNAME": "eth1"}):
+        environment.clear()
+        environment.update(users)
+        group.store = object()
+        group.join("10.0.0.3", 1, torch.device("cpu"))
+    assert [variables["GLOO_SOCKET_IFNAME"] for variables in found] == ["eth7", "eth1"]
 
 
 def test_joining_without_other_trainers_is_an_error():

@@ -1,5 +1,6 @@
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,15 @@ def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled.load.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert compiled.load() is not None
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_library_that_another_user_may_have_written_is_not_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o777)
+    assert compiled.load() is None
+    assert f"other users can change the folder {tmp_path}" in caplog.text
 
 
 class Net:

@@ -1,5 +1,7 @@
 """A fake of Ray that starts nothing, records its calls, and runs remote functions in the calling process."""
 
+import importlib
+import random
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -72,6 +74,9 @@ class Node:
     def start_log_monitor(self):
         self.started.append("log monitor")
 
+    def dead_processes(self):
+        return []
+
     def start_raylet(self):
         self.started.append("raylet")
 
@@ -81,6 +86,7 @@ class FakeRay(ModuleType):
 
     def __init__(self):
         super().__init__("ray")
+        self.__version__ = "2.60.0"
         self.calls, self.asked, self.entries, self.silent = [], [], [], ()
         self.ObjectRef = ObjectRef
         self.exceptions = SimpleNamespace(**{error.__name__: error for error in ERRORS})
@@ -93,11 +99,17 @@ class FakeRay(ModuleType):
         self.util = SimpleNamespace(scheduling_strategies=strategies, get_node_ip_address=lambda: "10.0.0.1")
         worker = SimpleNamespace(_global_node=None, print_to_stdstream=print)
         self.parents = []
-        utils = SimpleNamespace(set_kill_on_parent_death_linux=lambda: self.parents.append("ends with it"))
+        utils = SimpleNamespace(
+            set_kill_on_parent_death_linux=lambda: self.parents.append("ends with it"),
+            get_ray_address_file=lambda folder: "/nowhere/ray_current_cluster",
+        )
+        services = SimpleNamespace(find_gcs_addresses=lambda: {"10.0.0.1:6379", "127.0.0.1:6379"})
         self.Node = type("Node", (Node,), {"started": []})
-        node, storage = SimpleNamespace(Node=self.Node), SimpleNamespace()
-        self._private = SimpleNamespace(worker=worker, utils=utils, node=node, external_storage=storage)
-        self._raylet = SimpleNamespace()
+        node, storage = SimpleNamespace(Node=self.Node), SimpleNamespace(random=random)
+        self._private = SimpleNamespace(
+            worker=worker, utils=utils, node=node, external_storage=storage, services=services
+        )
+        self._raylet = SimpleNamespace(random=random)
 
     def init(self, **options):
         self.calls.append(("init", options))
@@ -140,11 +152,14 @@ class FakeRay(ModuleType):
 
 def install(monkeypatch):
     """Replace ray, and all imports from ray, during a test."""
+    internals = importlib.import_module("drl_cli.runtime.place.ray_internals")  # with the real Ray
     fake = FakeRay()
     modules = {"ray": fake, "ray.util": fake.util, "ray.util.scheduling_strategies": fake.util.scheduling_strategies}
-    modules |= {"ray._private": fake._private, "ray._private.node": fake._private.node}
+    modules |= {f"ray._private.{name}": module for name, module in vars(fake._private).items()}
+    modules |= {"ray._private": fake._private, "ray._raylet": fake._raylet}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     for name in ("handles", "launch", "nodes"):
         monkeypatch.setattr(f"drl_cli.runtime.place.{name}.ray", fake)
+    monkeypatch.setattr(internals, "ray", fake)
     return fake

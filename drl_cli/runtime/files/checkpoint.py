@@ -234,7 +234,7 @@ def damaged_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 
     def is_damaged(name: str) -> bool:
         try:
-            with (folder / name).open("rb") as file:
+            with open(folder / name, "rb", opener=regular) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest() != str(manifest["sha256"][name])
         except OSError:
             return True

@@ -4,11 +4,12 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from drl_cli.errors import ClusterUnfit
+from drl_cli.runtime.place.session_folder import token_path
 
 MAX_SHIPPED_MB = 50
 VARIABLES = {
@@ -86,19 +87,23 @@ def unreachable(address: str) -> str | None:
     return None
 
 
-def found_here(addresses: Sequence[str]) -> str:
-    """Return RAY_ADDRESS, or else the first reachable address of `addresses`. If none is reachable, return the first.
+def found_here(own: str | None, look: Callable[[], Sequence[str]]) -> str:
+    """Return RAY_ADDRESS, or else `own`, the address that a file of this user names.
 
-    Ignore addresses at 127.0.0.1: these are private sessions of other runs, and an attempt to join would never end.
-    Raise ClusterUnfit if no address is left.
+    Raise ClusterUnfit if there is neither. The message names the reachable addresses that `look` returns: their
+    clusters may belong to other users, so the user has to type the address. Addresses at 127.0.0.1 are left out,
+    because they are private sessions of other runs, and an attempt to join would never end.
     """
-    named = os.environ.get("RAY_ADDRESS")
-    public = [named] if named else [address for address in addresses if not address.startswith("127.0.0.1:")]
-    for address in public:
-        if unreachable(address) is None:
-            return address
-    if public:
-        return public[0]  # the caller shows why this address is unreachable
+    if address := os.environ.get("RAY_ADDRESS") or own:
+        return address  # the caller shows why this address is unreachable
+    others = [address for address in look() if not address.startswith("127.0.0.1:") and unreachable(address) is None]
+    if others:
+        raise ClusterUnfit(
+            [
+                f"ray.address=auto: you have started no Ray cluster here. Found: {', '.join(others)}. It may belong to "
+                f"another user; to join it, type its address: ray.address={others[0]}"
+            ]
+        )
     raise ClusterUnfit(
         [
             "ray.address=auto: no Ray cluster runs here. Start one (ray start --head), name one "
@@ -118,7 +123,7 @@ def _token() -> str | None:
         return None
     if os.environ.get("RAY_AUTH_TOKEN"):
         return os.environ["RAY_AUTH_TOKEN"]
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or token_path())
     return path.read_text().strip() if path.is_file() else None
 
 

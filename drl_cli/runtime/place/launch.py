@@ -4,15 +4,14 @@ import logging
 import os
 import pickle
 import platform
-import random
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
 
@@ -22,9 +21,12 @@ from drl_cli.runtime.place import cluster
 from drl_cli.runtime.place.cluster import Answer, Node
 from drl_cli.runtime.place.handles import ray
 from drl_cli.runtime.place.nodes import ask, live_nodes
+from drl_cli.runtime.place.session_folder import SessionFolder, protect_token
+from drl_cli.utils.lazy import LazyModule
 from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
+ray_internals = LazyModule("drl_cli.runtime.place.ray_internals")  # imports Ray
 
 WAIT_S = 300.0  # maximum time [s] of a start of Ray
 START_S = 2.0  # maximum time [s] that `close` waits if Ray is still starting
@@ -38,6 +40,7 @@ class RaySession:
 
     nodes: Sequence[Node] = ()
     is_stuck = False
+    folder: SessionFolder | None = None  # of Ray's sockets and logs, once the session starts
 
     def __init__(self, object_store_mb: int) -> None:
         self._up, self._end = threading.Event(), threading.Event()
@@ -66,9 +69,7 @@ class RaySession:
         """Return a message if one of Ray's main processes died, which ends all roles. Return None if all are alive."""
         if not self.is_up() or self._error is not None:
             return None
-        node = ray._private.worker._global_node
-        dead = {name for name, _ in node.dead_processes()} if node is not None else set()
-        names = sorted(dead & {"gcs_server", "raylet"})
+        names = sorted(ray_internals.dead_processes() & {"gcs_server", "raylet"})
         return f"Ray's {' and '.join(names)} died, and all roles with it" if names else None
 
     def close(self) -> None:
@@ -82,6 +83,8 @@ class RaySession:
             self._note_processes()
             ray.shutdown()
         self._kill_processes()
+        if self.folder is not None and self._error is None:  # the next session removes the logs of a failed start
+            self.folder.remove()
         self._end.set()
 
     def leave(self, exit_code: int) -> NoReturn:
@@ -94,6 +97,7 @@ class RaySession:
         os.environ.update(cluster.process_variables())
         # Make Ray listen only on 127.0.0.1. Otherwise Ray would replace 127.0.0.1 by the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_worker_niceness", "0")  # by default 15, so other programs would starve the trainer
         os.environ.setdefault("RAY_max_direct_call_object_size", str(DIRECT_BYTES))
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # this package reports lost roles
@@ -112,20 +116,23 @@ class RaySession:
         self._end.wait()
 
     def _start(self) -> None:
-        _stand_apart()
+        self.folder = self.folder or SessionFolder()
+        protect_token()
+        ray_internals.stand_apart()
         ray.shutdown()  # clean up after a failed attempt
-        _draw_apart()
-        with _fewer_services():
+        ray_internals.draw_apart()
+        with ray_internals.fewer_services():
             ray.init(
                 address="local",
+                _temp_dir=str(self.folder.path),
                 _node_ip_address="127.0.0.1",
                 include_dashboard=False,
                 object_store_memory=self._memory,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                job_config=_job(),
+                job_config=ray_internals.job_config(),
             )
-        _have_ray_log()
+        ray_internals.log_deaths()
         self._note_processes()
 
     def _kill_processes(self) -> None:
@@ -154,7 +161,7 @@ class Cluster:
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         if address == "auto":
-            address = cluster.found_here(_addresses())
+            address = cluster.found_here(ray_internals.own_address(), ray_internals.all_addresses)
         if problem := cluster.unreachable(address):
             raise ClusterUnfit([problem])
         try:
@@ -230,11 +237,11 @@ class Cluster:
                     runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
                     logging_level=logging.ERROR,
                     log_to_driver=False,
-                    job_config=_job(),
+                    job_config=ray_internals.job_config(),
                 ).result()
         except Exception as error:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
-        _have_ray_log()
+        ray_internals.log_deaths()
         return _ask(live_nodes(self._only_here), self._env, self._modules, self._folder)
 
 
@@ -250,76 +257,6 @@ def _no_stderr() -> Iterator[None]:
         os.dup2(terminal, 2)
         os.close(terminal)
         os.close(null)
-
-
-def _addresses() -> list[str]:
-    """Return Ray's addresses on this machine. The address of the last `ray start` comes first."""
-    from ray._private import services
-
-    last = services.find_bootstrap_address(None)
-    return [*([last] if last else []), *sorted(services.find_gcs_addresses())]
-
-
-def _stand_apart() -> None:
-    """Give Ray's processes separate process groups: Ctrl-C must reach only this process, which saves a checkpoint."""
-    from ray._private import utils
-
-    if not hasattr(utils, "set_kill_on_parent_death_linux"):
-        return
-    end_with_parent = utils.set_kill_on_parent_death_linux
-
-    def prepare() -> None:  # runs in the new process, before Ray's program starts
-        end_with_parent()
-        os.setpgid(0, 0)
-
-    utils.set_kill_on_parent_death_linux = prepare
-
-
-def _draw_apart() -> None:
-    """Have Ray draw from a generator of its own: workers in this process save the state of Python's global one."""
-    from ray import _raylet
-    from ray._private import external_storage
-
-    for module in (_raylet, external_storage):
-        setattr(module, "random", random.Random())  # noqa: B010  # mypy does not know the attribute
-
-
-@contextmanager
-def _fewer_services() -> Iterator[None]:
-    """Keep Ray from starting its dashboard and two monitors, which are unused and take 80 MB each."""
-    from ray._private.node import Node
-
-    names = ("start_api_server", "start_log_monitor", "start_monitor")
-    starts = {name: getattr(Node, name) for name in names if hasattr(Node, name)}
-    for name in starts:
-        setattr(Node, name, lambda self, **options: None)
-    try:
-        yield
-    finally:
-        for name, start in starts.items():
-            setattr(Node, name, start)
-
-
-class _NoFolders(list[str]):
-    """A list that stays empty."""
-
-    def extend(self, folders: Iterable[str]) -> None:
-        """Leave the folders out."""
-
-
-def _job() -> Any:  # Any: ray has no types
-    """Return the settings of a job whose processes have only the import path of their PYTHONPATH.
-
-    Otherwise Ray would put the current folder before the installed packages, and a file there would replace a library.
-    """
-    job = ray.job_config.JobConfig()
-    job._py_driver_sys_path = _NoFolders()
-    return job
-
-
-def _have_ray_log() -> None:
-    """Send Ray's messages about dead processes to the log. The user gets one line from this package instead."""
-    ray._private.worker.print_to_stdstream = lambda data, **_: log.info("%s", " ".join(data["lines"]))
 
 
 def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = "") -> dict[Node, Answer | None]:

@@ -16,7 +16,6 @@ from fake_ray import ObjectRef
 from drl_cli.errors import ClusterUnfit
 from drl_cli.runtime.place import cluster, nodes
 from drl_cli.runtime.place.cluster import Answer, Node
-from drl_cli.runtime.place.launch import _addresses
 from drl_cli.runtime.place.nodes import Keeper, NodeProcess, live_nodes, node_gpus, unshared
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
@@ -86,19 +85,25 @@ def test_an_address_without_a_cluster(no_token):
         assert cluster.unreachable(address).startswith(f"ray.address: no Ray cluster answers at {address}.")
 
 
-def test_auto_takes_the_first_cluster_that_answers_and_no_private_session(no_token, monkeypatch):
+def test_auto_takes_only_an_address_that_the_user_or_a_file_of_the_user_names(no_token, monkeypatch):
     silent, asked = {"10.0.0.1:1", "10.0.0.4:4"}, []
     monkeypatch.setattr(cluster, "unreachable", lambda address: asked.append(address) or (address in silent or None))
-    assert cluster.found_here(["127.0.0.1:9", "10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3"]) == "10.0.0.2:2"
-    assert asked == ["10.0.0.1:1", "10.0.0.2:2"]
-    assert cluster.found_here(["127.0.0.1:9", "10.0.0.4:4", "10.0.0.1:1"]) == "10.0.0.4:4"
-    for private in ([], ["127.0.0.1:9"]):
+    others = ["127.0.0.1:9", "10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3"]
+    assert cluster.found_here("10.0.0.4:4", lambda: others) == "10.0.0.4:4"  # the caller says why it is unreachable
+    assert asked == []
+    with pytest.raises(ClusterUnfit) as caught:
+        cluster.found_here(None, lambda: others)
+    assert asked == ["10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3"]
+    (line,) = caught.value.problems
+    assert "you have started no Ray cluster here. Found: 10.0.0.2:2, 10.0.0.3:3." in line
+    assert line.endswith("type its address: ray.address=10.0.0.2:2")
+    for private in ([], ["127.0.0.1:9"], ["10.0.0.1:1"]):
         with pytest.raises(
             ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here\. Start one \(ray start --he"
         ):
-            cluster.found_here(private)
+            cluster.found_here(None, lambda private=private: private)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.3:3")
-    assert cluster.found_here(["10.0.0.2:2"]) == "10.0.0.3:3"
+    assert cluster.found_here("10.0.0.2:2", lambda: others) == "10.0.0.3:3"
 
 
 PRIVATE_SESSION = """
@@ -119,12 +124,15 @@ def test_the_session_of_another_run_is_private_and_leaves_pythons_global_generat
     command = [sys.executable, "-c", PRIVATE_SESSION]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         is_equal, address = (other.stdout.readline().strip() for _ in range(2))
-        found = _addresses()
+        from drl_cli.runtime.place.ray_internals import all_addresses, own_address
+
+        found, own = all_addresses(), own_address()
         other.communicate("\n")
     assert (is_equal, other.returncode) == ("True", 0)
     assert address in found
+    assert own != address
     with pytest.raises(ClusterUnfit, match="no Ray cluster runs here"):
-        cluster.found_here([address])
+        cluster.found_here(None, lambda: [address])
 
 
 def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@ import logging
 import os
 import pickle
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -14,16 +15,19 @@ import pytest
 import drl_cli
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost
-from drl_cli.runtime.place import launch
+from drl_cli.runtime.place import launch, session_folder
 from drl_cli.runtime.place.cluster import Answer, Node, process_variables
-from drl_cli.runtime.place.launch import Cluster, RaySession
+from drl_cli.runtime.place.launch import Cluster, RaySession, ray_internals
 
 ENV = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
 
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", {"HOME": "/root", "PATH": os.environ["PATH"]})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(session_folder, "SOCKET_BYTES", 1000)  # pytest's folders have long paths
+    monkeypatch.setattr(session_folder, "token_path", lambda: tmp_path / "home" / ".ray" / "auth_token")
     return fake_ray.install(monkeypatch)
 
 
@@ -61,14 +65,18 @@ def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
     session.wait()
     assert session.is_up()
     options = {"object_store_memory": 100 * 2**20, "logging_level": logging.ERROR, "log_to_driver": False}
-    here = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
+    temporary = {"_temp_dir": str(session.folder.path)}
+    here = {"address": "local", **temporary, "_node_ip_address": "127.0.0.1", "include_dashboard": False}
     assert ray.calls == [("shutdown",), ("init", here | options)]
     assert ray.Node.started == ["raylet"]  # and no other service
     assert session._processes == set(children)
+    assert session.folder.path.is_dir()
+    assert session_folder.token_path().stat().st_mode & 0o777 == 0o600
     expected = {
         "OMP_NUM_THREADS": "3",
         "MKL_NUM_THREADS": "1",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
         "RAY_worker_niceness": "5",
         "RAY_max_direct_call_object_size": "2000000",
         "RAY_IGNORE_UNHANDLED_ERRORS": "1",
@@ -82,9 +90,9 @@ def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
 
 
 def test_services_are_left_out_only_during_the_start(ray):
-    with pytest.raises(ValueError, match="not three"), launch._fewer_services():
+    with pytest.raises(ValueError, match="not three"), ray_internals.fewer_services():
         ray.init(value=ray.Node().start_api_server(include=True), other=int("not three"))
-    with launch._fewer_services():
+    with ray_internals.fewer_services():
         ray.init()
     assert ray.Node.started == ["raylet"]
     ray.init()
@@ -93,12 +101,9 @@ def test_services_are_left_out_only_during_the_start(ray):
 
 def test_processes_of_ray_have_a_process_group_and_end_with_their_parent(ray, monkeypatch):
     monkeypatch.setattr(os, "setpgid", lambda *args: ray.parents.append(args))
-    launch._stand_apart()
+    ray_internals.stand_apart()
     ray._private.utils.set_kill_on_parent_death_linux()
     assert ray.parents == ["ends with it", (0, 0)]
-    del ray._private.utils.set_kill_on_parent_death_linux
-    launch._stand_apart()  # a Ray without this function
-    assert vars(ray._private.utils) == {}
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -141,6 +146,7 @@ def test_close_leaves_no_process(ray, session, children):
     session.close()
     assert [call[0] for call in ray.calls] == ["shutdown", "init", "shutdown"]
     assert [process.killed for process in children] == [True, False, True]
+    assert not session.folder.path.exists()
     session._thread.join(10)
     assert not session._thread.is_alive()
     assert not session.is_stuck
@@ -207,7 +213,7 @@ def answers(ray, monkeypatch):
     ray.entries = ENTRIES
     monkeypatch.setattr(launch, "_ask", ask)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(launch, "_addresses", lambda: ["127.0.0.1:6379", "10.0.0.1:6379"])
+    monkeypatch.setattr(ray_internals, "own_address", lambda: "10.0.0.1:6379")
     monkeypatch.setattr(launch.cluster, "unreachable", lambda address: None)
     monkeypatch.setattr(launch.cluster, "shipped_modules", lambda modules: [Path("/user/my_env.py")])
     return given
@@ -306,7 +312,8 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     monkeypatch.setattr(ray, "init", fail)
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=10\.0\.0\.1:1: nobody there$"):
         Cluster("10.0.0.1:1", ENV, [])
-    monkeypatch.setattr(launch, "_addresses", lambda: ["127.0.0.1:1"])
+    monkeypatch.setattr(ray_internals, "own_address", lambda: None)
+    monkeypatch.setattr(ray_internals, "all_addresses", lambda: ["127.0.0.1:1"])
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here"):
         Cluster("auto", ENV, [])
     monkeypatch.setattr(launch.cluster, "unreachable", lambda address: f"nobody answers at {address}")
