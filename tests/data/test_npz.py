@@ -215,7 +215,7 @@ def test_the_environments_spaces_are_used_and_checked(tmp_path):
         (
             "e",
             {"observations": None, "observations.a": np.zeros((10, 3)), "next_observations": None},
-            "its observations",
+            "e.npz: its observations have parts: it has a, Pendulum-v1 has one array",
         ),
     ):
         with pytest.raises(DatasetError, match=text):
@@ -228,6 +228,13 @@ def test_an_environment_that_cant_be_made(tmp_path, monkeypatch, id, code):
     with pytest.raises(DatasetError) as error:
         open_dataset(saved(tmp_path / "a.npz", **arrays()), env_config(id=id))
     assert error.value.exit_code == code
+
+
+def test_a_part_that_is_missing_is_named(tmp_path):
+    with pytest.raises(
+        DatasetError, match=r"no 'arm\.0' in its observations: it has one array, TestSampler-v0 has arm\.0, "
+    ):
+        open_dataset(saved(tmp_path / "a.npz", **arrays()), env_config("dict"))
 
 
 class Missing:
