@@ -116,7 +116,7 @@ def _removed_if_it_fails(path: Path) -> Iterator[Path]:
 def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
-        path.unlink(missing_ok=True)
+        path.unlink()
 
 
 def metadata_of(header: Header) -> dict[str, Any]:

@@ -79,18 +79,29 @@ def test_minari_keeps_the_seeds_of_a_continued_recording(tmp_path, monkeypatch):
     assert [each["seed"] for each in found] == [*range(5)]
 
 
+class Killing:
+    """A file that kills its process within a write."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, data):
+        self.file.write(bytes(data)[:5])
+        self.file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("moment", ["array", "index"])
 def test_a_killed_process_leaves_its_whole_episodes(tmp_path, moment):
-    """The process is killed within an array or a line of the index of the third episode."""
+    """The process is killed within the last array of the third episode, or within the episode's line of the index."""
     path, child = tmp_path / "a.npz", os.fork()
     if child == 0:
         with DraftWriter(draft_path(path), _metadata()) as writer:
             for i, episode in enumerate(episodes("box")):
-                if i == 2:
-                    file = writer._index if moment == "index" else writer._files[0][0]
-                    file.write(b'{"steps"')
-                    file.flush()
-                    os.kill(os.getpid(), signal.SIGKILL)
+                if i == 2 and moment == "index":
+                    writer._index = Killing(writer._index)
+                elif i == 2:
+                    writer._files[-1] = (Killing(writer._files[-1][0]), np.dtype(bool))
                 writer.append(episode)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert open_dataset(str(draft_path(path))).facts.steps == STEPS[:2].sum()
