@@ -55,6 +55,12 @@ def test_a_draft_is_a_dataset_with_the_episodes_so_far(tmp_path, kind):
     folder = interrupt(tmp_path / "x.npz", kind)
     assert folder == tmp_path / "x.npz.partial"
     assert_same(folder, tmp_path / "whole.npz")
+    steps, given = open_recording(str(folder)).read(0, 12), [*episodes(kind, 3)]
+    for path, part in steps.obs.items():
+        np.testing.assert_array_equal(part, np.concatenate([each.obs[path][:-1] for each in given]))
+        np.testing.assert_array_equal(steps.next_obs[path], np.concatenate([each.obs[path][1:] for each in given]))
+    for path, part in steps.action.items():
+        np.testing.assert_array_equal(part, np.concatenate([each.action[path] for each in given]))
     assert open_dataset(str(folder)).facts.env == "TestSampler-v0"
 
 
