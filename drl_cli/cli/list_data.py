@@ -17,8 +17,9 @@ HEAD = ("dataset", "env", *COUNTS, "observations", "actions")
 LEFT = ("dataset", "env", "observations", "actions")
 EXAMPLES = ("drl-list data", "drl-list data minari:D4RL/hopper/medium-v2", "drl-list data run:latest my.npz")
 COLUMNS = """\
-ended: episodes that terminated; cut: episodes that were truncated; mean, min, max: returns; score: the mean return,
-0 for a random policy and 100 for an expert, if both are known; covers: the part of the action space that occurs"""
+ended: episodes that terminated; cut: episodes that were truncated; mean, min, max: returns of whole episodes;
+score: the mean return, 0 for a random policy and 100 for an expert, if both are known;
+covers: the part of the action space that occurs"""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,11 @@ def _row(source: str, options: Options) -> list[str]:
     dataset = open_dataset(path, is_checked=True, download=options.download, reference=options.reference)
     facts, spec = dataset.facts, dataset.spec
     counts = map(number, (facts.steps, facts.episodes, facts.terminations, facts.truncations))
-    mean = float(facts.returns.mean())
-    returns = (number(float(value), ".1f") for value in (mean, facts.returns.min(), facts.returns.max()))
-    score = NONE if facts.reference is None else number(normalised(mean, facts.reference), ".1f")
+    returns, score = [NONE] * 3, NONE
+    if len(found := facts.whole_returns):
+        mean = float(found.mean())
+        returns = [number(float(value), ".1f") for value in (mean, found.min(), found.max())]
+        score = NONE if facts.reference is None else number(normalised(mean, facts.reference), ".1f")
     covered = f"{coverage(dataset):.0%}"
     return [source, facts.env or NONE, *counts, *returns, score, covered, _obs_text(spec), spec.action.text]
 

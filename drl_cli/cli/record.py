@@ -3,9 +3,11 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +26,8 @@ from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.shown import print
 
 if TYPE_CHECKING:  # slow to import
-    from drl_cli.data.write import Episode, Header, Written
+    from drl_cli.data.episode import Episode, Written
+    from drl_cli.data.write import Header
 
 DEFAULT_EPISODES = 100
 EXAMPLES = (
@@ -72,6 +75,9 @@ def answer(options: Options) -> int:
     else:
         path, written = record_run(options)
     print("\n".join([*lines(written), relative_path(path)]))
+    if written.ended_by is not None:
+        print("interrupted: the dataset has the episodes so far", file=sys.stderr)
+        raise written.ended_by
     return DONE
 
 
@@ -113,9 +119,10 @@ def record_env(options: Options) -> "tuple[Path, Written]":
     name = re.sub(r"[/:]", "_", config.env.name)
     path = output_path(options, Path(options.output_dir) / "data" / name / f"random-{_size(options)}")
     with acting(config, path):
-        recorder = Recorder(env, spec, random_policy(spec, options.seed), _max_steps(options, config))
-        episodes = recorder.episodes(options.seed, options.seed, *_counts(options))
-        return path, save(options, path, recorder.header, episodes, {"policy": "random", "seed": options.seed})
+        act = partial(random_policy, spec, options.seed)
+        recorder = Recorder(env, spec, act, _max_steps(options, config))
+        play = partial(recorder.episodes, options.seed, options.seed, *_counts(options))
+        return path, save(options, path, recorder.header, play, {"policy": "random", "seed": options.seed})
 
 
 def record_run(options: Options) -> "tuple[Path, Written]":
@@ -131,11 +138,11 @@ def record_run(options: Options) -> "tuple[Path, Written]":
     path = output_path(options, trained.run / "data" / "-".join(names))
     with acting(config, path):
         is_random = kind == "random"
-        act = random_policy(trained.spec, options.seed) if is_random else run_policy(trained, kind, options.seed)
-        recorder = Recorder(trained.env, trained.spec, act, _max_steps(options, config))
-        episodes = recorder.episodes(config.seed, options.seed, *_counts(options))
+        act = partial(random_policy, trained.spec) if is_random else partial(run_policy, trained, kind)
+        recorder = Recorder(trained.env, trained.spec, partial(act, options.seed), _max_steps(options, config))
+        play = partial(recorder.episodes, config.seed, options.seed, *_counts(options))
         source = {"policy": kind, "seed": options.seed, **_of_run(step, config, trained.manifest)}
-        return path, save(options, path, recorder.header, episodes, source)
+        return path, save(options, path, recorder.header, play, source)
 
 
 def record_replay(options: Options) -> "tuple[Path, Written]":
@@ -153,29 +160,56 @@ def record_replay(options: Options) -> "tuple[Path, Written]":
     with acting(config, path), as_usage_error(CheckpointError, exit_code=CHECKPOINT):
         header, steps = header_of(config.env, spec)
         source = {"policy": "replay", **_of_run(step, config, read_manifest(step))}
-        return path, save(options, path, header, replay_episodes(config, steps, step), source)
+        return path, save(
+            options,
+            path,
+            header,
+            lambda done: islice(replay_episodes(config, steps, step), done.episodes, None),
+            source,
+        )
 
 
 def save(
-    options: Options, path: Path, header: "Header", episodes: "Iterable[Episode]", source: Mapping[str, Any]
+    options: Options,
+    path: Path,
+    header: "Header",
+    play: "Callable[[Written], Iterable[Episode]]",
+    source: Mapping[str, Any],
 ) -> "Written":
-    """Write episodes with their provenance. Raise UsageError."""
-    from drl_cli.data.find import consent_file
+    """Write the episodes of `play` with their provenance. If this fails, say where the episodes so far are.
+
+    `play` gets the counts of the episodes that an interrupted command has left. Raise UsageError.
+    """
+    from drl_cli.data.dataset import DatasetError
+    from drl_cli.data.draft import draft_path
+    from drl_cli.data.find import consent_file, is_draft
     from drl_cli.data.open import as_reference
     from drl_cli.data.write import write
 
     reference = None if options.reference is None else as_reference(options.reference)
     source = {"version": version("drl-cli"), "command": ["drl-record", *sys.argv[1:]], **source}
     header = dataclasses.replace(header, algorithm=source.get("algo", "random"), provenance=source, reference=reference)
-    written = write(path, header, told(episodes), options.format)
+    draft = draft_path(path)
+    try:
+        written = write(path, header, lambda done: told(play(done), done), options.format)
+    except DatasetError:
+        raise
+    except BaseException:
+        if is_draft(draft):
+            remember(consent_file(str(draft)), {"env": {"id": header.env}})
+        kept = f"the episodes so far are in {relative_path(draft)}; the same command continues"
+        print(kept if is_draft(draft) else "nothing was recorded, because no episode had ended", file=sys.stderr)
+        raise
     remember(consent_file(str(path)), {"env": {"id": header.env}})
     return written
 
 
-def told(episodes: "Iterable[Episode]", period_s: float = 10.0) -> "Iterator[Episode]":
+def told(episodes: "Iterable[Episode]", done: "Written", period_s: float = 10.0) -> "Iterator[Episode]":
     """Yield the episodes. Print how many there are so far to stderr every `period_s` seconds."""
-    steps, last = 0, now()
-    for count, episode in enumerate(episodes, 1):
+    steps, last = done.steps, now()
+    if done.episodes:
+        print(f"continues after {steps:,} steps in {done.episodes:,} episodes", file=sys.stderr, flush=True)
+    for count, episode in enumerate(episodes, done.episodes + 1):
         steps += len(episode.reward)
         if now() - last >= period_s:
             last = now()
@@ -212,10 +246,13 @@ def _max_steps(options: Options, config: Config) -> int:
 
 def lines(written: "Written") -> list[str]:
     """Return lines with the counts and returns of a recording."""
-    found = written.statistics()
-    mean, std, low, high = (f"{found[f'return_{name}']:.1f}" for name in ("mean", "std", "min", "max"))
-    num = len(written.returns)
+    found, num, pieces = written.statistics(), written.episodes, len(written.pieces)
     counts = f"{written.steps:,} steps in {num:,} episode{'s' * (num > 1)}, {written.terminations:,} of them terminated"
+    if pieces:
+        counts += f"; {pieces:,} of them only in part, without {'their returns' if pieces > 1 else 'its return'}"
+    if not written.returns:
+        return [counts]
+    mean, std, low, high = (f"{found[f'return_{name}']:.1f}" for name in ("mean", "std", "min", "max"))
     return [counts, f"return: mean {mean}  std {std}  min {low}  max {high}"]
 
 

@@ -32,6 +32,7 @@ class JoinedDataset(Dataset):
             terminations=sum(each.terminations for each in facts),
             truncations=sum(each.truncations for each in facts),
             returns=np.concatenate([each.returns for each in facts]),
+            is_whole=np.concatenate([each.is_whole for each in facts]),
             reference=facts[0].reference if len({each.reference for each in facts}) == 1 else None,
         )
 
@@ -51,12 +52,15 @@ class JoinedDataset(Dataset):
 
 
 class BestEpisodes(Dataset):
-    """The `share` of a dataset's episodes with the largest returns, at least one, in the order of the dataset."""
+    """The `share` of a dataset's episodes with the largest returns, at least one, in the order of the dataset.
+
+    Pieces of episodes come after all whole episodes.
+    """
 
     def __init__(self, dataset: Dataset, share: float) -> None:
         self.dataset, self.spec = dataset, dataset.spec
-        returns = dataset.facts.returns
-        best = np.argsort(-returns, kind="stable")[: max(1, ceil(share * len(returns)))]
+        returns, is_whole = dataset.facts.returns, dataset.facts.is_whole
+        best = np.argsort(np.where(is_whole, -returns, np.inf), kind="stable")[: max(1, ceil(share * len(returns)))]
         chosen = np.sort(best)
         first = np.append(0, dataset.ends[:-1])[chosen]
         self.ends = np.cumsum(dataset.ends[chosen] - first)
@@ -69,6 +73,7 @@ class BestEpisodes(Dataset):
             terminations=sum(int(last["terminated"][0]) for last in lasts),
             truncations=sum(int(last["truncated"][0]) for last in lasts),
             returns=returns[chosen],
+            is_whole=is_whole[chosen],
         )
 
     @property

@@ -23,8 +23,9 @@ class Facts:
     """Facts about a dataset.
 
     `source` is what the user typed. `identity` is a checksum of the contents: if it changes, the dataset has changed.
-    `env` is the id of the environment, if known. `returns` are the undiscounted returns `[episodes]`. `reference` has
-    the returns of a random policy and of an expert for normalised scores, if known.
+    `env` is the id of the environment, if known. `returns` are the undiscounted returns `[episodes]`. `is_whole`
+    `[episodes]` is false for an episode whose beginning or end is missing. `reference` has the returns of a random
+    policy and of an expert for normalised scores, if known.
     """
 
     source: str
@@ -35,7 +36,13 @@ class Facts:
     terminations: int
     truncations: int
     returns: Array
+    is_whole: Array
     reference: tuple[float, float] | None = None
+
+    @property
+    def whole_returns(self) -> Array:
+        """The returns of the whole episodes."""
+        return self.returns[self.is_whole]
 
 
 def normalised(score: float, reference: Sequence[float]) -> float:

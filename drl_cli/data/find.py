@@ -6,13 +6,18 @@ from pathlib import Path
 from drl_cli.data.dataset import DatasetError
 
 MINARI, RUN = "minari:", "run:"
-METADATA = "metadata.json"
+METADATA, EPISODES = "metadata.json", "episodes.jsonl"
 FORMATS = "a dataset is minari:ID, run:RUN, a folder that drl-record or Minari wrote, a file .npz or .hdf5"
 
 
 def datasets_root() -> Path:
     """Return the folder of Minari's datasets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def local_drafts() -> list[Path]:
+    """Return the folders in Minari's folder with a recording that is not complete."""
+    return sorted(path.parent for path in datasets_root().glob(f"**/{EPISODES}"))
 
 
 def local_ids() -> list[str]:
@@ -26,11 +31,18 @@ def data_folder(folder: Path) -> Path | None:
     return next((path for path in (folder / "data", folder) if (path / METADATA).is_file()), None)
 
 
+def is_draft(folder: Path) -> bool:
+    """Return whether a folder has the episodes of a recording that is not complete."""
+    return (folder / EPISODES).is_file()
+
+
 def consent_file(source: str) -> Path:
     """Return the file of a dataset to which the user's consent belongs."""
     if source.startswith(MINARI):
         return datasets_root() / source.removeprefix(MINARI) / "data" / METADATA
     path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    if is_draft(path):
+        return path / EPISODES
     folder = data_folder(path)
     return path if folder is None else folder / METADATA
 
@@ -38,7 +50,9 @@ def consent_file(source: str) -> Path:
 def datasets_in(folder: Path) -> list[Path]:
     """Return the datasets directly in a folder."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in paths if path.name[0] != "." and (path.suffix == ".npz" or data_folder(path))]
+    return [
+        path for path in paths if path.name[0] != "." and (path.suffix == ".npz" or data_folder(path) or is_draft(path))
+    ]
 
 
 def dataset_of_run(source: str) -> Path:

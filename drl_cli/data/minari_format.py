@@ -14,7 +14,7 @@ import numpy as np
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.find import METADATA, MINARI, datasets_root, local_ids
 from drl_cli.data.hdf5 import own_arrays
-from drl_cli.data.recording import Recording, Steps
+from drl_cli.data.recording import Recording, Steps, pieces_of
 from drl_cli.envs.config import EnvError
 from drl_cli.envs.trees import parts_of, space_from_json
 from drl_cli.errors import MISSING
@@ -107,6 +107,7 @@ class MinariRecording(Recording):
         low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
         self.reference = None if low is None or high is None or low >= high else (float(low), float(high))
         self.provenance = metadata.get("drl_cli") or {}
+        self.pieces = pieces_of(self.provenance)
         self.env = self.provenance.get("env") or json.loads(metadata.get("env_spec") or "{}").get("id")
         make = storage_class(metadata["data_format"], self.name)
         has_jpegs = metadata.get("jpeg_encoding", True)

@@ -9,13 +9,14 @@ import numpy as np
 
 from drl_cli.data.combined import JoinedDataset
 from drl_cli.data.dataset import Dataset, DatasetError, reference_problem
-from drl_cli.data.find import FORMATS, MINARI, RUN, data_folder, dataset_of_run
+from drl_cli.data.draft import Draft
+from drl_cli.data.find import FORMATS, MINARI, RUN, data_folder, dataset_of_run, is_draft
 from drl_cli.data.flat import FlatRecording
 from drl_cli.data.hdf5 import Hdf5Recording
 from drl_cli.data.minari_format import MinariRecording, find_minari
 from drl_cli.data.npz import Npz
 from drl_cli.data.recorded import RecordedDataset
-from drl_cli.data.recording import Recording
+from drl_cli.data.recording import Recording, pieces_of
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.recorded import StepMap, inferred_space
 from drl_cli.envs.trees import space_from_json
@@ -82,9 +83,9 @@ def open_recording(source: str, download: bool = False) -> Recording:
         raise DatasetError(f"no dataset '{source}'; {FORMATS}")
     if folder := data_folder(path):
         return MinariRecording(source, folder)
-    if not path.is_file():
+    if not (path.is_file() or is_draft(path)):
         raise DatasetError(f"{source} is no dataset; {FORMATS}")
-    if path.suffix == ".npz":
+    if path.suffix == ".npz" or is_draft(path):
         return NpzRecording(source, path)
     if path.suffix in (".hdf5", ".h5"):
         return Hdf5Recording(source, path)
@@ -92,10 +93,10 @@ def open_recording(source: str, download: bool = False) -> Recording:
 
 
 class NpzRecording(FlatRecording):
-    """The recording in an .npz file. What drl-record adds is in the array `metadata`, a text with json."""
+    """The recording in an .npz file or a draft. What drl-record adds is in the array `metadata`, a text with json."""
 
     def __init__(self, name: str, path: Path) -> None:
-        self._file = Npz(path)
+        self._file: Npz | Draft = Draft(path) if is_draft(path) else Npz(path)
         self.stamp = self._file.stamp
         super().__init__(name, self._file)
         if "metadata" in self._file:
@@ -111,6 +112,7 @@ class NpzRecording(FlatRecording):
         observations, actions = (space_from_json(metadata[f"{kind}_space"]) for kind in ("observation", "action"))
         self.spaces, self.env, self.has_mask = (observations, actions), metadata["env"], metadata["has_mask"]
         self.provenance, reference = metadata["drl_cli"], metadata["reference"]
+        self.pieces = pieces_of(self.provenance)
         self.reference = reference and (float(reference[0]), float(reference[1]))
 
 

@@ -33,6 +33,7 @@ class RecordedDataset(Dataset):
             terminations=int(recording.terminated.sum()),
             truncations=int(truncated.sum()),
             returns=np.add.reduceat(reward, np.append(0, self.ends[:-1])),
+            is_whole=np.isin(np.arange(len(self.ends)), recording.pieces, invert=True),
             reference=recording.reference,
         )
 

@@ -1,7 +1,7 @@
 """What a file format gives: recorded steps in the units of the environment."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ class Recording(ABC):
 
     `name` is what the user typed. `env` is the environment's id, and `spaces` has the spaces of its observations and
     actions, if they were recorded. With `has_mask`, observations have a mask that was in `info`. `provenance` is what
-    drl-record wrote. `stamp` is a text that changes with the observations and actions. `reward` (float64), `terminated`
-    and `truncated` have all steps.
+    drl-record wrote. `pieces` has the numbers of episodes whose beginning or end is missing. `stamp` is a text that
+    changes with the observations and actions. `reward` (float64), `terminated` and `truncated` have all steps.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Recording(ABC):
     has_mask = False
     reference: tuple[float, float] | None = None
     provenance: Mapping[str, Any] = {}  # Any: json
+    pieces: Sequence[int] = ()
     stamp = ""
     reward: Array
     terminated: Array
@@ -70,6 +71,11 @@ class Recording(ABC):
         row = sum(part.nbytes for parts in (steps.obs, steps.action, steps.next_obs) for part in parts.values())
         size = max(1, PART_BYTES // max(row, 1))
         return [range(first, min(first + size, len(self))) for first in range(0, len(self), size)]
+
+
+def pieces_of(provenance: Mapping[str, Any]) -> list[int]:  # Any: json
+    """Return the numbers of episodes whose beginning or end is missing."""
+    return [int(number) for number in provenance.get("pieces", ())]
 
 
 def closed(name: str, terminated: Array, truncated: Array) -> tuple[Array, Array]:

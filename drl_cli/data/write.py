@@ -1,44 +1,32 @@
-"""Write episodes in Minari's format, or as an .npz file. Both appear at once, when they are complete."""
+"""Write episodes in Minari's format, or as an .npz file.
 
-import json
+The episodes are first written to a draft, one by one. The file or folder appears when it is complete.
+"""
+
 import os
 import re
 import shutil
-import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
 
 from drl_cli.data.dataset import DatasetError
+from drl_cli.data.draft import Draft, DraftWriter, draft_path
+from drl_cli.data.episode import Episode, Written
 from drl_cli.data.find import MINARI, datasets_root
 from drl_cli.data.minari_format import storage_class
 from drl_cli.envs.trees import space_to_json, tree_of
-from drl_cli.types import MASK, Array, Columns
+from drl_cli.types import MASK
 
 Storage = Literal["hdf5", "arrow"]
 ID = re.compile(r"([-\w]+/)*[-\w]+-v\d+")
-
-
-@dataclass(frozen=True)
-class Episode:
-    """Steps in the units of the environment: `obs` `[T+1, ...]` and `action` `[T, ...]` by dotted path.
-
-    A mask from `info` is a part of `obs`, as in an EnvSpec. `reward`, `terminated` and `truncated` are `[T]`.
-    """
-
-    obs: Columns
-    action: Columns
-    reward: Array
-    terminated: Array
-    truncated: Array
-    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,30 +44,6 @@ class Header:
     algorithm: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)  # Any: json
     reference: tuple[float, float] | None = None
-
-
-@dataclass
-class Written:
-    """What was written so far: steps, and the return of each episode."""
-
-    steps: int = 0
-    returns: list[float] = field(default_factory=list)
-    terminations: int = 0
-
-    def watch(self, episodes: Iterable[Episode]) -> Iterator[Episode]:
-        """Yield the episodes, and count them. Raise DatasetError if there are none."""
-        for episode in episodes:
-            self.steps += len(episode.reward)
-            self.returns.append(float(episode.reward.sum(dtype=np.float64)))
-            self.terminations += int(episode.terminated.sum())
-            yield episode
-        if not self.steps:
-            raise DatasetError("there are no steps to record")
-
-    def statistics(self) -> dict[str, float]:
-        returns = {f"return_{name}": float(getattr(np, name)(self.returns)) for name in ("mean", "std", "min", "max")}
-        counts = {"steps": self.steps, "episodes": len(self.returns), "terminations": self.terminations}
-        return {**counts, **returns}
 
 
 def find_output(output: str, storage: Storage = "hdf5") -> Path:
@@ -106,80 +70,79 @@ def find_output(output: str, storage: Storage = "hdf5") -> Path:
     return path
 
 
-def write(path: Path, header: Header, episodes: Iterable[Episode], storage: Storage = "hdf5") -> Written:
-    """Write a recording and return its counts. If this fails, leave nothing behind. Raise DatasetError or OSError."""
-    written = Written()
-    watched = written.watch(episodes)
+def write(
+    path: Path, header: Header, play: Callable[[Written], Iterable[Episode]], storage: Storage = "hdf5"
+) -> Written:
+    """Write a recording and return its counts.
+
+    `play` gets the counts of the episodes that an interrupted recording has left in the draft of this path, and yields
+    the episodes after these. If this fails, the draft keeps all whole episodes. SIGINT, SIGTERM and SIGHUP end the
+    recording with the episodes so far. Raise DatasetError or OSError.
+    """
+    metadata, ended_by = metadata_of(header), None
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _draft(path) as draft:
-        if path.suffix == ".npz":
-            _write_npz(draft, header, watched, written)
-        else:
-            _write_minari(draft, path, header, watched, written, storage)
+    with DraftWriter(draft_path(path), metadata) as writer:
+        try:
+            for episode in play(writer.written):
+                writer.append(episode)
+        except (KeyboardInterrupt, SystemExit) as signal:
+            if writer.is_empty:
+                raise
+            ended_by = signal
+        if writer.is_empty:
+            raise DatasetError("there are no steps to record")
+        draft = Draft(writer.folder)
+        written = replace(draft.counts(), ended_by=ended_by)
+        with _removed_if_it_fails(writer.folder / "output") as output:
+            if path.suffix == ".npz":
+                _write_npz(output, draft)
+            else:
+                _write_minari(output, path, header, draft.episodes(), written, storage)
+            os.rename(output, path)
+        writer.remove()
     return written
 
 
 @contextmanager
-def _draft(path: Path) -> Iterator[Path]:
-    """Give a path to write to, and rename it to `path` at the end. Remove it if the block raises."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield draft
-        os.rename(draft, path)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
+def _removed_if_it_fails(path: Path) -> Iterator[Path]:
+    """Remove the file or folder at the start, and if the block raises."""
+    with ExitStack() as failed:
+        failed.callback(_remove, path)
+        _remove(path)
+        yield path
+        failed.pop_all()
 
 
-def _write_npz(path: Path, header: Header, episodes: Iterable[Episode], written: Written) -> None:
-    columns: dict[str, _Column] = {}
-    for episode in episodes:
-        for name, values in _arrays(episode).items():
-            columns.setdefault(name, _Column(path.parent, values)).append(values)
-    spaces = zip(("observation_space", "action_space"), map(space_to_json, header.spaces), strict=True)
-    metadata: dict[str, Any] = {
-        **dict(spaces),
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
+
+
+def metadata_of(header: Header) -> dict[str, Any]:
+    """Return what an .npz file or a draft says about itself. Raise EnvError if a space can't be recorded."""
+    observations, actions = map(space_to_json, header.spaces)
+    return {
+        "observation_space": observations,
+        "action_space": actions,
         "env": header.env,
         "has_mask": header.has_mask,
         "reference": header.reference,
+        "drl_cli": header.provenance,
     }
-    metadata["drl_cli"] = header.provenance | written.statistics()
+
+
+def _write_npz(path: Path, draft: Draft) -> None:
     with zipfile.ZipFile(path, "w") as archive:
-        for name, column in columns.items():
+        for name, column in draft.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                column.copy_to(member)
+                descr = npy.dtype_to_descr(column.dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": column.shape}
+                npy.write_array_header_1_0(member, header)
+                for piece in column.pieces():
+                    member.write(piece.data)
         with archive.open("metadata.npy", "w") as member:
-            npy.write_array(member, np.array(json.dumps(metadata)), allow_pickle=False)
-
-
-def _arrays(episode: Episode) -> Columns:
-    flags = {"rewards": episode.reward, "terminations": episode.terminated, "truncations": episode.truncated}
-    return {
-        **{f"observations.{path}".rstrip("."): part[:-1] for path, part in episode.obs.items()},
-        **{f"next_observations.{path}".rstrip("."): part[1:] for path, part in episode.obs.items()},
-        **{f"actions.{path}".rstrip("."): part for path, part in episode.action.items()},
-        **flags,
-    }
-
-
-class _Column:
-    """An array that grows in a temporary file."""
-
-    def __init__(self, folder: Path, first: Array) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._dtype, self._row, self._rows = first.dtype, first.shape[1:], 0
-
-    def append(self, values: Array) -> None:
-        self._file.write(np.ascontiguousarray(values, self._dtype).data)
-        self._rows += len(values)
-
-    def copy_to(self, member: IO[bytes]) -> None:
-        descr = npy.dtype_to_descr(self._dtype)
-        npy.write_array_header_1_0(member, {"descr": descr, "fortran_order": False, "shape": (self._rows, *self._row)})
-        self._file.seek(0)
-        shutil.copyfileobj(self._file, member)
+            npy.write_array(member, np.array(draft.text("metadata")), allow_pickle=False)
 
 
 def _write_minari(
@@ -189,8 +152,6 @@ def _write_minari(
     from minari.dataset.minari_storage import MinariStorage
 
     (draft / "data").mkdir(parents=True)
-    for space in header.spaces:
-        space_to_json(space)  # raises EnvError for a space that can't be recorded
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Minari's advice on authors
         data, env_spec = (draft / "data").resolve(), _env_spec(header)

@@ -1,13 +1,14 @@
 """Play episodes and keep their steps in the units of the environment, for datasets."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 
 from drl_cli.algos.policy import random_actions
-from drl_cli.data.write import Episode, Header
+from drl_cli.data.episode import Episode, Written
+from drl_cli.data.write import Header
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.faults import as_fault, reset_result
@@ -25,16 +26,21 @@ ROUND_BYTES = 1 << 30
 """Episodes that are played at the same time may need this much memory."""
 
 
-def random_policy(spec: EnvSpec, seed: int) -> Act:
-    """Return a policy of uniformly random actions."""
-    rng = generator(seed, "record", incarnation=1)
+def random_policy(spec: EnvSpec, seed: int, done: int = 0) -> Act:
+    """Return a policy of uniformly random actions, with other random numbers after `done` episodes."""
+    rng = generator(seed, "record", incarnation=1 + done)
     return lambda obs, _: random_actions(spec.action, obs, rng)
 
 
-def run_policy(trained: TrainedPolicy, kind: str, seed: int) -> Act:
-    """Return the greedy policy of a run, or, if `kind` is stochastic, the policy that explores as in training."""
+def run_policy(trained: TrainedPolicy, kind: str, seed: int, done: int = 0) -> Act:
+    """Return the greedy policy of a run, or, if `kind` is stochastic, the policy that explores as in training.
+
+    After `done` episodes, the exploration has other random numbers.
+    """
     if kind == "greedy":
         return trained.policy.greedy
+    if done:
+        (seed,) = integers(seed, "record", 1, incarnation=1 + done)
     policy = make_policy(trained.config, trained.spec, seed)
     policy.load(trained.params)
     policy.explore(trained.manifest["exploration"])
@@ -53,48 +59,54 @@ def header_of(config: EnvConfig, spec: EnvSpec) -> tuple[Header, StepMap]:
 class Recorder:
     """Plays episodes of an environment with a policy.
 
-    An episode ends after `max_steps`; then it is truncated. Raise EnvFault if the environment raises.
+    `policy` returns the policy, given the number of episodes that were recorded before. An episode ends after
+    `max_steps`; then it is truncated. Raise EnvFault if the environment raises.
     """
 
-    def __init__(self, config: EnvConfig, spec: EnvSpec, act: Act, max_steps: int) -> None:
-        self.config, self.spec, self.act, self.max_steps = config, spec, act, max_steps
+    def __init__(self, config: EnvConfig, spec: EnvSpec, policy: Callable[[int], Act], max_steps: int) -> None:
+        self.config, self.spec, self.policy, self.max_steps = config, spec, policy, max_steps
         self.header, _ = header_of(config, spec)
 
-    def episodes(self, seed: int, index: int, episodes: int | None, steps: int | None) -> Iterator[Episode]:
+    def episodes(
+        self, seed: int, index: int, episodes: int | None, steps: int | None, done: Written | None = None
+    ) -> Iterator[Episode]:
         """Yield this number of episodes, or episodes with this number of steps in all: the last one may be cut.
 
-        The seeds of the episodes follow from `seed` and `index`.
+        The seeds of the episodes follow from `seed` and `index`. The episodes of `done` count, but are not yielded.
         """
         row = sum(
             int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize for column in leaves(self.spec.obs).values()
         )
         together = max(1, min(MAX_TOGETHER, ROUND_BYTES // (row * self.max_steps)))
-        done = 0
-        for first in count(0, together):
+        done = done or Written()
+        self.act, number, recorded = self.policy(done.episodes), done.episodes, done.steps
+        for first in count(number // together * together, together):  # the same rounds as without an interruption
             size = together if episodes is None else min(together, episodes - first)
-            if size <= 0:
+            if size <= number - first or (steps is not None and recorded >= steps):
                 return
             seeds = integers(seed, "record", first + size, index)[first:]  # the first ones do not depend on the rounds
-            for episode in self.play(seeds):
-                if steps is not None and done + len(episode.reward) >= steps:
-                    yield cut(episode, steps - done)
+            for episode in islice(self.play(seeds), number - first, None):
+                if steps is not None and recorded + len(episode.reward) >= steps:
+                    yield cut(episode, steps - recorded)
                     return
-                done += len(episode.reward)
+                recorded += len(episode.reward)
+                number += 1
                 yield episode
 
-    def play(self, seeds: Sequence[int]) -> list[Episode]:
-        """Play one episode per seed, all at the same time."""
+    def play(self, seeds: Sequence[int]) -> Iterator[Episode]:
+        """Play one episode per seed, all at the same time. Yield an episode once it and those before it have ended."""
         envs = [Env(self.config, self.spec) for _ in seeds]
         try:
-            return self._play(envs, seeds)
+            yield from self._play(envs, seeds)
         finally:
             for env in envs:
                 env.close()
 
-    def _play(self, envs: Sequence[Env], seeds: Sequence[int]) -> list[Episode]:
+    def _play(self, envs: Sequence[Env], seeds: Sequence[int]) -> Iterator[Episode]:
         columns = leaves(self.spec.obs)
         parts = {path: np.zeros((len(envs), *column.shape), column.dtype) for path, column in columns.items()}
         takes = [_Take(seed) for seed in seeds]
+        ended = 0  # episodes that were yielded
         for i, (env, seed) in enumerate(zip(envs, seeds, strict=True)):
             try:
                 raw, info = reset_result(env.raw.reset(seed=seed))
@@ -120,10 +132,13 @@ class Recorder:
                 takes[i].step(actions[i], reward, bool(terminated), is_over)
                 if terminated or is_over:
                     running.remove(i)
+            while ended < (running[0] if running else len(takes)):
+                yield takes[ended].episode()
+                takes[ended] = _Take(0)  # frees the memory
+                ended += 1
             if not running:
-                break
+                return
             last = PreviousStep.of(chosen, rewards, ())
-        return [take.episode() for take in takes]
 
     def _observe(self, env: Env, i: int, raw: Any, info: Any, parts: Columns, take: "_Take") -> None:
         """Keep an observation in the environment's units, and write it as the policy's i-th observation."""
@@ -157,10 +172,12 @@ class _Take:
 
 def cut(episode: Episode, steps: int) -> Episode:
     """Return the first steps of an episode. If the episode goes on, the last one is truncated."""
+    if steps == len(episode.reward):
+        return episode
     obs, action = (
         {path: part[:end] for path, part in parts.items()}
         for parts, end in ((episode.obs, steps + 1), (episode.action, steps))
     )
     terminated, truncated = episode.terminated[:steps], episode.truncated[:steps].copy()
     truncated[-1] |= not terminated[-1]
-    return Episode(obs, action, episode.reward[:steps], terminated, truncated, episode.seed)
+    return Episode(obs, action, episode.reward[:steps], terminated, truncated, episode.seed, is_whole=False)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from drl_cli.data.write import Episode
+from drl_cli.data.episode import Episode
 from drl_cli.envs.recorded import StepMap
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import read_manifest
-from drl_cli.runtime.files.replay_files import saved_rows
+from drl_cli.runtime.files.replay_files import has_lost_rows, read_states, saved_rows
 from drl_cli.types import Array, Columns, EnvSpec, leaves
 
 
@@ -29,14 +29,28 @@ def check_replay(config: Config, spec: EnvSpec) -> None:
 def replay_episodes(config: Config, steps: StepMap, checkpoint: Path) -> Iterator[Episode]:
     """Yield the episodes of each environment in the replay of a checkpoint, in the units of the environment.
 
-    An episode is truncated if its end or its next step is not in the replay. Raise CheckpointError if the replay was
-    not saved or is damaged.
+    An episode is truncated if its end or its next step is not in the replay. It is not whole if its end or its
+    beginning is not in the replay. Raise CheckpointError if the replay was not saved or is damaged.
     """
-    pieces = [*saved_rows(checkpoint, read_manifest(checkpoint))]
+    manifest = read_manifest(checkpoint)
+    pieces = [*saved_rows(checkpoint, manifest)]
     rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     rows = {name: column[np.argsort(rows["source"], kind="stable")] for name, column in rows.items()}
-    for first, last in pairwise([0, *episode_ends(rows)]):
-        yield _episode(config, steps, {name: column[first:last] for name, column in rows.items()})
+    ends = episode_ends(rows)
+    whole = whole_episodes(rows, ends, has_lost_rows(read_states(checkpoint, manifest)))
+    for (first, last), is_whole in zip(pairwise([0, *ends]), whole, strict=True):
+        yield _episode(config, steps, {name: column[first:last] for name, column in rows.items()}, is_whole)
+
+
+def whole_episodes(rows: Columns, ends: list[int], has_lost_rows: bool) -> list[bool]:
+    """Return for each episode that ends before a row of `ends` whether `rows` has its beginning and its end.
+
+    With `has_lost_rows`, the first row of an environment may be in the middle of an episode.
+    """
+    is_over, source = rows["terminated"] | rows["truncated"], rows["source"]
+    follows = np.append(False, source[1:] == source[:-1])
+    begins = np.where(follows, np.append(False, is_over[:-1]), not has_lost_rows)
+    return [bool(begins[first] and is_over[last - 1]) for first, last in pairwise([0, *ends])]
 
 
 def episode_ends(rows: Columns) -> list[int]:
@@ -50,12 +64,13 @@ def episode_ends(rows: Columns) -> list[int]:
     return [*(np.flatnonzero(~goes_on) + 1).tolist(), len(rows["source"])]
 
 
-def _episode(config: Config, steps: StepMap, rows: Columns) -> Episode:
+def _episode(config: Config, steps: StepMap, rows: Columns, is_whole: bool) -> Episode:
     obs = {path: _with_last(rows, f".{path}" if path else "") for path in leaves(steps.spec.obs)}
     truncated = rows["truncated"].copy()
     truncated[-1] |= not rows["terminated"][-1]
     reward = rows["reward"] / np.float64(config.env.reward_scale)
-    return Episode(steps.raw_obs(obs), steps.raw_actions(rows["action"]), reward, rows["terminated"], truncated)
+    actions = steps.raw_actions(rows["action"])
+    return Episode(steps.raw_obs(obs), actions, reward, rows["terminated"], truncated, is_whole=is_whole)
 
 
 def _with_last(rows: Columns, path: str) -> Array:

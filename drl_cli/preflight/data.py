@@ -151,12 +151,12 @@ def data_text(config: Config, dataset: Dataset) -> list[str]:
     """Return lines about the dataset, for the start of the run."""
     from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
 
-    facts, returns = dataset.facts, dataset.facts.returns
+    facts, returns = dataset.facts, dataset.facts.whole_returns
+    figures = f", return {returns.mean():.1f} [{returns.min():.1f}, {returns.max():.1f}]" if len(returns) else ""
     part = f"; {config.data.share:.0%} of every batch" if config.mixes_data else ""
     lines = [
         f"data: {facts.source}: {facts.steps:,} steps in {facts.episodes:,} episodes "
-        f"({facts.terminations:,} terminated), return {returns.mean():.1f} [{returns.min():.1f}, {returns.max():.1f}]"
-        + part
+        f"({facts.terminations:,} terminated){figures}{part}"
     ]
     if config.is_offline and (rows := rows_of(config, dataset)) > config.replay.num_rows:
         share = f"{config.replay.num_rows / rows:.0%} of the dataset"

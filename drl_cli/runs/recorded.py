@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from drl_cli.data.find import MINARI, RUN, dataset_of_run, datasets_in, local_ids
+from drl_cli.data.find import MINARI, RUN, dataset_of_run, datasets_in, local_drafts, local_ids
 from drl_cli.runs.end_text import relative_path
 from drl_cli.runs.find import find_run
 
@@ -23,4 +23,4 @@ def all_datasets(output_dir: str) -> list[str]:
     root = Path(output_dir)
     folders = [*sorted(root.glob("*/*/*/data")), *sorted(root.glob("data/*"))]
     found = [relative_path(path.absolute()) for folder in folders for path in datasets_in(folder)]
-    return [*found, *(f"{MINARI}{id}" for id in local_ids())]
+    return [*found, *(f"{MINARI}{id}" for id in local_ids()), *map(str, local_drafts())]

@@ -127,7 +127,8 @@ def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], ov
     fixed, space = read_space(overrides)
     check_space(space)
     configs = check_corners(sweep, fixed, space, options)
-    config, hpo = configs[0], configs[0].hpo
+    config, *_ = configs
+    hpo = config.hpo
     check_rounds(config)
     round_steps = -(-config.total_env_steps // hpo.rounds)
     in_round = replace(config, total_env_steps=round_steps)  # the warm-up of the first round is that of the run
@@ -151,7 +152,8 @@ def resume_population(sweep: Sweep, options: Mapping[str, str]) -> int:
     population = Population.open(sweep.folder)
     configs = check_corners(sweep, population.fixed, population.space, options)
     if "hpo.rounds" in options:
-        population.hpo = replace(population.hpo, rounds=configs[0].hpo.rounds)
+        config, *_ = configs
+        population.hpo = replace(population.hpo, rounds=config.hpo.rounds)
     if is_dry_run(options, f"{len(population.rounds)} of {population.hpo.rounds} rounds begun; all checks passed"):
         return DONE
     return train(sweep, population, configs)

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded_envs import SPACES
+from recorded_envs import SPACES, episodes, header
 
-from drl_cli.data.dataset import DatasetError, coverage, normalised
-from drl_cli.data.open import open_dataset
-from drl_cli.data.write import Episode, Header, write
+from drl_cli.data.dataset import DatasetError
+from drl_cli.data.episode import Episode
+from drl_cli.data.write import Header, write
 
 STEPS = 40
 
@@ -49,7 +49,7 @@ def test_counts_returns_actions_and_spaces(listed):
 
 def test_spaces_with_parts(listed):
     episode = next(_episodes("tuple"))
-    write(Path("a.npz").absolute(), Header("Sampler-v0", SPACES["tuple"]), [episode])
+    write(Path("a.npz").absolute(), Header("Sampler-v0", SPACES["tuple"]), lambda _: [episode])
     (row,) = cells(listed("data", "a.npz"))
     assert (row["env"], row["observations"]) == ("Sampler-v0", "Discrete(7)")
 
@@ -67,18 +67,9 @@ def _episodes(kind):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("actions", "covered"),
-    [
-        (np.linspace([-1, 0], [1, 0], STEPS), (1 + 1 / 20) / 2),
-        (np.repeat([[-1.0], [1.0]], STEPS // 2, 0), 2 / 20),
-        (np.where(np.arange(STEPS) == 0, 3, 0), 2 / 4),
-        (np.stack([np.arange(STEPS) % 2, np.where(np.arange(STEPS) == 0, 4, 0)], 1), (1 + 2 / 5) / 2),
-    ],
-)
-def test_coverage_of_actions(actions, covered, monkeypatch):
-    monkeypatch.setattr("drl_cli.data.dataset.PART_STEPS", 7)
-    assert coverage(open_dataset(saved("a.npz", actions))) == pytest.approx(covered)
+def full_disk(done):
+    yield from episodes("box", 2)
+    raise OSError("full")
 
 
 def test_without_names_all_datasets_are_listed(listed, tmp_path):
@@ -87,12 +78,15 @@ def test_without_names_all_datasets_are_listed(listed, tmp_path):
         (tmp_path / folder).mkdir(parents=True)
         saved(f"{folder}/a.npz", np.arange(STEPS) % 3)
     (tmp_path / "outputs/data/Pole/bad.npz").write_bytes(b"")
+    with pytest.raises(OSError, match="full"):
+        write(tmp_path / "minari/my/y-v0", header("box"), full_disk)
     (tmp_path / "minari/my/x-v0/data").mkdir(parents=True)
     (tmp_path / "minari/my/x-v0/data/metadata.json").write_text(json.dumps({}))
     *table, bad, theirs = listed("data")
     assert [row["dataset"] for row in cells(table)] == [
         "outputs/Pole/sac-sync/2026-s1/data/a.npz",
         "outputs/data/Pole/a.npz",
+        f"{tmp_path}/minari/my/y-v0.partial",
     ]
     assert (bad.partition(" is ")[0], theirs.partition(" has ")[0]) == ("outputs/data/Pole/bad.npz", "minari:my/x-v0")
 
@@ -109,16 +103,6 @@ def test_help_explains_the_columns(listed):
     text = "\n".join(listed("data", "--help"))
     assert "covers: the part of the action space that occurs" in text
     assert "reference " in text
-
-
-def test_normalised_scores():
-    assert [normalised(score, (-10.0, 30.0)) for score in (-10, 30, 10, 50)] == [0, 100, 50, 150]
-
-
-@pytest.mark.parametrize("reference", [[1.0], [1, 2, 3], [2, 1], [1, 1], [float("nan"), 1], [0, float("inf")]])
-def test_wrong_references(reference):
-    with pytest.raises(DatasetError, match=r"say \[random,expert\]"):
-        open_dataset(saved("a.npz", np.arange(STEPS) % 3), reference=reference)
 
 
 def test_downloads_only_when_asked(drl_here, monkeypatch):

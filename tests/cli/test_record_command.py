@@ -8,6 +8,7 @@ import pytest
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.cli.record import told
+from drl_cli.data.episode import Written
 from drl_cli.data.open import open_dataset, open_recording
 from drl_cli.runs.find import read_config
 
@@ -56,8 +57,26 @@ def test_steps_cut_the_last_episode(drl_here, tmp_path, monkeypatch):
     whole = recorded(drl_here("record", "env=Pendulum-v1", "episodes=16", "max_steps=100", "output=b.npz"))
     np.testing.assert_array_equal(whole.read(0, 450)["obs"], rows["obs"])
     assert dataset.clamped == 0
-    exact = recorded(drl_here("record", "env=Pendulum-v1", "steps=400", "max_steps=100", "output=c.npz"))
-    np.testing.assert_array_equal(exact.ends, [100, 200, 300, 400])
+    exact = drl_here("record", "env=Pendulum-v1", "steps=400", "max_steps=100", "output=c.npz")
+    np.testing.assert_array_equal(recorded(exact).ends, [100, 200, 300, 400])
+    assert (provenance(done)["pieces"], provenance(exact)["pieces"]) == ([4], [])
+
+
+def test_means_are_those_of_whole_episodes(drl_here, listed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = drl_here("record", "env=Pendulum-v1", "steps=310", "max_steps=100", "output=a.npz")
+    returns = recorded(done).facts.returns
+    mean, counts = returns[:3].mean(), done.stdout.splitlines()
+    assert counts[0] == "310 steps in 4 episodes, 0 of them terminated; 1 of them only in part, without its return"
+    assert counts[1].startswith(f"return: mean {mean:.1f}  std {returns[:3].std():.1f}  min {returns[:3].min():.1f}")
+    assert provenance(done)["return_mean"] == pytest.approx(mean)
+    row = listed("data", "a.npz")[1].split()
+    assert row[3:9] == ["4", "0", "4", *(f"{value:.1f}" for value in (mean, returns[:3].min(), returns[:3].max()))]
+    done = drl_here("record", "env=Pendulum-v1", "steps=10", "output=b.npz")
+    assert done.stdout.splitlines()[:-1] == [
+        "10 steps in 1 episode, 0 of them terminated; 1 of them only in part, without its return"
+    ]
+    assert listed("data", "b.npz", "reference=[-1200,-100]")[1].split()[3:10] == ["1", "0", "1", "-", "-", "-", "-"]
 
 
 def test_more_episodes_than_are_played_together(drl_here, tmp_path, monkeypatch):
@@ -99,6 +118,7 @@ def test_what_the_replay_of_a_run_holds(copied, drl_here):
     assert provenance(done)["checkpoint"] == (copied / "checkpoints" / "last").readlink().name
     lengths = np.diff(dataset.ends, prepend=0)
     assert sorted(lengths, reverse=True)[:6] == [20] * 6, "episodes of training end after 20 steps"
+    assert provenance(done)["pieces"] == np.flatnonzero(lengths < 20).tolist(), "the run ended within these"
     rows = dataset.read(0, dataset.facts.steps)
     angle, speed = np.arctan2(rows["obs"][:, 1], rows["obs"][:, 0]), rows["obs"][:, 2]
     torque = 2 * rows["action"][:, 0]
@@ -164,11 +184,80 @@ def test_an_aborted_recording_leaves_nothing(drl_here, tmp_path, user_folder, mo
     assert not [*tmp_path.glob("there/*")]
 
 
+@pytest.fixture
+def failing(monkeypatch, user_folder):
+    """Return a function that has the environment of a user raise an error in a number of steps."""
+    monkeypatch.syspath_prepend(str(user_folder))
+    import user_envs
+
+    true = user_envs.Tiny.step
+
+    def fail(error, after):
+        left = [after]
+
+        def step(self, action):
+            left[0] -= 1
+            if left[0] < 0:
+                raise error
+            return true(self, action)
+
+        monkeypatch.setattr(user_envs.Tiny, "step", step)
+
+    return fail
+
+
+RECORD = ("record", "env=user_envs:Tiny-v0", "episodes=40", "output=there/a.npz")
+
+
+def test_a_recording_that_failed_is_a_dataset_and_continues(drl_here, listed, tmp_path, failing, monkeypatch):
+    """16 episodes of ten steps are played together; the environment fails in the second round."""
+    monkeypatch.chdir(tmp_path)
+    failing(RuntimeError("the arm fell off"), 16 * 12)
+    done = drl_here(*RECORD)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "the episodes so far are in there/a.npz.partial; the same command continues" in done.stderr
+    kept = open_dataset("there/a.npz.partial")
+    assert kept.facts.episodes == 16
+    assert listed("data", "there/a.npz.partial")[1].split()[:4] == [
+        "there/a.npz.partial",
+        "user_envs:Tiny-v0",
+        *("160", "16"),
+    ]
+    failing(None, 10**6)
+    done = drl_here(*RECORD)
+    assert (done.returncode, done.stderr) == (0, "continues after 160 steps in 16 episodes\n")
+    assert done.stdout.startswith("400 steps in 40 episodes, 40 of them terminated\n")
+    rows, first = open_dataset("there/a.npz").read(0, 400), kept.read(0, 160)
+    for name, column in first.items():
+        np.testing.assert_array_equal(rows[name][:160], column)
+    once = recorded(drl_here(*RECORD[:-1], "output=b.npz")).read(0, 400)
+    starts = np.arange(0, 400, 10)
+    np.testing.assert_array_equal(rows["obs"][starts], once["obs"][starts])
+    assert not np.isin(rows["action"][160:], first["action"]).any(), "other random numbers"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (SystemExit(75), 75)])
+def test_a_signal_ends_a_recording_with_the_episodes_so_far(drl_here, tmp_path, failing, monkeypatch, error, code):
+    monkeypatch.chdir(tmp_path)
+    failing(error, 16 * 12)
+    done = drl_here(*RECORD)
+    assert (done.returncode, done.stderr) == (code, "interrupted: the dataset has the episodes so far\n")
+    assert done.stdout.splitlines()[0] == "160 steps in 16 episodes, 16 of them terminated"
+    assert done.stdout.splitlines()[-1] == "there/a.npz"
+    assert open_dataset("there/a.npz").facts.episodes == 16
+    failing(error, 16 * 2)
+    done = drl_here(*RECORD[:-1], "output=there/b.npz")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == "nothing was recorded, because no episode had ended\n"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
+
+
 def test_a_long_recording_says_how_far_it_is(capsys):
     episodes = [SimpleNamespace(reward=[1.0] * 5) for _ in range(3)]
-    assert [*told(episodes, period_s=0)] == episodes
+    assert [*told(episodes, Written(), period_s=0)] == episodes
     assert capsys.readouterr().err.splitlines()[-1] == "15 steps in 3 episodes so far"
-    assert ([*told(episodes)], capsys.readouterr().err) == (episodes, "")
+    assert ([*told(episodes, Written())], capsys.readouterr().err) == (episodes, "")
 
 
 def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monkeypatch):

@@ -5,12 +5,14 @@ import gymnasium
 import jax_trees
 import numpy as np
 import pytest
-from recorded_envs import SPACES, env_config
+from recorded_envs import SPACES, env_config, episodes, header
 
 from drl_cli.data import minari_format
 from drl_cli.data.dataset import DatasetError
+from drl_cli.data.episode import Episode
 from drl_cli.data.open import open_dataset
-from drl_cli.data.write import Episode, Header, write
+from drl_cli.data.write import Header
+from drl_cli.data.write import write as write_played
 from drl_cli.envs.recorded import StepMap
 from drl_cli.envs.trees import parts_of
 
@@ -126,28 +128,8 @@ def test_an_episode_that_was_just_read_is_not_read_again(collect, monkeypatch):
     assert asked == [*range(dataset.facts.episodes)]
 
 
-def episodes(kind, count=5, seed=0):
-    """Yield random episodes of an environment's spaces. The first terminates, the others are cut."""
-    observations, actions = SPACES[kind]
-    observations.seed(seed)
-    actions.seed(seed)
-    for i in range(count):
-        length = 3 + i
-        obs = [parts_of(observations.sample()) for _ in range(length + 1)]
-        action = [parts_of(actions.sample()) for _ in range(length)]
-        ends = np.arange(length) == length - 1
-        yield Episode(
-            {path: np.stack([each[path] for each in obs]) for path in obs[0]},
-            {path: np.stack([each[path] for each in action]) for path in action[0]},
-            np.random.default_rng(i).normal(size=length),
-            ends & (i == 0),
-            ends & (i > 0),
-            seed=i,
-        )
-
-
-def header(kind, **changes):
-    return Header("TestSampler-v0", SPACES[kind], gymnasium.spec("TestSampler-v0"), **changes)
+def write(path, header, episodes, format="hdf5"):
+    return write_played(path, header, lambda _: episodes, format)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -318,16 +300,3 @@ def test_an_environment_that_minari_cant_make_is_recorded(tmp_path):
     spec = gymnasium.envs.registration.EnvSpec("Own-v0", entry_point=lambda: None)
     write(tmp_path / "x", Header("my_mod:Own-v0", SPACES["box"], spec), episodes("box"))
     assert open_dataset(str(tmp_path / "x")).facts.env == "my_mod:Own-v0"
-
-
-@pytest.mark.parametrize("name", ["a.npz", "b"])
-def test_what_fails_leaves_nothing_behind(tmp_path, name):
-    def failing():
-        yield from episodes("box")
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="the disk is full"):
-        write(tmp_path / "there" / name, header("box"), failing())
-    with pytest.raises(DatasetError, match="no steps to record"):
-        write(tmp_path / "there" / name, header("box"), [])
-    assert not [*(tmp_path / "there").iterdir()]

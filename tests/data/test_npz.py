@@ -1,13 +1,17 @@
+import gymnasium
 import numpy as np
 import pytest
 from recorded_envs import env_config
 
 from drl_cli.data.columns import DataColumns, data_schema
-from drl_cli.data.combined import BestEpisodes
+from drl_cli.data.combined import BestEpisodes, JoinedDataset
 from drl_cli.data.dataset import DatasetError
 from drl_cli.data.find import data_folder, dataset_of_run, datasets_in
 from drl_cli.data.npz import Npz
-from drl_cli.data.open import open_dataset
+from drl_cli.data.open import open_dataset, open_recording
+from drl_cli.data.recorded import RecordedDataset
+from drl_cli.data.write import find_output
+from drl_cli.envs.recorded import StepMap
 from drl_cli.types import ActionSpec
 
 
@@ -211,7 +215,7 @@ def test_the_environments_spaces_are_used_and_checked(tmp_path):
         (
             "e",
             {"observations": None, "observations.a": np.zeros((10, 3)), "next_observations": None},
-            "its observations",
+            "e.npz: its observations have parts: it has a, Pendulum-v1 has one array",
         ),
     ):
         with pytest.raises(DatasetError, match=text):
@@ -224,6 +228,13 @@ def test_an_environment_that_cant_be_made(tmp_path, monkeypatch, id, code):
     with pytest.raises(DatasetError) as error:
         open_dataset(saved(tmp_path / "a.npz", **arrays()), env_config(id=id))
     assert error.value.exit_code == code
+
+
+def test_a_part_that_is_missing_is_named(tmp_path):
+    with pytest.raises(
+        DatasetError, match=r"no 'arm\.0' in its observations: it has one array, TestSampler-v0 has arm\.0, "
+    ):
+        open_dataset(saved(tmp_path / "a.npz", **arrays()), env_config("dict"))
 
 
 class Missing:
@@ -348,3 +359,38 @@ def test_episodes_that_are_not_neighbours_are_joined(tmp_path):
     rewards = np.asarray([9, 9, 9, 9, 0, 0, 0, 0, 9, 9], np.float32)
     best = BestEpisodes(open_dataset(saved(tmp_path / "a.npz", **arrays(rewards=rewards))), 0.6)
     assert (best.ends.tolist(), best.read(0, 6)["reward"].tolist()) == ([4, 6], [9] * 6)
+
+
+def test_an_episode_of_one_step_between_others_is_left_out(tmp_path):
+    ends = np.isin(np.arange(10), (3, 4))
+    rewards = np.asarray([9, 9, 9, 9, 0, 9, 9, 9, 9, 9], np.float32)
+    best = BestEpisodes(open_dataset(saved(tmp_path / "a.npz", **arrays(rewards=rewards, terminations=ends))), 0.75)
+    assert (best.ends.tolist(), best.read(0, 9)["reward"].tolist()) == ([4, 7, 9], [9] * 9)
+
+
+def test_pieces_of_episodes_are_the_last_of_the_best(tmp_path):
+    """The returns are 6, 22 and 17; the second episode is a piece."""
+    recording = open_recording(saved(tmp_path / "a.npz", **arrays()))
+    recording.pieces = [1]
+    dataset = RecordedDataset(recording, StepMap.of_spaces("x", *_spaces()))
+    assert [BestEpisodes(dataset, share).facts.returns.tolist() for share in (0.3, 0.6, 1)] == [
+        [17],
+        [6, 17],
+        [6, 22, 17],
+    ]
+    assert BestEpisodes(dataset, 1).facts.whole_returns.tolist() == [6, 17]
+    joined = JoinedDataset([dataset, open_dataset(str(tmp_path / "a.npz"))])
+    assert joined.facts.whole_returns.tolist() == [6, 17, 6, 22, 17]
+
+
+def _spaces():
+    box = gymnasium.spaces.Box
+    return box(-np.inf, np.inf, (3,), np.float32), box(-1, 1, (2,), np.float32)
+
+
+def test_a_file_npz_needs_no_minari_and_a_folder_does(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "minari.dataset._storages", None)
+    assert find_output(str(tmp_path / "a.npz")) == tmp_path / "a.npz"
+    with pytest.raises(DatasetError, match=r"needs Minari: .*or write a file: output=NAME.npz") as error:
+        find_output(str(tmp_path / "a"))
+    assert error.value.exit_code == 3

@@ -1,13 +1,16 @@
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
 from recorded_envs import SPACES, env_config
 
-from drl_cli.data.write import Episode
+from drl_cli.data.episode import Episode, Written
 from drl_cli.deploy import recording
 from drl_cli.deploy.recording import Recorder, cut, random_policy
-from drl_cli.deploy.replay_recording import episode_ends
+from drl_cli.deploy.replay_recording import episode_ends, whole_episodes
 from drl_cli.envs.make import read_spec
+from drl_cli.runtime.files.replay_files import has_lost_rows
 from drl_cli.utils.seeding import integers
 
 
@@ -35,7 +38,7 @@ gymnasium.register("TestReuser-v0", "test_recorded_episodes:Reuser")
 
 def recorder(config, max_steps=100):
     spec = read_spec(config)
-    return Recorder(config, spec, random_policy(spec, 0), max_steps)
+    return Recorder(config, spec, partial(random_policy, spec, 0), max_steps)
 
 
 def test_arrays_that_the_environment_reuses_are_copied():
@@ -52,6 +55,54 @@ def test_every_episode_has_its_own_seed(monkeypatch, together):
     monkeypatch.setattr(recording, "MAX_TOGETHER", together)
     found = [*recorder(env_config(id="TestReuser-v0")).episodes(7, 2, 10, None)]
     assert [episode.seed for episode in found] == integers(7, "record", 10, 2)
+
+
+@pytest.mark.parametrize("done", [1, 4, 5, 9, 10])
+def test_a_recording_continues_in_the_same_rounds(monkeypatch, done):
+    monkeypatch.setattr(recording, "MAX_TOGETHER", 4)
+    rounds, true = [], Recorder.play
+    monkeypatch.setattr(Recorder, "play", lambda self, seeds: rounds.append(seeds) or true(self, seeds))
+    made = recorder(env_config(id="TestReuser-v0"))
+    whole = [*made.episodes(7, 2, 10, None)]
+    expected = rounds[done // 4 :] if done < 10 else []
+    rounds.clear()
+    rest = [*made.episodes(7, 2, 10, None, Written(4 * done, done))]
+    assert [episode.seed for episode in rest] == [episode.seed for episode in whole[done:]]
+    assert rounds == expected
+    *_, last = made.episodes(7, 2, None, 4 * done + 6, Written(4 * done, done))
+    assert (last.seed, len(last.reward), last.is_whole) == (integers(7, "record", done + 2, 2)[-1], 2, False)
+    assert not [*made.episodes(7, 2, None, 4 * done, Written(4 * done, done))]
+
+
+def test_the_exploration_has_other_random_numbers_after_an_interruption():
+    spec = read_spec(env_config(id="Pendulum-v1"))
+    obs = np.zeros((1, 3), np.float32)
+    actions = [random_policy(spec, 0, done)(obs, None).item() for done in (0, 16, 16, 32)]
+    assert actions[1] == actions[2]
+    assert len({*actions}) == 3
+
+
+class Lasting(Reuser):
+    """The episodes have 4, 5, 2 and 5 steps."""
+
+    def step(self, action):
+        *step, _, truncated, info = super().step(action)
+        return *step, self.count == self.length, truncated, info
+
+    def reset(self, *, seed=None, options=None):
+        self.length = {7: 4, 8: 5, 9: 2}.get(seed, 5)
+        return super().reset()
+
+
+gymnasium.register("TestLasting-v0", "test_recorded_episodes:Lasting")
+
+
+def test_an_episode_is_given_as_soon_as_it_and_those_before_it_have_ended():
+    made = recorder(env_config(id="TestLasting-v0"))
+    steps, true = [0], made.policy(0)
+    made.act = lambda *args: steps.append(steps[-1] + 1) or true(*args)
+    taken = [(steps[-1], episode.seed, len(episode.reward)) for episode in made.play([7, 8, 9, 10])]
+    assert taken == [(4, 7, 4), (5, 8, 5), (5, 9, 2), (5, 10, 5)]
 
 
 def test_large_observations_are_played_one_by_one(monkeypatch):
@@ -89,6 +140,7 @@ def test_a_cut_episode():
     assert (part.obs[""].tolist(), part.action[""].tolist(), part.seed) == ([0, 1, 2], [0, 1], 9)
     assert (part.terminated.tolist(), part.truncated.tolist()) == ([False, False], [False, True])
     assert (all_of_it.terminated[-1], all_of_it.truncated[-1]) == (True, False)
+    assert (part.is_whole, all_of_it.is_whole) == (False, True)
     assert not whole.truncated.any()
 
 
@@ -105,3 +157,21 @@ def test_the_ends_of_episodes_in_a_replay():
     assert episode_ends(rows) == [2, 4, 5, 7, 8]
     rows["next_obs.b"][2, 1] = 1
     assert episode_ends(rows) == [2, 3, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize("has_lost_rows", [False, True])
+def test_pieces_of_episodes_in_a_replay(has_lost_rows):
+    """The first episode of an environment lacks its beginning if rows were lost; the last one may lack its end."""
+    rows = {
+        "source": np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 2]),
+        "terminated": np.array([0, 1, 0, 0, 0, 0, 0, 0, 1, 1], bool),
+        "truncated": np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0], bool),
+    }
+    is_first_whole = not has_lost_rows
+    expected = [is_first_whole, True, False, False, False, is_first_whole]
+    assert whole_episodes(rows, [2, 4, 5, 7, 9, 10], has_lost_rows) == expected
+
+
+def test_a_table_has_lost_rows_if_a_shard_has_overwritten_some():
+    full, other = ({"table.store.inserts": np.int64(n), "size": np.int64(8)} for n in (8, 9))
+    assert [has_lost_rows(states) for states in ([full], [full, other])] == [False, True]

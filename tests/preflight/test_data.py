@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from datasets import record
 from graphs import quick_compose
+from recorded_envs import env_config
 
 from drl_cli.cli.train import answer
 from drl_cli.data.dataset import DatasetError
+from drl_cli.data.open import open_recording
+from drl_cli.data.recorded import RecordedDataset
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.recorded import StepMap
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.preflight.data import data_advice
+from drl_cli.preflight.data import data_advice, data_text
 from drl_cli.preflight.pace import waiting_text
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.run import Run
@@ -220,3 +224,12 @@ def test_a_run_with_another_dataset_can_not_resume(folder, tmp_path, monkeypatch
     assert answer(["resume=latest", "total_updates=8"]) == 0
     assert json.loads((run / "summary.json").read_text())["opt_steps"] == 8
     assert np.isfinite(json.loads((run / "summary.json").read_text())["final_return"])
+
+
+@pytest.mark.parametrize(("pieces", "text"), [([0], ", return {0:.1f} [{0:.1f}, {0:.1f}]"), ([0, 1], "")])
+def test_the_start_of_a_run_has_the_returns_of_whole_episodes(pieces, text):
+    recording = open_recording("pendulum.npz")
+    recording.pieces = pieces
+    dataset = RecordedDataset(recording, StepMap.of_env(env_config(id="Pendulum-v1")))
+    (line,) = data_text(quick_compose(["env=Pendulum-v1"]), dataset)
+    assert line == f"data: pendulum.npz: 400 steps in 2 episodes (0 terminated){text.format(dataset.facts.returns[1])}"

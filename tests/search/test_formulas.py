@@ -45,6 +45,10 @@ def test_an_action_that_is_not_possible_does_not_count() -> None:
     weights = [0.75, 0.25 * math.exp(53 * 0.1)]
     np.testing.assert_allclose(policy, [[*(np.array(weights) / sum(weights)), 0.0]], rtol=1e-11)
     assert formulas.interior_scores(Gumbel(), np.array([1.0]), prior, visits, q)[0, 2] == -np.inf
+    noisy_logits = np.zeros((1, 3))
+    assert np.isfinite(formulas.root_scores(Gumbel(), noisy_logits, np.array([1.0]), prior, visits, q)).tolist() == [
+        [True, True, False]
+    ]
     zero, one = np.zeros(1), np.ones(1)
     assert formulas.puct_scores(prior, visits, q, one, zero, one)[0, 2] == -np.inf
 

@@ -4,7 +4,10 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from drl_cli.data.episode import Episode
+from drl_cli.data.write import Header
 from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.trees import parts_of
 
 PARTS = Dict(
     {
@@ -50,3 +53,28 @@ gymnasium.register("TestSampler-v0", "recorded_envs:Sampler")
 def env_config(kind="box", id="TestSampler-v0", **kwargs):
     kwargs = {"kind": kind} if id == "TestSampler-v0" else kwargs
     return EnvConfig("sampler", id, kwargs, None, 1.0, "auto", False, False)
+
+
+def episodes(kind, count=5, seed=0):
+    """Yield random episodes of an environment's spaces. The first terminates, the others are cut."""
+    observations, actions = SPACES[kind]
+    observations.seed(seed)
+    actions.seed(seed)
+    for i in range(count):
+        length = 3 + i
+        obs = [parts_of(observations.sample()) for _ in range(length + 1)]
+        action = [parts_of(actions.sample()) for _ in range(length)]
+        ends = np.arange(length) == length - 1
+        yield Episode(
+            {path: np.stack([each[path] for each in obs]) for path in obs[0]},
+            {path: np.stack([each[path] for each in action]) for path in action[0]},
+            np.random.default_rng(i).normal(size=length),
+            ends & (i == 0),
+            ends & (i > 0),
+            seed=i,
+        )
+
+
+def header(kind, **changes):
+    """Return the header of a recording of TestSampler-v0."""
+    return Header("TestSampler-v0", SPACES[kind], gymnasium.spec("TestSampler-v0"), **changes)

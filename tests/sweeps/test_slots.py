@@ -161,6 +161,12 @@ def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_pat
     assert raised.value.exit_code == 6
 
 
+@pytest.mark.parametrize(("args", "processes"), [(["mode=single"], 5), (["mode=async", "worker.num=3"], 6 + 3)])
+def test_every_process_of_a_job_needs_memory(monkeypatch, args, processes):
+    monkeypatch.setattr("drl_cli.preflight.resources.replay_bytes", lambda config, spec: 7)
+    assert memory_bytes(typed(*args)) == processes * slots.PROCESS_BYTES + 7
+
+
 @pytest.fixture
 def cluster(monkeypatch):
     """A cluster of one node. `joined` and `looked` have the arguments of Cluster and unshared."""

@@ -53,6 +53,11 @@ def saved_rows(folder: Path, manifest: Mapping[str, Any]) -> Iterator[Columns]:
         yield {name: column[piece] for name, column in read_arrays(folder, file_name(shard, chunk), manifest).items()}
 
 
+def has_lost_rows(states: Sequence[State]) -> bool:
+    """Return whether a table has overwritten rows, given the states of all shards."""
+    return any(state["table.store.inserts"].item() > state["size"].item() for state in states)
+
+
 def _oldest_first(states: Sequence[State]) -> list[tuple[int, int, slice]]:
     """Return (shard, chunk, slice of the chunk) for all saved rows, the oldest rows first.
 
