@@ -19,6 +19,8 @@ GIB = 2**30
 class Session:
     """A Ray session that starts, or not."""
 
+    folder = None
+
     def __init__(self, is_there=True, error=None, is_stuck=False):
         self.is_there, self.error, self.is_stuck, self.is_closed = is_there, error, is_stuck, False
 

@@ -8,6 +8,7 @@ import yaml
 
 from drl_cli.cli.eval import result_lines
 from drl_cli.runs.statistics import interval
+from drl_cli.settings.trust import remember
 from drl_cli.utils.seeding import integers
 
 
@@ -52,11 +53,12 @@ def twin(copied):
 
 
 def change_config(folder, **groups):
-    """Change keys of a run's config: `group={key: value}`, or `key=value`."""
+    """Change keys of a run's config, as if the user had made the run so: `group={key: value}`, or `key=value`."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     for name, value in groups.items():
         config[name] = config[name] | value if isinstance(value, dict) else value
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    remember(folder / "config.yaml", config)
 
 
 def test_table_and_eval_json_agree(evaluated, small_run):

@@ -84,5 +84,5 @@ def test_a_policy_that_has_no_such_format_is_refused_before_the_environment_is_m
     (copied / "config.yaml").write_text(config.replace("torso: auto", "torso: my_pkg:Torso"))
     monkeypatch.setattr(command, "open_step", lambda *args: pytest.fail("the policy was opened"))
     with pytest.raises(UsageError, match=r"format=numpy: network\.torso=my_pkg:Torso has .* say format=onnx") as caught:
-        export(Options(run=str(copied)))
+        export(Options(run=str(copied), trust=True))
     assert caught.value.exit_code == 2

@@ -72,13 +72,13 @@ def test_wrong_words_for_algorithms():
 def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed, tmp_path, monkeypatch):
     (tmp_path / "theirs-1.0.dist-info").mkdir()
     (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    points = "[drl_cli.algos]\ntheir-dqn = outside.my_algo\ntheir-json = json\n"
+    points = "[drl_cli.algos]\ntheir-dqn = outside.my_algo\ntheir-yaml = yaml\n"
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("algos")}
-    assert sorted(lines) == sorted({"auto", *algorithms(), *options("algo"), "their-dqn", "their-json"})
+    assert sorted(lines) == sorted({"auto", *algorithms(), *options("algo"), "their-dqn", "their-yaml"})
     assert "discrete actions; single, sync, async, offline; DQN as in a user's module" in lines["their-dqn"]
-    assert "can't be used here: their-json (" in lines["their-json"]
+    assert "can't be used here: their-yaml (" in lines["their-yaml"]
 
 
 def test_modes_with_their_purpose(listed):

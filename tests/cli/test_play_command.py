@@ -94,7 +94,7 @@ def test_an_environment_that_can_not_be_drawn_is_exit_2_and_one_that_raises_exit
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("user_envs:Tiny-v0", "everything:Drawn-v0"))
     with pytest.raises(UsageError, match=r"everything:Drawn-v0: render raised ValueError: no brush") as caught:
-        play(Options(run=str(folder), format="gif"))
+        play(Options(run=str(folder), format="gif", trust=True))
     assert caught.value.exit_code == 4
     assert not list((folder / "videos").glob("*"))
 

@@ -327,8 +327,8 @@ def test_nothing_in_a_runs_files_is_executed(copied, train, tmp_path):
     for line in ("defaults: [{hydra/launcher: x}]", "hydra: {callbacks: {a: {_target_: os.system, command: exit}}}"):
         (copied / "config.yaml").write_text(f"{line}\n{text}")
         for command in ("resume", "from_config"):
-            error = train(f"{command}=latest", "total_env_steps=320", code=USAGE)
-            assert f"{line.split(':')[0]}: no such option" in error
+            error = train(f"{command}=latest", "total_env_steps=320", code=CHECKPOINT)
+            assert f"{line.split(':')[0]}: a run's config has values only" in error
     assert not witness.exists()
 
 

@@ -91,6 +91,7 @@ class FakeRay(ModuleType):
         self.ObjectRef = ObjectRef
         self.exceptions = SimpleNamespace(**{error.__name__: error for error in ERRORS})
         self.resources = {}
+        self.job_config = SimpleNamespace(JobConfig=SimpleNamespace)
 
         def affinity(node, soft):
             return SimpleNamespace(node=node, soft=soft)

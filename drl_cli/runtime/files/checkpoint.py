@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,6 +230,7 @@ def _pieces(arrays: State) -> Iterator[bytes | memoryview]:
 
 def damaged_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Return the names of the files that are missing or damaged. This reads all files."""
+    from concurrent.futures import ThreadPoolExecutor  # most commands do not need it
 
     def is_damaged(name: str) -> bool:
         try:

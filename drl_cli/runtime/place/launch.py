@@ -7,7 +7,6 @@ import platform
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -225,6 +224,8 @@ class Cluster:
 
     def _join(self, address: str, files: Sequence[Path]) -> dict[Node, Answer | None]:
         """Join the cluster, send these files and packages to all processes, and return the answers of the nodes."""
+        from concurrent.futures import ThreadPoolExecutor  # most commands join no cluster
+
         ray.shutdown()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # keep Ray's warnings off the terminal

@@ -19,6 +19,7 @@ from drl_cli.runtime.place import launch, session_folder
 from drl_cli.runtime.place.cluster import Answer, Node, process_variables
 from drl_cli.runtime.place.launch import Cluster, RaySession, ray_internals
 
+NO_FOLDERS = SimpleNamespace(_py_driver_sys_path=[])  # a job whose processes get no import path from this process
 ENV = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
 
 
@@ -64,7 +65,12 @@ def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
     session.wait()
     session.wait()
     assert session.is_up()
-    options = {"object_store_memory": 100 * 2**20, "logging_level": logging.ERROR, "log_to_driver": False}
+    options = {
+        "object_store_memory": 100 * 2**20,
+        "job_config": NO_FOLDERS,
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+    }
     temporary = {"_temp_dir": str(session.folder.path)}
     here = {"address": "local", **temporary, "_node_ip_address": "127.0.0.1", "include_dashboard": False}
     assert ray.calls == [("shutdown",), ("init", here | options)]
@@ -227,6 +233,7 @@ def test_a_cluster_is_joined_with_the_files_of_the_user(ray, answers):
     (shutdown, (_, options)) = ray.calls
     assert shutdown == ("shutdown",)
     assert options.pop("runtime_env") == {"env_vars": process_variables(), "py_modules": ["/user/my_env.py"]}
+    assert options.pop("job_config") == NO_FOLDERS
     assert options == {"address": "10.0.0.1:6379", "logging_level": logging.ERROR, "log_to_driver": False}
     assert os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] == "1"
     assert ray._private.worker.print_to_stdstream is not print
