@@ -3,6 +3,7 @@
 import importlib
 
 from drl_cli.settings.bare_words import command_names
+from drl_cli.utils.shown import print
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.judge import judge
 from drl_cli.utils.files import lock, replace_file
+from drl_cli.utils.shown import print
 
 EMPTY = "empty"
 """The word for all runs that failed or have no checkpoint."""

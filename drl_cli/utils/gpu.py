@@ -87,4 +87,5 @@ if __name__ == "__main__":
     import torch
 
     for value in answers(torch):
-        print(json.dumps(value), flush=True)
+        sys.stdout.write(f"{json.dumps(value)}\n")
+        sys.stdout.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from drl_cli.cli.bench import read
 from drl_cli.cli.eval import Options, evaluate
@@ -27,6 +28,7 @@ from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed as job
 from drl_cli.settings.explain import explanation
 from drl_cli.settings.fill import fill
+from drl_cli.settings.trust import remember
 from drl_cli.settings.value_types import group_of
 
 ALGO = Path(__file__).parents[1] / "support" / "outside" / "my_algo.py"
@@ -125,9 +127,10 @@ def own_run(outside_folder, composed, tiny):
 
 @pytest.fixture
 def copied(own_run, tmp_path):
-    """A copy of that run, which may be changed."""
+    """A copy of that run, which may be changed. The user trusts it."""
     folder = tmp_path / "outputs" / "CartPole-v1" / "my_pkg.my_algo-async" / own_run.folder.name
     shutil.copytree(own_run.folder, folder, symlinks=True)
+    remember(folder / "config.yaml", yaml.safe_load((folder / "config.yaml").read_text()))
     return folder
 
 
@@ -368,7 +371,7 @@ def test_an_algorithm_of_ours_is_tried_where_torch_is_needed_anyway(composed, ti
 def test_what_the_policy_raises_in_an_evaluation_is_its_own_error(copied):
     config = (copied / "config.yaml").read_text()
     (copied / "config.yaml").write_text(config.replace("my_pkg.my_algo", "my_greedy"))
-    code, problems = refused(evaluate, copied, Options(), {})
+    code, problems = refused(evaluate, copied, Options(trust=True), {})
     assert (code, problems) == (
         USER_CODE,
         [f"my_greedy raised ValueError: no idea (my_greedy.py:{len((HEAD + GREEDY).splitlines())})"],

@@ -138,8 +138,8 @@ def test_a_damaged_record_is_exit_8(begun, multirun, name, text):
 def test_jobs_that_ended_after_the_sweep_was_killed_are_done(begun, multirun, tmp_path):
     for job in begun.jobs:
         job.is_running = True
-        run = tmp_path / str(job.number)
-        run.mkdir()
+        run = tmp_path / "outputs" / str(job.number)
+        run.mkdir(parents=True)
         (run / "summary.json").write_text('{"exit_code": 0, "env_steps": 1000}')
         begun.file(job).write_text(json.dumps({"run": str(run)}))
     begun.save()

@@ -89,7 +89,7 @@ def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
         "RAY_task_events_report_interval_ms": "0",
     }
     assert {name: os.environ.get(name) for name in expected} == expected
-    assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys(filter(None, sys.path)))
     assert session._thread.daemon
     ray._private.worker.print_to_stdstream({"lines": ["a worker", "died"]}, file=None)
     assert caplog.messages == ["a worker died"]
