@@ -113,14 +113,20 @@ from drl_cli.runtime.place.handles import ray
 def c_handler():
     action = ctypes.create_string_buffer(256)
     ctypes.CDLL(None).sigaction(signal.SIGTERM, None, action)
-    return action.raw
+    return action.raw[:8]  # the address of the handler
 
 got = []
 signal.signal(signal.SIGTERM, lambda *_: got.append("ours"))
 before = c_handler()
-init = lambda: ray.init(address="local", include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
-thread = threading.Thread(target=init)
-thread.start(), thread.join()
+up, over = threading.Event(), threading.Event()
+
+def session():
+    ray.init(address="local", include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    up.set()
+    over.wait()  # Ray's processes end with the thread that started them
+
+threading.Thread(target=session, daemon=True).start()
+up.wait()
 during = c_handler()
 ray.shutdown()
 assert before == during == c_handler()
