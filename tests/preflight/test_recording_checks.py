@@ -33,7 +33,7 @@ def refusal(check, *args):
         ("logger.recorders=[telling:Lacking]", USAGE, "logger.recorders: telling:Lacking has no method close"),
         ("logger.recorders=[telling:without_arguments]", USAGE, "logger.recorders: telling:without_arguments must acc"),
         ("manage.evaluator=telling:Own", USAGE, "manage.evaluator: telling:Own must accept (config, spec, seeds): "),
-        ("manage.evaluator=gymnasium.spaces:Box", USAGE, "manage.evaluator: gymnasium.spaces:Box has no method evaluate and no"),
+        ("manage.evaluator=gymnasium.spaces:Box", USAGE, "manage.evaluator: gymnasium.spaces:Box has no method"),
         ("manage.evaluator=builtins:slice", USAGE, "manage.evaluator: builtins is a module of Python, which has no"),
         (
             "logger.recorders=[broken_recorder:Any]",
