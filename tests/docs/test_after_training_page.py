@@ -25,7 +25,7 @@ def folder(small_run, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_its_python_runs(folder, tiny, monkeypatch, capsys):
     train = drl_cli.train
-    monkeypatch.setattr(drl_cli, "train", lambda overrides: train([*overrides, *tiny]))
+    monkeypatch.setattr(drl_cli, "train", lambda words, **options: train([*words.split(), *tiny], **options))
     for block in blocks("after-training.md"):
         exec(block, {})
     assert "160" in capsys.readouterr().out

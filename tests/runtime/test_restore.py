@@ -38,12 +38,12 @@ def rows(graph):
 
 
 def interrupted(graph):
-    """Run until the first checkpoint, then stop as after a signal."""
+    """Run until the first checkpoint with updates, then stop as after a signal."""
     begin = graph.saver.begin
 
     def save_and_stop(*args):
         begin(*args)
-        if graph.progress.env_steps > 100:
+        if graph.progress.train_started is not None:
             graph.interrupt()
 
     graph.saver.begin = save_and_stop
