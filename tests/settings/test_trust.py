@@ -64,6 +64,17 @@ def test_each_key_that_names_a_module_or_a_server_asks(key, run):
     consent(run, content)
 
 
+def test_arguments_of_a_known_wrapper_ask_and_other_arguments_ask_again(run):
+    """RecordVideo writes into any folder that a config names."""
+    wrapper = {"_name_": "gymnasium.wrappers:RecordVideo", "video_folder": "there"}
+    with pytest.raises(UsageError, match=r"names env\.wrappers=gymnasium\.wrappers:RecordVideo;.*trust=true"):
+        consent(run, of("env.wrappers", [wrapper]))
+    remember(run, of("env.wrappers", [wrapper]))
+    consent(run, of("env.wrappers", [wrapper]))
+    with pytest.raises(UsageError, match="which has changed since you agreed"):
+        consent(run, of("env.wrappers", [wrapper | {"video_folder": "elsewhere"}]))
+
+
 def test_what_drl_cli_ships_does_not_ask():
     content = node(
         env__id="gymnasium.envs.classic_control:PendulumEnv",
