@@ -11,7 +11,7 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.search import finish_search, search_figure, write_best
+from drl_cli.sweeps.search import draw_search, finish_search, search_figure, write_best
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
@@ -336,3 +336,13 @@ def test_a_killed_search_is_resumed_and_ends_with_the_best_and_default_values(st
     assert (folder / "best_overrides.yaml").read_text().startswith("# @package _global_\nalgo:\n  lr: 0.00")
     wrong = drl("train", "-m", "resume=latest", "algo.lr=1,2", cwd=tmp_path)
     assert (wrong.returncode, "leave algo.lr=1,2 out" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_search_is_drawn_if_matplotlib_is_there(tmp_path, monkeypatch, is_there):
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    monkeypatch.setattr("drl_cli.sweeps.search.search_figure", lambda study: figure())
+    if not is_there:
+        monkeypatch.setattr("drl_cli.sweeps.search.source_file", lambda module: None)
+    draw_search(None, tmp_path / "search.png")
+    assert (tmp_path / "search.png").exists() == is_there
