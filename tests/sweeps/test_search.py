@@ -274,6 +274,7 @@ def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
     figure = search_figure(trials.study)
     assert len(figure.axes) == 1 + is_known  # no empty plot
     assert figure.axes[0].get_xlabel() == "trial"
+    assert all(shares.get_xlim() == (0, 1) for shares in figure.axes[1:])
 
 
 def test_the_best_values_are_a_tuned_set(tmp_path):
