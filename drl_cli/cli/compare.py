@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
+from drl_cli.cli.command import OUTPUT_DIR_HELP, TRUST_HELP, option, run_words
 from drl_cli.cli.eval import play
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments, units_text
@@ -43,6 +43,7 @@ class Options:
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
     paired: bool = option(False, "play the best policies of two runs, runs=[A,B], on the same episode seeds")
     episodes: Count = option(100, "with paired=true: the number of episodes")
+    trust: bool = option(False, TRUST_HELP)
     smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")
     lines: tuple[str, ...] = option((), "[NAME:RETURN,...]: dashed lines in the figure, such as published results")
     png: str | None = option("compare.png", "the figure (.png, .pdf, .svg); null: none")
@@ -70,8 +71,8 @@ def answer(words: Sequence[str]) -> int:
     if options.paired:
         print("\n".join(paired_lines(options)))
         return DONE
-    if any(word.startswith("episodes=") for word in words):
-        raise UsageError("episodes: only paired=true plays episodes; say paired=true, or leave episodes out")
+    if useless := [key for key in ("episodes", "trust") if any(word.startswith(f"{key}=") for word in words)]:
+        raise UsageError(f"{useless[0]}: only paired=true plays episodes; say paired=true, or leave {useless[0]} out")
     groups = chosen_groups(options)
     comparisons = [compare(group, options.threshold, options.smooth) for group in groups]
     print("\n".join([comparison_table(comparisons), *environments_table(comparisons), *notes(comparisons)]))
@@ -102,7 +103,7 @@ def paired_lines(options: Options) -> list[str]:
     if len(options.runs) != 2:
         raise UsageError(f"paired=true compares two runs, runs=[A,B], got {len(options.runs)}")
     steps = [find_saved_step(run, "best", options.output_dir) for run in options.runs]
-    configs = [read_config(folder) for folder, _ in steps]
+    configs = [read_config(folder, options.trust) for folder, _ in steps]
     tasks = [config.env.for_evaluation(config.manage.env_kwargs) for config in configs]
     if len({(task.id, str(dict(task.kwargs)), task.action_repeat) for task in tasks}) > 1:
         raise UsageError("paired=true: the two runs have different environments")

@@ -95,7 +95,7 @@ def failures(policy: "TrainedPolicy", options: Options) -> list[int]:
     if below is None:
         raise UsageError("only=failures: the run has no stop.return; say below=RETURN")
     result, command = read_json(policy.run / "eval.json"), f"drl-eval run={relative_path(policy.run)} episodes=100"
-    is_same = result.get("checkpoint") == policy.checkpoint.name
+    is_same = result.get("checkpoint") == policy.checkpoint.name and {"returns", "seeds"} <= result.keys()
     if not is_same or result.get("stochastic") or result.get("env_kwargs"):
         at = "" if options.checkpoint == "best" else f" checkpoint={options.checkpoint}"
         raise UsageError(f"only=failures reads the returns of a greedy evaluation of this checkpoint: {command}{at}")

@@ -130,7 +130,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     assert config.resume is not None
     folder, named = find_checkpoint(config.resume, config.output_dir)
     warn_of_versions(folder)
-    old = read_config(folder, config.trust, typed)
+    old = read_config(folder, trusts(typed), typed)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
     check_changes(changes, config.confirm)
     if config.is_offline != old.is_offline:

@@ -103,7 +103,8 @@ def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> list[
             point(root, "last", base)
     retention.drop_drafts(root)
     for path in run.glob(".*.[0-9]*"):  # half-written files of killed processes, see `replace_file`
-        path.unlink()
+        if path.is_file() and (run / path.stem[1:]).exists():
+            path.unlink()
     lines = retention.repair_best(root)
     names = [path.name for path in retention.checkpoints(root) if (path / COUNTERS).exists()]  # not a model alone
     left = left_behind.read(run)

@@ -127,8 +127,7 @@ def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], ov
     fixed, space = read_space(overrides)
     check_space(space)
     configs = check_corners(sweep, fixed, space, options)
-    config, *_ = configs
-    hpo = config.hpo
+    config, hpo = configs[0], configs[0].hpo
     check_rounds(config)
     round_steps = -(-config.total_env_steps // hpo.rounds)
     in_round = replace(config, total_env_steps=round_steps)  # the warm-up of the first round is that of the run
@@ -152,8 +151,7 @@ def resume_population(sweep: Sweep, options: Mapping[str, str]) -> int:
     population = Population.open(sweep.folder)
     configs = check_corners(sweep, population.fixed, population.space, options)
     if "hpo.rounds" in options:
-        config, *_ = configs
-        population.hpo = replace(population.hpo, rounds=config.hpo.rounds)
+        population.hpo = replace(population.hpo, rounds=configs[0].hpo.rounds)
     if is_dry_run(options, f"{len(population.rounds)} of {population.hpo.rounds} rounds begun; all checks passed"):
         return DONE
     return train(sweep, population, configs)

@@ -107,7 +107,7 @@ def sync_folder(folder: Path) -> None:
 def remove_folder(folder: Path) -> None:
     """Remove a folder in one step, for a process that is killed meanwhile: rename it to a hidden name, then remove it.
 
-    `remove_hidden` removes what a killed process left.
+    If the process is killed, the hidden folder stays until a folder of the same name is removed, or a run resumes.
     """
     hidden = folder.with_name(f".{folder.name.lstrip('.')}.old")
     shutil.rmtree(hidden, ignore_errors=True)
