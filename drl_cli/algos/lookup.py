@@ -171,6 +171,11 @@ def is_on_policy(tables: Iterable[str]) -> bool:
     return all(table.startswith("fifo") for table in tables)
 
 
+def is_for_data(name: str) -> bool:
+    """Return whether a built-in algorithm is made for datasets: its policy stays near the actions of the data."""
+    return ".offline." in module_path(name)
+
+
 TITLES = {
     **{"muzero": "MuZero", "gumbel_muzero": "Gumbel MuZero", "sampled_muzero": "Sampled MuZero", "mrq": "MR.Q"},
     **{"sac_discrete": "discrete SAC", "cql_discrete": "discrete CQL", "crossq": "CrossQ", "vmpo": "V-MPO"},

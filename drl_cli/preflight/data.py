@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from drl_cli.algos.lookup import load_algorithm, module_path, title
+from drl_cli.algos.lookup import is_for_data, load_algorithm, module_path, title
 from drl_cli.data.dataset import Dataset, reference_problem
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.resources import check_fits, replay_bytes, with_capacity
@@ -138,10 +138,9 @@ def data_advice(config: Config) -> list[str]:
     package overestimate actions that the dataset does not have (Fujimoto et al. 2019, arXiv 1812.02900).
     """
     name, path = title(config.algo_name), module_path(config.algo.name)
-    is_for_data = ".offline." in path
-    if is_for_data and not config.data.sources and not config.load_weights:
+    if is_for_data(config.algo.name) and not config.data.sources and not config.load_weights:
         return [f"warning: {name} is made for datasets, and this run has none; data=PATH or load_weights=RUN gives one"]
-    if config.is_offline and path.startswith("drl_cli.") and not is_for_data:
+    if config.is_offline and path.startswith("drl_cli.") and not is_for_data(config.algo.name):
         advice = "algo=auto takes one that does; see docs/learning-from-data.md"
         return [f"warning: {name} does not keep its actions near those of the dataset and often fails here; {advice}"]
     return []

@@ -1,7 +1,8 @@
 """Learning curves: the evaluations of one run, and the interquartile mean of several runs on a common grid."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -100,15 +101,8 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
 def read_curve(path: Path, unit: Unit = "env_steps") -> Curve:
     """Read the complete and finite lines of an eval.csv, sorted by the column `unit`. A missing file has no lines."""
     points = []
-    lines = read_file(path).decode(errors="replace").splitlines(keepends=True) if path.is_file() else []
-    head, *rows = [line for line in lines if line.endswith("\n")] or [""]
-    try:
-        names = next(csv.reader([head]), [])
-    except csv.Error:  # a damaged first line
-        names = []
-    for row in rows:
+    for cells in read_rows(path):
         try:
-            cells = dict(zip(names, row.split(","), strict=True))
             point = [float(cells[name]) for name in (unit, "wall_s", "mean")]
         except (KeyError, ValueError):  # a damaged line, or a file with other columns
             continue
@@ -116,3 +110,19 @@ def read_curve(path: Path, unit: Unit = "env_steps") -> Curve:
             points.append(point)
     table = np.array(points, np.float64).reshape(-1, 3)
     return Curve(*table[np.argsort(table[:, 0], kind="stable")].T)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the cells of each complete line of an eval.csv by column. Lines with another number of cells are left out.
+
+    A missing file, or one with a damaged first line, has no lines.
+    """
+    lines = read_file(path).decode(errors="replace").splitlines(keepends=True) if path.is_file() else []
+    head, *rows = [line for line in lines if line.endswith("\n")] or [""]
+    try:
+        names = next(csv.reader([head]), [])
+    except csv.Error:
+        return
+    for row in rows:
+        with suppress(ValueError):  # a damaged line
+            yield dict(zip(names, row.rstrip("\r\n").split(","), strict=True))

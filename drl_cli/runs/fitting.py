@@ -4,7 +4,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from drl_cli.algos.lookup import ACTIONS, NotAlgorithm, is_on_policy, load_algorithm, module_path
+from drl_cli.algos.lookup import ACTIONS, NotAlgorithm, is_for_data, is_on_policy, load_algorithm
 from drl_cli.errors import UsageError
 from drl_cli.runs.auto import ENOUGH, choose, choose_offline, results
 from drl_cli.runs.table import number, table
@@ -34,7 +34,7 @@ def fitting(env: str, mode: str) -> list[str]:
     found.sort(key=lambda each: (each["algo"] != best, *_rank(each)))
     rows = [_row(each) for each in found[: MOST_LINES - 6]]
     others = [name for name in names if name not in {each["algo"] for each in found}]
-    others.sort(key=lambda name: (name != best, is_offline and not _is_for_data(name)))
+    others.sort(key=lambda name: (name != best, is_offline and not is_for_data(algorithm_of(name))))
     lines = [f"{env}: {spec.action.text} actions, mode={mode}; algo=auto takes {best}: {reason}"]
     if rows:
         head = ("algo", "reached", "return", "env steps", "seconds", "seeds")
@@ -51,11 +51,6 @@ def _learns(name: str, kind: str, mode: str) -> bool:
         is_refused = mode == "offline" and is_on_policy(module.TABLES)
         return kind in module.ACTIONS and mode in module.MODES and not is_refused
     return False  # a broken installed algorithm
-
-
-def _is_for_data(name: str) -> bool:
-    """Return whether an algorithm is made for datasets: its policy stays near the actions of the data."""
-    return ".offline." in module_path(algorithm_of(name))
 
 
 def _rank(result: dict[str, Any]) -> tuple[Any, ...]:

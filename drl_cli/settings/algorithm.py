@@ -13,6 +13,7 @@ from drl_cli.algos.lookup import (
     NotAlgorithm,
     algorithms,
     installed,
+    is_for_data,
     is_on_policy,
     load_algorithm,
     module_path,
@@ -130,7 +131,7 @@ def refusal(
 def _offline(kind: str) -> str:
     """Return `algo=NAME` of the algorithms that are made for datasets and have this kind of actions."""
     names = dict.fromkeys(["iql", "cql_discrete", "bc", *algorithms()])  # those that algo=auto takes come first
-    found = [name for name in names if kind in load_algorithm(name).ACTIONS and ".offline." in module_path(name)]
+    found = [name for name in names if kind in load_algorithm(name).ACTIONS and is_for_data(name)]
     return " or ".join(f"algo={name}" for name in found[:3])
 
 
