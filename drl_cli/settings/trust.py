@@ -140,7 +140,7 @@ def read_run(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: damaged, it holds no options", CHECKPOINT)
     if found := [str(key) for key in node if key in REFUSED]:
         raise UsageError(f"{file}: {found[0]}: a run's config has values only", CHECKPOINT)
-    if found := [text for text in _texts(node, deep=True) if "${" in text]:
+    if found := [text for text in _texts(node) if "${" in text]:
         raise UsageError(f"{file}: {found[0]!r}: a run's config has values only, no interpolation", CHECKPOINT)
     return node
 
@@ -180,22 +180,22 @@ def _at(node: Any, key: str) -> Any:
     return node
 
 
-def _texts(value: Any, deep: bool = False) -> Iterator[str]:
+def _texts(value: Any) -> Iterator[str]:
     """Yield the texts in a value. Any: plain values of yaml."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _texts(key)
-            yield from _texts(item, deep)
+            yield from _texts(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item, deep)
+            yield from _texts(item)
 
 
 def _asks_of_words(content: Mapping[str, Any]) -> list[str]:
     """Return what the words in a record ask for: flags, Hydra's own settings, interpolations, modules, addresses."""
-    words = [*dict.fromkeys(_texts(content, deep=True))]
+    words = [*dict.fromkeys(_texts(content))]
     special = [word for word in words if word.startswith("-") or "${" in word or word.lstrip("+~").startswith("hydra")]
     return sorted({*special, *typed_asks(words)})
 
