@@ -48,6 +48,16 @@ def hangup():
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.fixture(autouse=True)
+def handlers():
+    """A command or a run that a test starts in this process leaves handlers of signals. The next test has its own."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One cluster of one node for all tests that need Ray; tests of several nodes add theirs and remove them again."""

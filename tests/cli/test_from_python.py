@@ -172,7 +172,6 @@ def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypat
         run(self)
 
     monkeypatch.setattr(Orchestrator, "run", interrupted)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a command of another test leaves its own handler
     with pytest.raises(KeyboardInterrupt):
         drl_cli.train(["env=Pendulum-v1", "mode=single", *tiny])
     with pytest.raises(KeyboardInterrupt):
