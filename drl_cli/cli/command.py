@@ -23,6 +23,7 @@ T = TypeVar("T")
 RUN_HELP = "a path, latest, a glob, the start of a run id or a run's name (its newest run)"
 CHECKPOINT_HELP = "best, last, a number of env steps or a folder's name"
 OUTPUT_DIR_HELP = "where the runs are"
+ENV_HELP = "an environment in place of the run's, with the same observations and actions"
 TRUST_HELP = "use a run of somebody else whose config names code, which then runs as you; needed once"
 
 

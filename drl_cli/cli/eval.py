@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_words
-from drl_cli.deploy.trained import with_simulations
+from drl_cli.cli.command import CHECKPOINT_HELP, ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_words
+from drl_cli.deploy.trained import acting_config, with_simulations
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
@@ -49,6 +49,7 @@ class Options:
     runs: tuple[str, ...] | None = option(None, "[GLOB,...]: several runs, as drl-compare takes them")
     episodes: Count = option(20, "episodes, each with its own seed, all at once")
     checkpoint: str = option("best", CHECKPOINT_HELP)
+    env: str | None = option(None, ENV_HELP)
     seed: Natural = option(0, "another seed, other episodes; none is one of training's")
     stochastic: bool = option(False, "explore as in training, instead of the best actions")
     simulations: Natural | None = option(None, "simulations of each search (muzero ...), 0: none; none: as in training")
@@ -122,6 +123,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
     checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
     config = with_simulations(read_config(folder, options.trust), options.simulations)
+    config = acting_config(config, folder, options.env)
     env = dataclasses.replace(config.env, kwargs={**config.env.kwargs, **kwargs})
     manage = dataclasses.replace(config.manage, env_kwargs={**config.manage.env_kwargs, **kwargs})
     config = dataclasses.replace(config, env=env, manage=manage)
@@ -134,6 +136,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         "checkpoint": checkpoint.name,
         "opt_steps": manifest["opt_steps"],
         "stochastic": options.stochastic,
+        **({} if options.env is None else {"env": config.env.name}),
         "env_kwargs": dict(kwargs),
         **({} if options.simulations is None else {"simulations": options.simulations}),
         "seeds": seeds,

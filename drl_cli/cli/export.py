@@ -48,10 +48,12 @@ def export(options: Options) -> int:
     print(f"{policy.run.name}  {policy.checkpoint.name}  ->  {relative_path(folder)}")
     if line := not_exported(load_algorithm(config.algo.name).Policy, config.network):
         print(line)
-    print(
-        f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; "
+    returns = (
         f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}"
+        if policy.has_env
+        else "they are random, because the run had no environment"
     )
+    print(f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; {returns}")
     return DONE
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
-from drl_cli.deploy.trained import acting, open_policy, stages
+from drl_cli.cli.command import CHECKPOINT_HELP, ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
+from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, open_step, stages, with_simulations
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
 from drl_cli.runs.run import read_json
@@ -27,6 +27,7 @@ class Options:
     run: str = option("latest", RUN_HELP)
     episodes: Count = option(1, "episodes, one after the other: the first ones of drl-eval")
     checkpoint: str = option("best", CHECKPOINT_HELP)
+    env: str | None = option(None, ENV_HELP)
     evolution: bool = option(False, "one episode of each checkpoint, all from the same seed")
     only: Literal["failures"] | None = option(
         None, "failures: the worst episodes of the newest drl-eval below a return"
@@ -74,7 +75,9 @@ def _episodes(options: Options) -> "tuple[TrainedPolicy, list[TrainedPolicy], li
     """Return the run's policy, and the policy, the title and the seed of each episode."""
     if options.evolution and options.episodes > 1:
         raise UsageError("evolution=true plays one episode of each checkpoint: leave episodes out")
-    policy = open_policy(options.run, options.checkpoint, options.output_dir, options.simulations, options.trust)
+    step, config = find_step_and_config(options.run, options.checkpoint, options.output_dir, options.trust)
+    config = acting_config(with_simulations(config, options.simulations), step.parents[1], options.env)
+    policy = open_step(step, config)
     if options.only is not None or options.below is not None:
         seeds = failures(policy, options)
         return policy, [policy] * len(seeds), [f"{policy.config.algo_name}  {policy.trained}"] * len(seeds), seeds

@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from drl_cli.cli.command import OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
-from drl_cli.deploy.trained import acting, find_step_and_config, open_step
+from drl_cli.cli.command import ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
+from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, open_step
 from drl_cli.errors import CHECKPOINT, DONE, CheckpointError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.end_text import relative_path
@@ -43,7 +43,7 @@ class Options:
     """Options of drl-record."""
 
     run: str | None = option(None, f"{RUN_HELP}; latest if there is no env")
-    env: str | None = option(None, "an environment in place of a run, as in drl-train, for policy=random")
+    env: str | None = option(None, f"without run, for policy=random; with run: {ENV_HELP}")
     policy: Literal["run", "random"] | None = option(None, "whose actions: run (the default), or random")
     episodes: Count | None = option(None, f"number of episodes (default {DEFAULT_EPISODES})")
     steps: Count | None = option(None, "number of steps in place of episodes; the last episode may be cut")
@@ -70,7 +70,7 @@ def answer(options: Options) -> int:
     check(options)
     if options.replay:
         path, written = record_replay(options)
-    elif options.env is not None:
+    elif options.env is not None and options.run is None:
         path, written = record_env(options)
     else:
         path, written = record_run(options)
@@ -84,9 +84,8 @@ def answer(options: Options) -> int:
 def check(options: Options) -> None:
     """Raise UsageError if options contradict each other."""
     problems = []
-    if options.env is not None and options.run is not None:
-        problems.append("run and env: a run has its environment; say one of them")
-    if options.env is not None and options.policy == "run":
+    has_run = options.env is None or options.run is not None
+    if not has_run and options.policy == "run":
         problems.append("policy=run needs a run: say run=RUN, or policy=random")
     if options.episodes is not None and options.steps is not None:
         problems.append("episodes and steps: say one of them")
@@ -96,10 +95,10 @@ def check(options: Options) -> None:
         given["seed"] = options.seed or None
         if names := [name for name, value in given.items() if value is not None]:
             problems.append(f"replay=true writes all that the replay of a run holds: leave {' and '.join(names)} out")
-    elif options.env is not None or options.policy == "random":
+    elif not has_run or options.policy == "random":
         if options.stochastic:
             problems.append("stochastic=true is for the policy of a run; random actions are random: leave it out")
-        if options.env is not None and options.checkpoint is not None:
+        if not has_run and options.checkpoint is not None:
             problems.append("checkpoint is for the policy of a run: leave it out")
     if problems:
         raise UsageError(problems)
@@ -130,7 +129,7 @@ def record_run(options: Options) -> "tuple[Path, Written]":
     step, config = find_step_and_config(
         options.run or "latest", options.checkpoint or "best", options.output_dir, options.trust
     )
-    trained = open_step(step, config)
+    trained = open_step(step, acting_config(config, step.parents[1], options.env))
     from drl_cli.deploy.recording import Recorder, random_policy, run_policy
 
     kind = "random" if options.policy == "random" else "stochastic" if options.stochastic else "greedy"

@@ -26,6 +26,7 @@ from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
+from drl_cli.runs.run import SPACES_FILE
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.signals import Signals, catch, ending_with
 from drl_cli.settings.build import as_typed, build
@@ -153,7 +154,7 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
-    from drl_cli.preflight.data import check_identity, open_data, with_reference, with_table
+    from drl_cli.preflight.data import check_identity, open_data, with_absolute_paths, with_reference, with_table
     from drl_cli.preflight.device import with_device
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.pace import node_problems
@@ -164,7 +165,7 @@ def _prepared(
     from drl_cli.settings.fill import fill, with_short_warm_up
 
     resumed = resume(config, args) if config.resume is not None else None
-    config = resumed.config if resumed else config
+    config = with_absolute_paths(resumed.config, resumed.folder) if resumed else config
     if lines := [*node_problems(config, args)]:
         raise UsageError(lines)
     share_cores(config.mode)
@@ -187,6 +188,11 @@ def _prepared(
             check_identity(resumed.record.get("data"), dataset)
         if dataset is not None:
             config = with_reference(config, dataset)
+        if config.data.reference == "auto" and not config.dry_run:
+            from drl_cli.deploy.reference import with_measured_reference  # slow: imports gymnasium
+
+            config, found = with_measured_reference(config, dataset, args)
+            lines += found
         config = with_capacity(config, spec) if dataset is None else with_table(config, spec, dataset)
         return config, [*changes, *lines], spec, resumed, cluster, dataset
 
@@ -214,7 +220,7 @@ def _train(
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
-    from drl_cli.preflight.data import data_advice, data_text, describe
+    from drl_cli.preflight.data import data_advice, data_text, describe, spaces_of, with_absolute_paths
     from drl_cli.preflight.pace import rollout_text, waiting_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
@@ -226,10 +232,13 @@ def _train(
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
             record = resumed.begin(command) if resumed else run_record(config, folder, command)
             formats = kind_of(load_algorithm(config.algo.name).Policy, config.network).formats
-            record |= {"renders": spec.renders, "formats": list(formats)}  # which commands `end_text` may recommend
+            # which commands `end_text` may recommend
+            record |= {"renders": config.has_env and spec.renders, "formats": list(formats)}
             if dataset is not None:
                 record |= {"data": describe(dataset)}
-            write_config(folder, config.as_asked)
+                if not config.has_env:
+                    write_json(folder / SPACES_FILE, spaces_of(dataset))
+            write_config(folder, with_absolute_paths(config.as_asked))
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"

@@ -18,7 +18,7 @@ class JoinedDataset(Dataset):
     """
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
-        self.datasets, self.spec = datasets, datasets[0].spec
+        self.datasets, self.spec, self.spaces = datasets, datasets[0].spec, datasets[0].spaces
         facts = [dataset.facts for dataset in datasets]
         self.starts = np.cumsum([0, *(each.steps for each in facts)])
         self.ends = np.concatenate([one.ends + start for one, start in zip(datasets, self.starts, strict=False)])
@@ -58,7 +58,7 @@ class BestEpisodes(Dataset):
     """
 
     def __init__(self, dataset: Dataset, share: float) -> None:
-        self.dataset, self.spec = dataset, dataset.spec
+        self.dataset, self.spec, self.spaces = dataset, dataset.spec, dataset.spaces
         returns, is_whole = dataset.facts.returns, dataset.facts.is_whole
         best = np.argsort(np.where(is_whole, -returns, np.inf), kind="stable")[: max(1, ceil(share * len(returns)))]
         chosen = np.sort(best)

@@ -4,11 +4,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl_cli.errors import UsageError
 from drl_cli.types import Array, Columns, EnvSpec
+
+if TYPE_CHECKING:  # slow: imports gymnasium
+    from drl_cli.envs.trees import Space
 
 SCORE = "normalized_score"
 """The name of normalised scores in records of evaluations."""
@@ -62,10 +66,12 @@ class Dataset(ABC):
     """Recorded steps in order of time, episode after episode.
 
     `ends` has, for each episode, the index after its last step, int64 `[episodes]`. `clamped` counts action values
-    that were outside the action space, in all steps read so far.
+    that were outside the action space, in all steps read so far. `spaces` are those of observations and actions, in the
+    units of the recording.
     """
 
     facts: Facts
+    spaces: "tuple[Space, Space]"
     spec: EnvSpec
     ends: Array
     clamped = 0

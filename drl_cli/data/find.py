@@ -47,6 +47,22 @@ def consent_file(source: str) -> Path:
     return path if folder is None else folder / METADATA
 
 
+def absolute(source: str, run: Path | None = None) -> str:
+    """Return the source with an absolute path, so that it means the same in every folder.
+
+    If the path does not exist, and `run` is a run's folder, look for a file of the same name there and in the folders
+    above it. Raise DatasetError if there is none.
+    """
+    if source.startswith(MINARI):
+        return source
+    path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    if run is None or path.exists():
+        return str(path.absolute())
+    if found := next((near for folder in (run, *run.parents) if (near := folder / path.name).exists()), None):
+        return str(found)
+    raise DatasetError(f"no dataset {path}, and no {path.name} in {run} or the folders above it; say data=PATH")
+
+
 def datasets_in(folder: Path) -> list[Path]:
     """Return the datasets directly in a folder."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -56,14 +72,11 @@ def datasets_in(folder: Path) -> list[Path]:
 
 
 def dataset_of_run(source: str) -> Path:
-    """Return the dataset of `run:FOLDER` with a run's folder. Raise DatasetError if it has none or several."""
+    """Return the newest dataset of `run:FOLDER` with a run's folder. Raise DatasetError if it has none."""
     run = source.removeprefix(RUN)
     if not (Path(run) / "run.json").is_file():
         raise DatasetError(f"{source}: {run} is no run's folder")
     found = datasets_in(Path(run) / "data")
     if not found:
         raise DatasetError(f"{source}: nothing was recorded for this run; type  drl-record run={run} episodes=100")
-    if len(found) > 1:
-        paths = ", ".join(map(str, found))
-        raise DatasetError(f"{source}: {len(found)} datasets were recorded for this run; say one of them: {paths}")
-    return found[0]
+    return max(found, key=lambda path: (not is_draft(path), path.stat().st_mtime_ns))

@@ -18,6 +18,7 @@ class RecordedDataset(Dataset):
 
     def __init__(self, recording: Recording, steps: StepMap) -> None:
         self._recording, self.steps, self.spec = recording, steps, steps.spec
+        self.spaces = steps.observation_space, steps.action_space
         reward = recording.reward
         truncated, self.ends = closed(recording.name, recording.terminated, recording.truncated)
         self._check_parts()

@@ -53,11 +53,11 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
 
 def _about(trained: TrainedPolicy) -> dict[str, Any]:
     config, manifest = trained.config, trained.manifest
+    env = {"env": config.env.id, "env_kwargs": dict(config.env.kwargs)}
     return {
         "run": trained.run.name,
         "checkpoint": trained.checkpoint.name,
-        "env": config.env.id,
-        "env_kwargs": dict(config.env.kwargs),
+        **(env if trained.has_env else {"env": config.env.name}),
         "algo": config.algo_name,
         **{name: manifest[name] for name in ("env_steps", "opt_steps")},
         "drl_cli": version("drl-cli"),

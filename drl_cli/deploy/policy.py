@@ -8,6 +8,7 @@ import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.deploy.standalone import Caller, from_zero, some_allowed
+from drl_cli.envs.config import SPACES_ONLY
 from drl_cli.envs.units import Units
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
@@ -35,6 +36,11 @@ class TrainedPolicy(Caller):
 
     def __repr__(self) -> str:
         return f"<policy of {self.config.algo_name} for {self.config.env.name}: {self.checkpoint}>"
+
+    @property
+    def has_env(self) -> bool:
+        """Whether there is an environment, and not only its spaces."""
+        return self.config.env.id != SPACES_ONLY
 
     @property
     def trained(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.lookup import title
-from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
+from drl_cli.envs.config import ACTIONS_OF, SPACES_ONLY, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import (
     CHECKPOINT,
     MISSING,
@@ -20,8 +20,12 @@ from drl_cli.errors import (
 )
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.find import check_format, find_saved_step, read_config
+from drl_cli.runs.run import SPACES_FILE, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import compose
 from drl_cli.types import EnvSpec
 
 if TYPE_CHECKING:  # slow: imports gymnasium
@@ -41,6 +45,32 @@ def open_policy(
     """
     step, config = find_step_and_config(run, checkpoint, output_dir, trust)
     return open_step(step, with_simulations(config, simulations))
+
+
+def acting_config(config: Config, run: Path, env: str | None) -> Config:
+    """Return the config of a run with the environment that `env=` names, or with its own if `env` is None.
+
+    Raise UsageError if there is no such environment, if the run has none, or if the spaces are others.
+    """
+    if env is None and not config.has_env:
+        raise UsageError(f"{run.name}: the run had no environment (env=none), so there is none to act in; say env=ID")
+    if env is None:
+        return config
+    command = read_command([f"env={env}"])
+    check_command(command)
+    named = compose(command.overrides).env
+    part = dataclasses.replace(config.env, name=named.name, id=named.id, kwargs=named.kwargs, wrappers=named.wrappers)
+    changed = dataclasses.replace(config, env=part)
+    own = config if config.has_env else _with_spaces_only(config, run)
+    before, after = (environment_spec(each, trains=False) for each in (own, changed))
+    kinds = ((each.action.kind, each.action.size, each.action.choices) for each in (before, after))
+    for name, is_same in (("observations", before.obs == after.obs), ("actions", len({*kinds}) == 1)):
+        if not is_same:
+            raise UsageError(f"env={env}: its {name} are others than those of {run.name}")
+    if config.has_env or before.action.kind != "box":
+        return changed
+    in_its_units = {"_name_": ACTIONS_OF, "actions": own.env.kwargs["actions"]}
+    return dataclasses.replace(changed, env=dataclasses.replace(part, wrappers=(*part.wrappers, in_its_units)))
 
 
 def with_simulations(config: Config, simulations: int | None) -> Config:
@@ -69,10 +99,19 @@ def find_step_and_config(run: str, checkpoint: str, output_dir: str, trust: bool
 def open_step(step: Path, config: Config) -> "TrainedPolicy":
     """Return the policy of a checkpoint's folder. Raise UsageError if it can't be opened."""
     if not config.has_env:
-        advice = f"drl-train load_weights={step} env=ID begins a run in an environment"
-        raise UsageError(f"{step}: its run had no environment (env=none), so its policy can't act; {advice}")
+        config = _with_spaces_only(config, step.parents[1])
     plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_storage="none"))
     return _policy(step, config, environment_spec(plain, trains=False))
+
+
+def _with_spaces_only(config: Config, run: Path) -> Config:
+    """Return the config of a run without an environment with the spaces of its dataset as the environment.
+
+    Raise UsageError if the run has not saved the spaces.
+    """
+    if not (arguments := read_json(run / SPACES_FILE)):
+        raise UsageError(f"{run}: the run had no environment (env=none), and has no {SPACES_FILE}; say env=ID")
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, id=SPACES_ONLY, kwargs=arguments))
 
 
 def stages(policy: "TrainedPolicy") -> list["TrainedPolicy"]:

@@ -8,6 +8,7 @@ from drl_cli.utils.ranges import Count, Positive
 
 NO_ENV = "none"
 """The value of `env` and `env.id` in a run without an environment."""
+SPACES_ONLY, ACTIONS_OF = (f"drl_cli.envs.recorded:{name}" for name in ("SpacesOnly", "ActionsOf"))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,12 @@
-"""Convert recorded steps, in the units of an environment, to the arrays that a worker makes of them."""
+"""Convert recorded steps, in the units of an environment, to the arrays that a worker makes of them.
+
+Also environments with the spaces of a dataset, for a policy that learned without an environment.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -9,8 +14,10 @@ from drl_cli.envs.actions import ActionMap, action_spec
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec, walk
-from drl_cli.envs.trees import Space, dotted, inner, parts_of, space_leaves
+from drl_cli.envs.trees import Space, dotted, inner, parts_of, space_from_json, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec, leaves
+
+EPISODE_STEPS = 100
 
 
 class StepMap:
@@ -138,3 +145,46 @@ def _inferred(dtype: str, shape: tuple[int, ...], low: Array, high: Array, is_ac
     is_unit = bool((np.abs(low) <= 1).all() and (np.abs(high) <= 1).all())
     low, high = (-np.ones(shape), np.ones(shape)) if is_unit else (low, high)
     return spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+
+
+class SpacesOnly(gymnasium.Env[Any, Any]):  # Any: observations and actions of any space
+    """Spaces without dynamics: observations are random samples, rewards are 0, and episodes have EPISODE_STEPS steps.
+
+    The spaces are in JSON, as `space_to_json` writes them. With `has_mask`, `info` allows all actions. Raise EnvError
+    if the JSON describes no space.
+    """
+
+    def __init__(self, observations: str, actions: str, has_mask: bool = False) -> None:
+        self.observation_space, self.action_space = space_from_json(observations), space_from_json(actions)
+        self.has_mask, self.steps = has_mask, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self.observation_space.sample(), 0.0, False, self.steps == EPISODE_STEPS, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        if not self.has_mask:
+            return {}
+        if isinstance(self.action_space, spaces.MultiDiscrete):
+            return {MASK: tuple(np.ones(num, np.int8) for num in self.action_space.nvec)}
+        assert isinstance(self.action_space, spaces.Discrete)
+        return {MASK: np.ones(self.action_space.n, np.int8)}
+
+
+class ActionsOf(gymnasium.ActionWrapper[Any, Any, Any]):  # Any: as above
+    """Gives an environment the box of a dataset's actions. Values outside the environment's own box are clamped."""
+
+    def __init__(self, env: "gymnasium.Env[Any, Any]", actions: str) -> None:
+        super().__init__(env)
+        assert isinstance(env.action_space, spaces.Box)
+        self.box, self.action_space = env.action_space, space_from_json(actions)
+
+    def action(self, action: Any) -> Any:
+        return np.clip(action, self.box.low, self.box.high).astype(self.box.dtype)

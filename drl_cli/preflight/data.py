@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from drl_cli.algos.lookup import is_for_data, load_algorithm, module_path, title
 from drl_cli.data.dataset import Dataset, reference_problem
+from drl_cli.data.find import absolute
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.resources import check_fits, replay_bytes, with_capacity
 from drl_cli.replay.mixed import recorded_rows
 from drl_cli.runtime.config import Config
-from drl_cli.types import EnvSpec
+from drl_cli.types import MASK, EnvSpec, leaves
 from drl_cli.utils.machine import free_memory
 
 
@@ -27,10 +29,21 @@ def open_data(config: Config) -> Dataset | None:
     return opened(config, is_checked=False)
 
 
+def with_absolute_paths(config: Config, run: Path | None = None) -> Config:
+    """Make the paths of datasets absolute, as `absolute` does. Raise DatasetError if a resumed run has lost one."""
+    if not config.data.sources:
+        return config
+    paths = tuple(absolute(source, run) for source in config.data.sources)
+    source = paths[0] if isinstance(config.data.source, str) else paths
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))
+
+
 def data_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting that does not fit a run with, or without, a dataset."""
     source, mode = config.data.source, config.mode
-    if config.data.reference is not None and (line := reference_problem(config.data.reference)):
+    if config.data.reference == "auto" and not config.has_env:
+        yield "data.reference=auto measures a random policy, and there is no environment; say env=ID"
+    if (returns := config.data.reference_returns) is not None and (line := reference_problem(returns)):
         yield f"data.{line}"
     if not config.is_offline:
         if not config.has_env:
@@ -129,6 +142,15 @@ def describe(dataset: Dataset) -> dict[str, object]:
         "steps": facts.steps,
         "episodes": facts.episodes,
     }
+
+
+def spaces_of(dataset: Dataset) -> dict[str, object]:
+    """Return the spaces of a dataset for spaces.json. They are the arguments of SpacesOnly."""
+    from drl_cli.envs.trees import inner, space_to_json
+
+    observations, actions = dataset.spaces
+    has_mask = MASK in leaves(dataset.spec.obs) and MASK not in (inner(observations) or {})
+    return {"observations": space_to_json(observations), "actions": space_to_json(actions), "has_mask": has_mask}
 
 
 def data_advice(config: Config) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from drl_cli.errors import USER_CODE
 from drl_cli.metrics.text import clock
 from drl_cli.optim.schedules import UNIT_TEXTS, Unit
-from drl_cli.runs.run import read_json
+from drl_cli.runs.run import SPACES_FILE, read_json
 from drl_cli.runs.table import number
 
 
@@ -41,8 +41,10 @@ def _commands(summary: Mapping[str, Any], folder: Path) -> list[str]:
     would_fail_again = summary.get("exit_code") == USER_CODE  # the user's code has to change first
     if summary["status"] != "done" and summary.get("checkpoint_last") and not would_fail_again:
         commands.append(f"drl-train resume={run}")
-    if summary.get("checkpoint_best"):
-        commands.append(f"drl-eval run={run} episodes=100")
+    has_env = not (folder / SPACES_FILE).exists()
+    if summary.get("checkpoint_best" if has_env else "checkpoint_last"):
+        if has_env:
+            commands.append(f"drl-eval run={run} episodes=100")
         if facts.get("renders", True) and importlib.util.find_spec("PIL") is not None:  # drl-play writes with Pillow
             commands.append(f"drl-play run={run}")
         if formats := facts.get("formats", ["numpy"]):

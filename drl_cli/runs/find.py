@@ -3,7 +3,7 @@
 import glob
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,12 +31,18 @@ def all_runs(output_dir: str) -> list[Path]:
 def find_run(run: str, output_dir: str) -> Path:
     """Return the run that `run` names. Raise UsageError.
 
-    `run` is a path, `latest`, a glob, the start of an id, or the name of runs. A glob or a name is its newest run.
+    `run` is a path, `latest`, a glob of one run, the start of an id, or the name of runs. A name is its newest run.
     Print a note that names the other runs of a name.
     """
+    return find_newest(run, output_dir, lambda _: True)
+
+
+def find_newest(run: str, output_dir: str, fits: Callable[[Path], bool]) -> Path:
+    """Return the newest run that `run` names and that `fits`, or the newest one if none fits. Raise UsageError."""
     found = _matches(run, output_dir)
-    _note_others(run, found[-1], found)
-    return found[-1]
+    taken = next((each for each in reversed(found) if fits(each)), found[-1])
+    _note_others(run, taken, found)
+    return taken
 
 
 def find_saved_run(run: str, output_dir: str, is_quiet: bool = False) -> Path:
@@ -83,16 +89,25 @@ def _matches(run: str, output_dir: str) -> list[Path]:
     if (path / "run.json").is_file():
         return [path.resolve()]
     runs = all_runs(output_dir)
-    found = [path for path in runs if run == "latest" or path.name.startswith(run)]
-    if len(found) > 1 and run != "latest":
-        names = ", ".join(path.name for path in reversed(found[-MAX_NAMED:]))
-        more = ", ..." if len(found) > MAX_NAMED else ""
-        raise UsageError(f"'{run}' begins the ids of {len(found)} runs: {names}{more}")
-    matches = [Path(match) for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
-    found = sorted([*found, *matches], key=lambda path: path.name) or _named(run, runs)
+    if run == "latest":
+        found = runs
+    else:
+        begun = [path.resolve() for path in runs if path.name.startswith(run)]
+        matches = [Path(match).resolve() for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
+        found = sorted({*begun, *matches}, key=lambda path: path.name)
+        if len(found) > 1:
+            names = ", ".join(map(_with_return, reversed(found[-MAX_NAMED:])))
+            more = ", ..." if len(found) > MAX_NAMED else ""
+            raise UsageError(f"'{run}' stands for {len(found)} runs: {names}{more}; say which one")
+        found = found or _named(run, runs)
     if not found:
         raise UsageError(_no_run(path, runs, output_dir))
     return [each.resolve() for each in found]
+
+
+def _with_return(run: Path) -> str:
+    best = Run(run).best
+    return run.name if best is None else f"{run.name} (best return {best:.1f})"
 
 
 def _named(name: str, runs: Sequence[Path]) -> list[Path]:
@@ -138,8 +153,11 @@ def find_step(folder: Path, name: str) -> Path:
             if (found := (root / name).resolve()).parent != root.resolve():
                 raise UsageError(f"{root / name} leads out of the run, to {found}", CHECKPOINT)
             return found
-        if (newest := best_model(root) if name == "best" else next(iter(candidates(root)), None)) is not None:
-            print(f"note: {root / name} is not a link to a checkpoint; taking {newest.name}", file=sys.stderr)
+        best = best_model(root) if name == "best" else None
+        if (newest := best or next(iter(candidates(root)), None)) is not None:
+            is_new = name == "best" and best is None
+            why = "this run has no best model yet" if is_new else f"{root / name} is not a link to a checkpoint"
+            print(f"note: {why}; taking {newest.name}", file=sys.stderr)
             return newest.resolve()
     try:
         env_steps = int(float(name))

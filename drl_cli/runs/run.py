@@ -19,6 +19,8 @@ from drl_cli.utils.files import is_locked, read_file, regular
 RUN_LOCK = ".lock"
 """The file in a run's folder that a process locks while it trains there."""
 SWEEP_FILE = "sweep.json"
+SPACES_FILE = "spaces.json"
+"""The file with the spaces of the dataset, in the folder of a run without an environment."""
 SECTION = re.compile(r"^(?=\w+:)", re.MULTILINE)
 """The start of each section of a config.yaml: a key that is not indented."""
 TAIL_BYTES = 1 << 16  # bytes that are read from the end of metrics.jsonl; the last report is shorter

@@ -17,7 +17,12 @@ class DataConfig:
     source: str | tuple[str, ...] | None
     share: Annotated[float, Range(above=0, below=1)]
     download: bool
-    reference: tuple[float, ...] | None
+    reference: Literal["auto"] | tuple[float, ...] | None
+
+    @property
+    def reference_returns(self) -> tuple[float, ...] | None:
+        """The returns of a random policy and of an expert, or None if they are not known or not measured yet."""
+        return None if self.reference == "auto" else self.reference
 
     @property
     def sources(self) -> tuple[str, ...]:

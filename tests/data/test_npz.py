@@ -1,3 +1,5 @@
+import os
+
 import gymnasium
 import numpy as np
 import pytest
@@ -288,8 +290,10 @@ def test_the_dataset_of_a_runs_folder(run):
     (run / "data" / "notes.txt").write_text("none")
     assert open_dataset(f"run:{run}").facts.steps == 2
     save(run / "data" / "c.npz")
-    with pytest.raises(DatasetError, match=r"2 datasets were recorded for this run; say one of them: .*a.npz, .*c.npz"):
-        dataset_of_run(f"run:{run}")
+    os.utime(run / "data" / "c.npz", (1, 1))
+    assert dataset_of_run(f"run:{run}").name == "a.npz"
+    os.utime(run / "data" / "a.npz", (0, 0))
+    assert dataset_of_run(f"run:{run}").name == "c.npz"
 
 
 def test_what_is_no_run(tmp_path):

@@ -82,7 +82,7 @@ def problem(words):
         (f"{OFFLINE} data.reference=[5,5]", "the returns of a random policy and, larger, of an expert"),
         ("mode=offline data=pendulum.npz algo=td3 env=none manage.eval_period=50", "so no evaluations; leave it out"),
         ("mode=offline data=pendulum.npz algo=discrete_cql", "unknown algorithm 'discrete_cql'. Did you mean 'cql_dis"),
-        (f"{OFFLINE} data.reference=5", "data.reference: must be a list"),
+        (f"{OFFLINE} data.reference=5", "data.reference: must be auto, [float, ...] or null"),
         (f"{OFFLINE} data.download=true", "data.download=true has no effect: the run has no dataset minari:ID"),
         ("mode=offline data=minari:no/set-v0 env=Pendulum-v1", "To download it: data.download=true (drl-list data"),
         ("mode=offline data=[pendulum.npz,nosuch.npz] env=Pendulum-v1", "no dataset 'nosuch.npz'"),
@@ -216,7 +216,9 @@ def test_a_run_with_another_dataset_can_not_resume(folder, tmp_path, monkeypatch
     assert json.loads((run / "run.json").read_text())["data"]["steps"] == 400
     record("Pendulum-v1", "pendulum.npz", 400, seed=1)
     error = problem("resume=latest total_updates=8")
-    assert error.problems[0].startswith("resume: pendulum.npz has changed since the run began: it has 400 steps in 2")
+    assert error.problems[0].startswith(
+        f"resume: {tmp_path}/pendulum.npz has changed since the run began: it has 400 steps in 2"
+    )
     assert error.exit_code == CHECKPOINT
     error = problem("resume=latest mode=single total_env_steps=8000")
     assert error.problems[0].startswith("resume: mode=single: the run is of mode=offline, which counts its position in")

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs, find_run, find_runs, find_saved_run, is_folder_of_runs, read_config
+from drl_cli.runs.find import all_runs, find_run, find_runs, find_saved_run, find_step, is_folder_of_runs, read_config
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 
@@ -28,12 +28,28 @@ def test_all_runs_oldest_first(outputs):
     ("run", "found", "output_dir"),
     [
         *[("latest", IDS[2], ""), (IDS[0], IDS[0], ""), ("20260101", IDS[0], "")],
-        *[("{outputs}/Zebra/*/*", IDS[0], "elsewhere"), ("{outputs}/*/*/*", IDS[2], "")],
+        ("{outputs}/Zebra/*/*", IDS[0], "elsewhere"),
         ("{outputs}/Middle/sac-async/20260102-100000-000000-s1", IDS[1], "elsewhere"),
     ],
 )
 def test_one_run_by_latest_id_glob_or_path(outputs, run, found, output_dir):
     assert find_run(run.format(outputs=outputs), str(outputs / output_dir)).name == found
+
+
+def test_a_glob_of_several_runs_is_answered_by_their_returns(outputs):
+    run = next(outputs.glob(f"*/*/{IDS[1]}"))
+    (run / "summary.json").write_text('{"best_return": 12.34}')
+    with pytest.raises(UsageError) as caught:
+        find_run(f"{outputs}/*/*/*", str(outputs))
+    names = f"{IDS[2]}, {IDS[1]} (best return 12.3), {IDS[0]}"
+    assert caught.value.problems == [f"'{outputs}/*/*/*' stands for 3 runs: {names}; say which one"]
+
+
+def test_without_a_best_model_the_last_checkpoint_is_taken(outputs, capsys):
+    save(outputs, IDS[0])
+    run = next(outputs.glob(f"*/*/{IDS[0]}"))
+    assert find_step(run, "best").name == "step_000000100"
+    assert capsys.readouterr().err == "note: this run has no best model yet; taking step_000000100\n"
 
 
 def test_the_config_of_a_run(small_run):
@@ -132,7 +148,7 @@ def test_a_name_of_several_runs_says_which_run_is_taken_and_how_to_take_another(
     note = f"note: {word} is {IDS[2]}; 1 other run has this name; to take it, type its id: {IDS[0]}\n"
     assert capsys.readouterr() == ("", note)
     next(named.glob(f"*/*/{IDS[2]}/run.json")).write_text('{"name": "latest"}')
-    for run in ("narrow net", "latest", IDS[0], f"{named}/*/*/*"):
+    for run in ("narrow net", "latest", IDS[0], f"{named}/*/*/{IDS[2]}"):
         find(run, str(named))
     assert capsys.readouterr().err == ""
 

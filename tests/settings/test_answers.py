@@ -339,7 +339,7 @@ RUNS = [
     ("from_config=latest algo=ppo", 2, "leave it out, or begin a new run: drl-train algo=ppo ..."),
     ("from_config=latest replay=fifo-once", 2, "leave it out, or set single keys, replay.KEY=VALUE"),
     ("resume=nope", 2, "no run 'nope' in {cwd}/outputs (3 runs there, the newest is 20260301-100000-000000-s0)"),
-    ("resume=2026", 2, "'2026' begins the ids of 3 runs: 20260301-100000-000000-s0, 20260201"),
+    ("resume=2026", 2, "'2026' stands for 3 runs: 20260301-100000-000000-s0, 20260201"),
     ("resume=empty", 2, "empty is no run: it has no run.json"),
     ("resume=outputs/Pendulum-v1", 2, "outputs/Pendulum-v1 is no run: it has no run.json; the newest of 3 runs below "),
     ("resume=answers_mod.py", 2, "answers_mod.py is a file; a run is the folder in which run.json is"),

@@ -3,7 +3,6 @@
 import importlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -117,7 +116,6 @@ def drl():
 @pytest.fixture
 def drl_here(monkeypatch, capsys):
     """Run a command in this process, from the current folder. The result has the attributes of `drl`'s result."""
-    handler = signal.getsignal(signal.SIGTERM)
 
     def run(command, *args):
         module = importlib.import_module(f"drl_cli.cli.{command}")
@@ -133,8 +131,7 @@ def drl_here(monkeypatch, capsys):
         out, err = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=out, stderr=err)
 
-    yield run
-    signal.signal(signal.SIGTERM, handler)
+    return run
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class Manage:
         score = self._score(params)
         statistics, info = score.statistics(), score.info()
         wall_s = time.time() - self.started
-        if reference := self.config.data.reference:
+        if reference := self.config.data.reference_returns:
             statistics[SCORE] = info[SCORE] = normalised(statistics["mean"], reference)
         row = {
             **{name: getattr(params_header, name) for name in ("env_steps", "opt_steps", "version")},
