@@ -3,7 +3,7 @@ import json
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs, find_run, find_runs, find_saved_run, find_step, is_folder_of_runs, read_config
+from drl_cli.runs.find import all_runs, find_newest, find_run, find_runs, find_saved_run, find_step, is_folder_of_runs, read_config
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 
@@ -43,6 +43,11 @@ def test_a_glob_of_several_runs_is_answered_by_their_returns(outputs):
         find_run(f"{outputs}/*/*/*", str(outputs))
     names = f"{IDS[2]}, {IDS[1]} (best return 12.3), {IDS[0]}"
     assert caught.value.problems == [f"'{outputs}/*/*/*' stands for 3 runs: {names}; say which one"]
+
+
+def test_latest_is_the_newest_run_that_fits(outputs):
+    assert find_newest("latest", str(outputs), lambda run: run.name != IDS[2]).name == IDS[1]
+    assert find_newest("latest", str(outputs), lambda run: False).name == IDS[2]
 
 
 def test_without_a_best_model_the_last_checkpoint_is_taken(outputs, capsys):

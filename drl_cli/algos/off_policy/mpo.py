@@ -29,7 +29,7 @@ class Config(LearnerConfig):
 
     `epsilon` bounds the KL divergence of the E-step, and `epsilon_mean` and `epsilon_std` bound the KL divergences of
     the M-step. `samples` is the number of actions that are sampled in each state. `dual_lr` is the learning rate of the
-    dual variables. The target networks become copies of the networks after every `target_period` updates.
+    logarithms of the dual variables. The target networks become copies of the networks after every `target_period` updates.
     """
 
     dual_lr: Positive
@@ -59,8 +59,7 @@ class Algorithm(Learner):
         lrs, targets = {"duals": config.dual_lr}, ("actor", "critic")
         self.build(policy=("actor",), lr=config.lr, lrs=lrs, targets=targets, actor=actor, critic=self.critic, duals=3)
         start = torch.tensor((1.0, 10.0, 100.0))  # the temperature, and the weights of both trust regions
-        inverse_softplus = start + (-(-start).expm1()).log()  # log(exp(start) - 1), without overflow
-        self.params["duals"].flat.copy_(inverse_softplus)  # the loss applies softplus, so that duals stay positive
+        self.params["duals"].flat.copy_(start.log())  # an update changes a logarithm by `dual_lr`, whatever its size
         self.noise = self.params.generator("noise", self.seed + 1)  # `seed` itself draws initial weights
         self.gradients = Gradients(self.params, self.loss, self.context)
 
@@ -72,7 +71,7 @@ class Algorithm(Learner):
         priorities are the column `td_error` `[B]`.
         """
         config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")
-        temperature, mean_penalty, std_penalty = torch.nn.functional.softplus(nets.duals).unbind()
+        temperature, mean_penalty, std_penalty = nets.duals.exp().unbind()
         with torch.no_grad():
             next_obs = self.see_target(nets, rows, view).next_obs
             old = squashed(nets.target.actor(next_obs)).inner  # the target actor's Gaussian, before tanh
