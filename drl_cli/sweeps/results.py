@@ -37,7 +37,7 @@ def finish_search(trials: Trials) -> int:
     for name, values in scores.items():
         if count := study.hpo.fresh_seeds:
             print(f"{name} on {count} fresh seeds: {_mean_text(values, count)}")
-    is_better, text = verdict(scores["best"], scores["defaults"])
+    is_better, text = verdict(scores["best"], scores["defaults"], study.hpo.fresh_seeds)
     print(f"verdict: {text}")
     for key, share in study.importances().items():
         print(f"importance of {key}: {share:.2f}")
@@ -52,22 +52,28 @@ def finish_search(trials: Trials) -> int:
     return DONE
 
 
-def verdict(best: Sequence[float], defaults: Sequence[float]) -> tuple[bool, str]:
-    """Return whether to use the best trial's values, and a sentence. The arguments are scores on fresh seeds."""
-    if not best and not defaults:
-        return True, "unknown: the best values were not compared with the defaults (hpo.fresh_seeds=3 compares them)"
+def verdict(best: Sequence[float], defaults: Sequence[float], count: int) -> tuple[bool, str]:
+    """Return whether to use the best trial's values, and a sentence.
+
+    `best` and `defaults` are the scores of the finished runs on `count` fresh seeds. If one side finished fewer runs,
+    the other side wins, otherwise the higher mean.
+    """
+    if len(best) != len(defaults):
+        is_better, lost = len(best) > len(defaults), count - min(len(best), len(defaults))
+        loser, advice = (
+            ("the defaults", "use the best values") if is_better else ("the best values", "keep the defaults")
+        )
+        return is_better, f"{loser} did not finish on {lost} of {count} fresh seeds: {advice}"
     if not best:
-        return False, "the best values failed on all fresh seeds: keep the defaults"
-    if not defaults:
-        return True, "the best values are better: the defaults failed on all fresh seeds"
+        return True, "unknown: the best values were not compared with the defaults (hpo.fresh_seeds=3 compares them)"
     gain = statistics.mean(best) - statistics.mean(defaults)
     if gain <= 0:
         return False, f"the defaults are {'better' if gain else 'as good'} on fresh seeds: keep them"
-    spreads = [
-        statistics.variance(values) / len(values) if len(values) > 1 else math.inf for values in (best, defaults)
-    ]
-    is_clear = gain > 2 * math.sqrt(sum(spreads))
-    doubt = "" if is_clear else ", but within the noise of so few seeds (hpo.fresh_seeds=10 tells more)"
+    spread = (
+        sum(statistics.variance(values) / len(values) for values in (best, defaults)) if len(best) > 1 else math.inf
+    )
+    more = f"-m resume=latest hpo.fresh_seeds={3 * count} tells more"
+    doubt = f", but within the noise of {count} seeds; {more}" if gain <= 2 * math.sqrt(spread) else ""
     return True, f"the best values are better than the defaults by {gain:.1f} on fresh seeds{doubt}"
 
 

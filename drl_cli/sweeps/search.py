@@ -46,7 +46,6 @@ def new_search(sweep: Sweep, output_dir: str, options: Mapping[str, str], overri
     with claim_sweep(sweep.folder):
         fixed = [arg for arg in fixed if not arg.startswith("seed=")]
         study = Study(sweep.folder, space, fixed, hpo, config.seed)
-        study.save()
         return search(sweep, study, configs)
 
 
@@ -100,6 +99,7 @@ def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, options: Map
 
 def search(sweep: Sweep, study: Study, configs: Sequence[Config]) -> int:
     """Run the remaining trials, then the fresh seeds. Print and write the results. Return the exit code."""
+    study.save()
     trials = Trials(sweep, study, configs[0].manage.eval_period)
     begun = f"; {len(study.trials)} trials begun" if study.trials else ""
     print(f"search by {study.hpo.sampler}: {plan(study.hpo, study.space)}{begun}  ->  {sweep.folder}", flush=True)

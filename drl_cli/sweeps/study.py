@@ -178,8 +178,9 @@ class Trials:
         return self._jobs_for(values, range(first, first + self.study.hpo.fresh_seeds))
 
     def fresh_scores(self, trial: Trial | None) -> list[float]:
-        """Return the objectives of the `fresh_jobs` that have one."""
-        return [value for job in self.fresh_jobs(trial) if (value := self.objective(job)) is not None]
+        """Return the objectives of the `fresh_jobs` that are done."""
+        done = (job for job in self.fresh_jobs(trial) if job.is_done)
+        return [value for job in done if (value := self.objective(job)) is not None]
 
     def objective(self, job: Job) -> float | None:
         """Return the mean return of the job's last `hpo.evaluations` evaluations, or None if there are none."""

@@ -204,7 +204,7 @@ def played(trials, best, defaults):
         play(trials, trials.next_jobs()[0], [value])
     for trial, returns in ((trials.study.best, best), (None, defaults)):
         for job, value in zip(trials.fresh_jobs(trial), returns, strict=True):
-            play(trials, job, [] if value is None else [value], 4 if value is None else 0)
+            play(trials, job, [99 if value is None else value], 4 if value is None else 0)
     for job in trials.sweep.jobs:
         (job.run / "checkpoints" / "best").mkdir(parents=True)
 
@@ -239,11 +239,11 @@ def test_the_values_of_a_worse_search_are_not_recommended(make, capsys):
 def test_a_run_without_a_checkpoint_is_not_evaluated(make, capsys):
     trials = make(trials=3)
     trials.sweep.flags = ["--config-dir", "my conf"]
-    played(trials, [8, None], [1, 2])
+    played(trials, [8, 9], [1, None])
     for job in trials.sweep.jobs:
         (job.run / "checkpoints" / "best").rmdir()
     lines, (train,) = next_commands(trials, capsys)  # the user's own folder is named already
-    assert "best on 2 fresh seeds: 8.0 (1 done)" in lines
+    assert "defaults on 2 fresh seeds: 1.0 (1 done)" in lines
     assert train.startswith("drl-train --config-dir 'my conf' env=A algo.lr=")
 
 
@@ -251,17 +251,22 @@ def test_a_run_without_a_checkpoint_is_not_evaluated(make, capsys):
     ("best", "defaults", "is_better", "text"),
     [
         ([5, 6], [1, 2], True, "the best values are better than the defaults by 4.0 on fresh seeds"),
-        ([5, 6], [4, 6], True, "better than the defaults by 0.5 on fresh seeds, but within the noise of so few seeds"),
-        ([5], [1], True, "but within the noise of so few seeds (hpo.fresh_seeds=10 tells more)"),
+        (
+            [5, 6],
+            [4, 6],
+            True,
+            "by 0.5 on fresh seeds, but within the noise of 2 seeds; -m resume=latest hpo.fresh_seed",
+        ),
+        ([5], [1], True, "by 4.0 on fresh seeds, but within the noise of 2 seeds"),
         ([1, 2], [5, 6], False, "the defaults are better on fresh seeds: keep them"),
         ([5, 6], [6, 5], False, "the defaults are as good on fresh seeds: keep them"),
-        ([], [1], False, "the best values failed on all fresh seeds: keep the defaults"),
-        ([-9], [], True, "the best values are better: the defaults failed on all fresh seeds"),
+        ([9], [1, 2], False, "the best values did not finish on 1 of 2 fresh seeds: keep the defaults"),
+        ([-9], [], True, "the defaults did not finish on 2 of 2 fresh seeds: use the best values"),
         ([], [], True, "unknown: the best values were not compared with the defaults"),
     ],
 )
-def test_the_verdict_compares_the_means_on_fresh_seeds(best, defaults, is_better, text):
-    found = verdict(best, defaults)
+def test_the_verdict_compares_the_scores_on_fresh_seeds(best, defaults, is_better, text):
+    found = verdict(best, defaults, 2)
     assert found[0] is is_better
     assert text in found[1]
     assert ("noise" in found[1]) == ("noise" in text)
@@ -409,6 +414,16 @@ def test_a_resumed_search_can_be_checked_with_more_trials(multirun, make, capsys
     for args, count in (([], 4), (["hpo.trials=1e2"], 100)):
         assert multirun(f"resume={trials.study.folder}", "dry_run=true", *args) == 0
         assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
+
+
+def test_a_resumed_search_keeps_its_new_numbers(multirun, make, monkeypatch):
+    monkeypatch.setattr("drl_cli.sweeps.search.run_jobs", lambda *args: None)
+    trials = make({"algo.lr": SPACE["algo.lr"]})
+    trials.study.fixed = ["env=Pendulum-v1"]
+    trials.study.save()
+    assert multirun(f"resume={trials.study.folder}", "hpo.fresh_seeds=5", "hpo.trials=7") == 10  # nothing has run
+    hpo = Study.open(trials.study.folder).hpo
+    assert (hpo.fresh_seeds, hpo.trials) == (5, 7)
 
 
 @pytest.mark.slow
