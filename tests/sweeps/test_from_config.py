@@ -68,6 +68,8 @@ def test_a_group_of_the_user_sets_single_keys_of_the_run(copied, tmp_path):
 def test_the_dry_run_checks_what_the_jobs_will_do(copied, drl_here):
     done = drl_here("train", "-m", "from_config=latest", "algo.lr=-1,1e-3", "dry_run=true")
     assert (done.returncode, done.stderr) == (2, "error: algo.lr: must be > 0, got -1   (job 1 of 2)\n")
+    done = drl_here("train", "-m", "from_config=latest", "orchestrator.min_inserts=500,600", "dry_run=true")
+    assert "orchestrator.min_inserts=500 is not below total_env_steps=160" in done.stderr  # which only the run has
     done = drl_here("train", "-m", "from_config=latest", "seed=1,2", "dry_run=true")
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 jobs; all checks passed\n", "")
 
