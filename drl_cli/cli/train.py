@@ -35,6 +35,7 @@ from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
+from drl_cli.settings.synonyms import OPTIONS
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
@@ -73,8 +74,7 @@ def answer(args: list[str]) -> int:
     command, data_line = with_data_env(with_config_of(named_run(command), command))
     command, auto_line = with_auto(command)
     if is_search(command.overrides) and not command.is_sweep:
-        check_option("hpo", next(word for word in reversed(command.overrides) if word.startswith("hpo="))[4:])
-        raise UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {search_words(args)}")
+        refuse_search(args)
     with naming_choice(auto_line):
         check_command(command)
     if command.is_sweep and "explain=true" in command.overrides:
@@ -109,6 +109,20 @@ def answer(args: list[str]) -> int:
     except ReportedError:
         erase(sys.stdout)
         raise
+
+
+def refuse_search(args: Sequence[str]) -> None:
+    """Raise UsageError for a search without -m, which also names an option of `hpo` that does not exist."""
+    typed = next(word for word in reversed(args) if word.startswith("hpo="))
+    option = OPTIONS.get(("hpo", typed[4:].lower()), typed)
+    problems = Problems()
+    with problems.collect():
+        check_option("hpo", typed[4:])
+    with problems.collect():
+        check_option("hpo", option[4:])
+        words = search_words([option if arg == typed else arg for arg in args])
+        problems.errors.append(UsageError(f"hpo searches over many runs, which needs -m: drl-train -m {words}"))
+    problems.report()
 
 
 def search_words(args: Sequence[str]) -> str:

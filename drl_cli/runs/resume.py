@@ -14,8 +14,9 @@ from drl_cli.runs.changes import Change, changed_code, changed_keys, check_chang
 from drl_cli.runs.find import check_format, checkpoint_names, find_run, find_saved_run, read_config, warn_of_versions
 from drl_cli.runs.run import RUN_LOCK, read_json
 from drl_cli.runtime.config import Config
-from drl_cli.settings.command_line import OVERRIDE, CommandLine
-from drl_cli.settings.conf import groups
+from drl_cli.settings.command_line import OVERRIDE, CommandLine, path_word
+from drl_cli.settings.conf import defaults
+from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.trust import trusts
 from drl_cli.utils.files import lock
 from drl_cli.utils.hydra_grammar import unquoted
@@ -36,7 +37,8 @@ def named_run(command: CommandLine) -> Path | None:
         raise UsageError(
             [f"{key}: say which run: {key}=latest, a path, the start of a run id, or a run's name" for key in empty]
         )
-    named = {key: value for key in ("resume", "from_config") if (value := values.get(key)) not in (None, "", "null")}
+    keys = ("from_config",) if command.is_sweep else ("resume", "from_config")  # in a sweep, resume= names a sweep
+    named = {key: value for key in keys if (value := values.get(key)) not in (None, "", "null")}
     if not named:
         return None
     if len(named) > 1:
@@ -44,13 +46,12 @@ def named_run(command: CommandLine) -> Path | None:
     ((key, value),) = named.items()
     if command.config_file is not None:
         raise UsageError(f"{key} brings the run's config: leave --config-path and --config-name out")
-    if key == "resume" and command.is_sweep:  # the value is the name of a sweep
-        return None
     run, output_dir = unquoted(value), unquoted(values.get("output_dir") or "outputs")
     # is_quiet, because `resume` finds the run again, and then prints the warning about newer runs
     find = partial(find_saved_run, is_quiet=True) if key == "resume" else find_run
     folder, checkpoint = find_checkpoint(run, output_dir, find)
-    if chosen := sorted(values.keys() & set(groups()) - {"mode"}):
+    free = {"mode"} if key == "resume" else {"mode", "hpo"}
+    if chosen := sorted(values.keys() & defaults().keys() - free):
         raise UsageError([group_line(key, group, values[group]) for group in chosen])
     if key == "resume":
         check_format(checkpoint or folder / "checkpoints" / "last")
@@ -83,11 +84,22 @@ def find_checkpoint(
 
 
 def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
-    """Return the command line with the run's config.yaml as the main config. If `folder` is None, change nothing."""
+    """Return the command line with the run's config.yaml as the main config. If `folder` is None, change nothing.
+
+    A new run does not inherit the name of the run. A sweep passes `from_config=` to its jobs, with the path of the run,
+    because `latest` would name another run when a job starts.
+    """
     if folder is None:
         return command
+    file, words, typed = folder / "config.yaml", command.overrides, typed_values(command.overrides)
+    if command.is_sweep:
+        pinned = path_word("from_config", folder)
+        words = [pinned if word.lstrip("+").startswith("from_config=") else word for word in words]
+        return dataclasses.replace(command, overrides=words, config_file=file)
+    if "from_config" in typed and "name" not in typed:
+        words = [*words, "name=null"]
     flags = [*command.flags, "--config-path", str(folder), "--config-name", "config"]
-    return dataclasses.replace(command, flags=flags, config_file=folder / "config.yaml")
+    return dataclasses.replace(command, flags=flags, overrides=words, config_file=file)
 
 
 @dataclass(frozen=True)

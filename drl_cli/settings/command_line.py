@@ -28,6 +28,8 @@ DATA = re.compile(r"^data=")
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
 TEXTS = ("resume", "from_config", "load_weights", "output_dir", "data.source", "name", *PROSE)
 """Keys whose values are always text. Otherwise, Hydra could read a run id, which begins with digits, as a number."""
+SPECIAL = set("'\"$,")
+"""The signs that have a meaning in the value of a key in TEXTS, so that a value with them needs quotes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +119,11 @@ def for_hydra(overrides: Sequence[str]) -> list[str]:
     return [_for_hydra(arg) for arg in overrides if not arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
 
 
+def path_word(key: str, path: Path) -> str:
+    """Return the override that sets a key in TEXTS to a path."""
+    return f"{key}={_quoted(str(path)) if SPECIAL & set(str(path)) else path}"
+
+
 def _quoted(text: str) -> str:
     return "'{}'".format(text.replace("'", r"\'"))
 
@@ -129,6 +136,6 @@ def _for_hydra(arg: str) -> str:
         value = _quoted(value)
     elif key == "data.source" and value.startswith("["):
         value = f"[{','.join(map(_quoted, listed(value)))}]"
-    elif key in TEXTS and value not in ("", "null") and not set("'\"$,") & set(value):
+    elif key in TEXTS and value not in ("", "null") and not SPECIAL & set(value):
         value = f"'{value}'"
     return f"++{key}={value}" if equals and not key.startswith("~") else arg

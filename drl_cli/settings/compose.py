@@ -56,7 +56,8 @@ def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
     words = [*for_hydra(overrides), *([f"algo={chosen}"] if chosen is not None else [])]
     if not _is_run(file):
         return words
-    return [f"+{word}" if word.startswith("mode=") else word for word in words]  # a run's config has no defaults list
+    # a run's config has no defaults list
+    return [f"+{word}" if word.startswith(("mode=", "hpo=")) else word for word in words]
 
 
 def complete_with_family(overrides: Sequence[str], file: Path | None = None) -> list[str]:

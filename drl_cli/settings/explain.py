@@ -116,6 +116,8 @@ def job_layers(typed: Sequence[str]) -> list[Layer]:
     layers += [Layer(_chosen_by(group, choices[group]), source, {}, {group: choices.pop(group)}) for group in by_env]
     if unquoted(typed_values(typed).get("algo", "")) == "auto":  # the job's override has the chosen algorithm
         layers.append(Layer("auto", "algo=auto, command line", {}, {"algo": choices.pop("algo")}))
+    if "name" in values and "name" not in typed_values(typed):
+        layers.append(Layer("from_config", "a new run has no name", {"name": values.pop("name")}, {}))
     return [*layers, Layer(TYPED, "", values, choices)]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from drl_cli.errors import DONE, RUN_STATUS
 from drl_cli.runs.curve import Curve
 from drl_cli.runs.run import RUN_LOCK, Run, read_json
+from drl_cli.settings.command_line import path_word
 from drl_cli.utils.files import is_locked
 
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]
@@ -64,7 +65,9 @@ class Job:
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
         """Return the drl-train arguments that start or resume the job's run. A resumed run uses its saved config."""
-        return [f"resume='{self.run}'", *self.changes] if self.has_begun else [*flags, *self.overrides]
+        if self.run is None or not self.has_begun:
+            return [*flags, *self.overrides]
+        return [path_word("resume", self.run), *self.changes]
 
     def results(self) -> dict[str, Any]:
         """Return `env_steps`, `wall_s`, `best_return` and `final_return` of the run so far. Unknown values are None."""

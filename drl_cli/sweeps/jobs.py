@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TextIO
 
 from drl_cli.errors import UsageError, users_errors
+from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import CommandLine, read_command
+from drl_cli.settings.command_line import read_command
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, start_here
 from drl_cli.sweeps.ranking import print_jobs
@@ -52,7 +53,6 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     from drl_cli.settings.compose import mapping
     from drl_cli.settings.fill import fill, with_short_warm_up
 
-    file = read_command(sweep.flags).config_file
     more = [f"{key}={value}" for key, value in options.items() if key not in ("resume", "dry_run")]
     searches = [word for word in more if word.startswith("hpo.") and "resume" not in options]  # was judged before
     configs: list[Config] = []
@@ -63,8 +63,10 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     codes: list[int] = []
     for job in jobs:
         try:
-            check_command(CommandLine([], job.overrides, file, is_sweep=False))
-            typed = build(mapping([*job.overrides, *more], file))
+            command = read_command([*sweep.flags, *job.overrides])
+            command = with_config_of(named_run(command), command)
+            check_command(command)
+            typed = build(mapping([*command.overrides, *more], command.config_file))
             config, lines = with_short_warm_up(fill(with_weights(typed, find)), job.overrides)
             for line in lines:
                 changes.setdefault(line, []).append(job.number)

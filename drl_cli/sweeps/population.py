@@ -24,7 +24,8 @@ from drl_cli.settings.space import space as read_space
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import claim_sweep, is_dry_run, run_jobs
 from drl_cli.sweeps.ranking import print_values
-from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys, write_best
+from drl_cli.sweeps.results import write_best
+from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys
 from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable
 from drl_cli.utils.files import write_csv
 from drl_cli.utils.shown import print
@@ -222,6 +223,7 @@ class Rounds:
     def __init__(self, sweep: Sweep, population: Population) -> None:
         self.sweep, self.population = sweep, population
         self._restarts: Counter[Job] = Counter()
+        sweep.name_keys(population.space)
 
     def begin(self) -> list[Job]:
         """Copy the checkpoints with which the round begins, and return the unfinished jobs. Raise OSError on errors."""
@@ -291,9 +293,9 @@ def finish_population(sweep: Sweep, population: Population) -> int:
         print(f"  {turn.start:>10,} to {turn.env_steps:>10,} env steps  member {member + 1}  {turn_text(turn)}")
     schedule = [[turn.start, *turn.values.values()] for _, turn in path]
     write_csv(folder / "schedule.csv", ["from_env_steps", *population.space], schedule)
-    write_best(folder / "best_overrides.yaml", typed(population.turns[best].values))
+    write_best(folder, typed(population.turns[best].values))
     print(f"next: drl-eval run={shlex.quote(str(sweep.jobs[best].run))} checkpoint=last episodes=100")
-    print(f"      its last values are in {folder / 'best_overrides.yaml'}, all of them in schedule.csv")
+    print(f"      its last values are in {folder / 'experiment' / 'best.yaml'}, all of them in schedule.csv")
     return DONE
 
 

@@ -46,21 +46,34 @@ def _print_seeds(sweep: Sweep) -> None:
     Without jobs that differ only in their seed, print nothing.
     A job without an evaluation is left out. The highest mean of the best returns comes first.
     """
-    keys = [key for key in sweep.differing_keys if key != "seed"]
-    groups = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
-    for job in sweep.jobs:
-        results = job.results()
-        if results["best_return"] is not None and results["final_return"] is not None:
-            values = tuple(job.differs.get(key, NONE) for key in keys)
-            groups[values].append((results["best_return"], results["final_return"]))
-    if max(map(len, groups.values()), default=0) < 2:
+    groups = _groups(sweep)
+    if max((len(jobs) for _, jobs in groups), default=0) < 2:
         return
     rows = list[Row]()
-    for values, returns in sorted(groups.items(), key=lambda group: fmean(best for best, _ in group[1]), reverse=True):
-        best, final = (_mean_and_spread(column) for column in zip(*returns, strict=True))
-        rows.append({"best mean ± std": best, "final mean ± std": final, "seeds": str(len(returns))})
-        rows[-1] = {**rows[-1], **dict(zip(keys, values, strict=True))}
+    for values, jobs in groups:
+        best, final = (
+            _mean_and_spread([job.results()[f"{name}_return"] for job in jobs]) for name in ("best", "final")
+        )
+        rows.append({"best mean ± std": best, "final mean ± std": final, "seeds": str(len(jobs)), **values})
     _print(rows, sweep.folder / "sweep.csv")
+
+
+def _groups(sweep: Sweep) -> list[tuple[dict[str, str], list[Job]]]:
+    """Return the groups of jobs that differ only in their seed: the values of the swept keys, and the jobs.
+
+    The highest mean of the best returns comes first. A job without an evaluation is left out.
+    """
+    keys = [key for key in sweep.differing_keys if key != "seed"]
+    groups = defaultdict[tuple[str, ...], list[Job]](list)
+    for job in sweep.jobs:
+        if job.results()["best_return"] is not None:
+            groups[tuple(job.differs.get(key, NONE) for key in keys)].append(job)
+    found = [(dict(zip(keys, values, strict=True)), jobs) for values, jobs in groups.items()]
+    return sorted(found, key=lambda group: _order(_mean_best(group[1])), reverse=True)
+
+
+def _mean_best(jobs: Sequence[Job]) -> float:
+    return fmean(job.results()["best_return"] for job in jobs)
 
 
 def _mean_and_spread(returns: Sequence[float]) -> str:
@@ -78,12 +91,26 @@ def print_values(name: str, rows: Iterable[tuple[float | None, Mapping[str, Valu
 
 
 def print_next(sweep: Sweep) -> None:
-    """Print the commands that evaluate the best run and compare all runs. Without an evaluation, print nothing."""
-    best = by_return(sweep.jobs)[0]
-    if best.run is not None and len(best.curve):
-        has_best = (best.run / "checkpoints" / "best").exists()
-        commands = [f"drl-eval run={relative_path(best.run)} episodes=100"] if has_best else []
-        print("\n".join(next_lines([*commands, f"drl-compare {relative_path(sweep.folder)}"])))
+    """Print the commands that evaluate the best run and compare all runs. Without an evaluation, print nothing.
+
+    The best run is the best seed of the group with the highest mean, because a single seed of a worse group may be
+    lucky. Returns of different environments can't be compared, so each environment has a best run.
+    """
+    groups, commands = _groups(sweep), list[str]()
+    if not groups:
+        return
+    best_of = dict[str | None, tuple[dict[str, str], list[Job]]]()
+    for values, jobs in groups:
+        best_of.setdefault(values.get("env"), (values, jobs))
+    for values, jobs in best_of.values():
+        run = by_return(jobs)[0].run
+        if run is not None and (run / "checkpoints" / "best").exists():
+            commands.append(f"drl-eval run={relative_path(run)} episodes=100")
+            if len(groups) > 1 and len(jobs) > 1:
+                label = " ".join(f"{key}={value}" for key, value in values.items())
+                mean = f"mean of the best returns {_mean_best(jobs):.1f}, {len(jobs)} seeds"
+                print(f"best group: {label} ({mean}); drl-eval takes its best seed")
+    print("\n".join(next_lines([*commands, f"drl-compare {relative_path(sweep.folder)}"])))
 
 
 def _print(rows: Sequence[Row], file: Path) -> None:

@@ -127,8 +127,9 @@ class Trials:
 
     def __init__(self, sweep: Sweep, study: Study, eval_period: int) -> None:
         self.sweep, self.study, self.eval_period = sweep, study, eval_period
-        self.num_jobs = study.hpo.trials * study.hpo.seeds
+        self.num_jobs = study.hpo.trials * study.hpo.seeds + 2 * study.hpo.fresh_seeds
         self._next_s = 0.0
+        sweep.name_keys(study.space)
 
     def unfinished_jobs(self) -> list[Job]:
         """Return the unfinished jobs of the trials that were running when the search stopped."""
@@ -175,6 +176,11 @@ class Trials:
         values = typed(trial.values) if trial else []
         first = self.study.seed + FRESH
         return self._jobs_for(values, range(first, first + self.study.hpo.fresh_seeds))
+
+    def fresh_scores(self, trial: Trial | None) -> list[float]:
+        """Return the objectives of the `fresh_jobs` that are done."""
+        done = (job for job in self.fresh_jobs(trial) if job.is_done)
+        return [value for job in done if (value := self.objective(job)) is not None]
 
     def objective(self, job: Job) -> float | None:
         """Return the mean return of the job's last `hpo.evaluations` evaluations, or None if there are none."""

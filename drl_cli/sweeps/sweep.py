@@ -1,6 +1,6 @@
 """Sweep: the jobs of one `drl-train -m` command, and the files in the sweep's folder. Files are written atomically."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ class Sweep:
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
         self.folder, self.flags = folder, list(flags)  # flags of drl-train, for every job
         self.jobs: list[Job] = []
+        self._named: Collection[str] = ()
 
     @classmethod
     def open(cls, folder: Path) -> "Sweep":
@@ -57,12 +58,17 @@ class Sweep:
         self.update_labels()
         return added
 
+    def name_keys(self, keys: Collection[str]) -> None:
+        """Keep these keys in the label of each job, even if all jobs have the same value so far."""
+        self._named = keys
+        self.update_labels()
+
     def update_labels(self) -> None:
-        """Set `differs` of each job to the job's overrides that not all jobs have."""
+        """Set `differs` of each job to the job's overrides that not all jobs have, or whose keys are named."""
         values = [dict(override.partition("=")[::2] for override in job.overrides) for job in self.jobs]
         shared = set.intersection(*(set(own.items()) for own in values)) if values else set()
         for job, own in zip(self.jobs, values, strict=True):
-            job.differs = {key: value for key, value in own.items() if (key, value) not in shared}
+            job.differs = {key: value for key, value in own.items() if key in self._named or (key, value) not in shared}
 
     @property
     def differing_keys(self) -> list[str]:

@@ -247,6 +247,8 @@ KEYS = [
     ("callback=my_mod:F", 2, "For that: logger.recorders=[my_mod:MyRecorder] gets each report; in Python, drl_cli.tra"),
     ("hpo.population=4", 2, "hpo.population: hpo has no option 'population'. Did you mean hpo.members?"),
     ("hpo=optuna", 2, "no hpo option 'optuna'. Did you mean hpo=tpe?"),
+    ("hpo=optuna seed=2", 2, "needs -m: drl-train -m hpo=tpe seed=2 'algo.lr=tag(log,interval(1e-4,1e-2))'"),
+    ("-m hpo=tpe seeds=3", 2, "drl-train -m seed=0,1,2; in a search, hpo.seeds=3"),
     ("-m hpo=optuna", 2, "no hpo option 'optuna'. Did you mean hpo=tpe?"),
     ("logger.mlflow=true", 2, "logger.mlflow: must be none, offline or text, got true. Did you mean offline?"),
     ("logger.wandb=true", 2, "logger.wandb: true is not one of none, offline, online. Did you mean offline?"),

@@ -80,7 +80,11 @@ def test_a_mistake_is_answered_before_the_first_job(args, text, multirun, tmp_pa
     ("args", "text"),
     [
         (("seed=0,1",), "2 jobs; all checks passed"),
-        ((*TPE, LR, "algo.n_step=1,3"), "32 trials over algo.lr, algo.n_step; all checks passed at 4 points"),
+        (
+            (*TPE, LR, "algo.n_step=1,3", "hpo.fresh_seeds=1"),
+            "32 trials over algo.lr, algo.n_step: 32 jobs, then 2 jobs to compare the best values with the defaults on "
+            "1 fresh seed; all checks passed at 4 points",
+        ),
         (
             (*PBT, LR, "total_env_steps=1e4", "hpo.rounds=3"),
             "8 members, 3 rounds of 3,334 env steps over algo.lr; all checks passed at 3 points",

@@ -182,7 +182,7 @@ def test_the_next_round_resumes_the_runs_the_worst_from_a_copy_of_the_best(round
     assert [last(rounds, i) for i in range(4)] == COPIED
     for job, turn in zip(jobs, rounds.population.turns, strict=True):
         lr = f"algo.lr={turn.values['algo.lr']:.6g}"
-        assert job.arguments([]) == [f"resume='{job.run}'", "confirm=true", lr, "total_env_steps=200"]
+        assert job.arguments([]) == [f"resume={job.run}", "confirm=true", lr, "total_env_steps=200"]
         assert job.status == "waiting"
         assert lr in Sweep.open(rounds.sweep.folder).jobs[job.number - 1].overrides
     assert rounds.population.turns[1].values != rounds.population.rounds[0][1].values
@@ -328,7 +328,7 @@ def test_the_end_shows_how_the_best_came_about(begun, capsys):
     assert "100 to        200 env steps  member 1  5.0  algo.lr=0.0024" in printed.out
     assert printed.err == "warning: failed in the last round: member 2\n"
     assert (begun.folder / "schedule.csv").read_text().split() == ["from_env_steps,algo.lr", "0,0.002", "100,0.0024"]
-    assert (begun.folder / "best_overrides.yaml").read_text() == "# @package _global_\nalgo:\n  lr: 0.0024\n"
+    assert (begun.folder / "experiment" / "best.yaml").read_text() == "# @package _global_\nalgo:\n  lr: 0.0024\n"
     with (begun.folder / "population.csv").open() as file:
         rows = [[row[name] for name in ("round", "member", "source", "state", "score")] for row in csv.DictReader(file)]
     assert rows == [["1", "1", "", "done", "1"], ["1", "2", "", "done", "2"],

@@ -1,7 +1,7 @@
 import pytest
 from run_folders import make_run
 
-from drl_cli.sweeps.ranking import print_jobs
+from drl_cli.sweeps.ranking import print_jobs, print_next
 from drl_cli.sweeps.sweep import Sweep
 
 
@@ -44,3 +44,45 @@ def test_a_sweep_over_seeds_only_has_one_mean(tables):
 
 def test_a_sweep_without_an_evaluation_has_no_means(tables):
     assert len(tables({(0, 0.1): None, (1, 0.1): None})) == 3
+
+
+@pytest.fixture
+def recommended(tmp_path, capsys, monkeypatch):
+    """Return what is printed after a sweep with these words and best returns of its jobs, without the last line."""
+
+    def run(jobs):
+        monkeypatch.chdir(tmp_path)
+        sweep = Sweep(tmp_path, [])
+        sweep.add([words.split() for words in jobs])
+        for job, value in zip(sweep.jobs, jobs.values(), strict=True):
+            summary = {} if value is None else {"best_return": value, "final_return": value}
+            job.run = make_run(tmp_path, f"r{job.number}", summary=summary)
+            (job.run / "checkpoints" / "best").mkdir(parents=True)
+        print_next(sweep)
+        *lines, compare = capsys.readouterr().out.splitlines()
+        assert compare.split() == ["drl-compare", "."]
+        return lines
+
+    return run
+
+
+def test_the_best_group_is_recommended_and_not_the_luckiest_seed(recommended):
+    lucky = {"algo=ppo seed=0": 500.0, "algo=ppo seed=1": 9.0, "algo=dqn seed=0": 300.0, "algo=dqn seed=1": 310.0}
+    group, command = recommended(lucky)
+    assert group == "best group: algo=dqn (mean of the best returns 305.0, 2 seeds); drl-eval takes its best seed"
+    assert command == "next: drl-eval run=Pole/dqn-single/r4 episodes=100"
+
+
+def test_the_jobs_of_one_group_need_no_name_of_the_group(recommended):
+    assert recommended({"seed=0": 5.0, "seed=1": 9.0, "seed=2": None}) == [
+        "next: drl-eval run=Pole/dqn-single/r2 episodes=100"
+    ]
+
+
+def test_groups_of_one_seed_are_in_the_table_already(recommended):
+    assert recommended({"algo=dqn": 5.0, "algo=ppo": 1.0}) == ["next: drl-eval run=Pole/dqn-single/r1 episodes=100"]
+
+
+def test_each_environment_has_a_best_run(recommended):
+    lines = recommended({"env=A lr=1": 500.0, "env=A lr=2": 400.0, "env=B lr=1": -2.0, "env=B lr=2": -1.0})
+    assert [line.split()[-2] for line in lines] == [f"run=Pole/dqn-single/r{number}" for number in (1, 4)]

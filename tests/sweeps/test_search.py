@@ -1,5 +1,7 @@
 import csv
 import json
+import re
+import shlex
 import signal
 
 import pytest
@@ -11,7 +13,8 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.search import draw_search, finish_search, search_figure, write_best
+from drl_cli.sweeps.results import draw_search, finish_search, search_figure, verdict, write_best
+from drl_cli.sweeps.search import plan
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
@@ -195,19 +198,118 @@ def test_the_end_ranks_the_trials_and_names_the_next_commands(make, capsys):
     assert [row.split()[:2] for row in rows] == [["1", "8.0"], ["2", "2.0"], ["3", "-"]]
 
 
-def test_the_next_commands_work(make, capsys):
-    trials = make(fresh_seeds=0, trials=3)
-    trials.sweep.flags = ["--config-dir", "my conf"]
+def played(trials, best, defaults):
+    """Play one trial for each of three returns, then the jobs on fresh seeds with these returns."""
     for value in (1, 9, 5):
         play(trials, trials.next_jobs()[0], [value])
-    assert finish_search(trials) == 0
-    *_, train, copy = capsys.readouterr().out.splitlines()  # without a checkpoint, drl-eval would fail
-    assert train.startswith("next: drl-train --config-dir 'my conf' env=A algo.lr=")
-    assert copy.startswith("      or copy ")
+    for trial, returns in ((trials.study.best, best), (None, defaults)):
+        for job, value in zip(trials.fresh_jobs(trial), returns, strict=True):
+            play(trials, job, [99 if value is None else value], 4 if value is None else 0)
     for job in trials.sweep.jobs:
         (job.run / "checkpoints" / "best").mkdir(parents=True)
-    finish_search(trials)
-    assert capsys.readouterr().out.splitlines()[-2] == f"      drl-eval run={trials.sweep.jobs[1].run} episodes=100"
+
+
+def next_commands(trials, capsys):
+    assert finish_search(trials) == 0
+    *lines, text = capsys.readouterr().out.partition("next: ")
+    return lines[0].splitlines(), [line.strip() for line in text.splitlines()]
+
+
+def test_the_next_commands_are_those_of_the_winner(make, capsys):
+    trials = make(trials=3)
+    trials.study.fixed = ["env=Pendulum-v1", "algo=sac"]
+    played(trials, [8, 10], [1, 2])
+    lines, (train, evaluate, file) = next_commands(trials, capsys)
+    values = [*typed(trials.study.best.values)]
+    assert "verdict: the best values are better than the defaults by 7.5 on fresh seeds" in lines
+    assert shlex.split(train) == ["drl-train", "env=Pendulum-v1", "algo=sac", *values]
+    assert evaluate == f"drl-eval run={trials.fresh_jobs(trials.study.best)[1].run} episodes=100"
+    words = [f"--config-dir {trials.sweep.folder}", "env=Pendulum-v1", "algo=sac", "experiment=best"]
+    assert file == " ".join(["drl-train", *words])
+
+
+def test_the_values_of_a_worse_search_are_not_recommended(make, capsys):
+    trials = make(trials=3)
+    played(trials, [1, 2], [8, 4])
+    lines, commands = next_commands(trials, capsys)
+    assert "verdict: the defaults are better on fresh seeds: keep them" in lines
+    assert commands == ["drl-train env=A", f"drl-eval run={trials.fresh_jobs(None)[0].run} episodes=100"]
+
+
+def test_a_run_without_a_checkpoint_is_not_evaluated(make, capsys):
+    trials = make(trials=3)
+    trials.sweep.flags = ["--config-dir", "my conf"]
+    played(trials, [8, 9], [1, None])
+    for job in trials.sweep.jobs:
+        (job.run / "checkpoints" / "best").rmdir()
+    lines, (train,) = next_commands(trials, capsys)  # the user's own folder is named already
+    assert "defaults on 2 fresh seeds: 1.0 (1 done)" in lines
+    assert train.startswith("drl-train --config-dir 'my conf' env=A algo.lr=")
+
+
+@pytest.mark.parametrize(
+    ("best", "defaults", "is_better", "text"),
+    [
+        ([5, 6], [1, 2], True, "the best values are better than the defaults by 4.0 on fresh seeds"),
+        (
+            [5, 6],
+            [4, 6],
+            True,
+            "by 0.5 on fresh seeds, but within the noise of 2 seeds; -m resume=latest hpo.fresh_seed",
+        ),
+        ([5], [1], True, "by 4.0 on fresh seeds, but within the noise of 2 seeds"),
+        ([1, 2], [5, 6], False, "the defaults are better on fresh seeds: keep them"),
+        ([5, 6], [6, 5], False, "the defaults are as good on fresh seeds: keep them"),
+        ([9], [1, 2], False, "the best values did not finish on 1 of 2 fresh seeds: keep the defaults"),
+        ([-9], [], True, "the defaults did not finish on 2 of 2 fresh seeds: use the best values"),
+        ([], [], True, "unknown: the best values were not compared with the defaults"),
+    ],
+)
+def test_the_verdict_compares_the_scores_on_fresh_seeds(best, defaults, is_better, text):
+    found = verdict(best, defaults, 2)
+    assert found[0] is is_better
+    assert text in found[1]
+    assert ("noise" in found[1]) == ("noise" in text)
+
+
+def test_the_file_of_the_best_values_works_as_printed(make, capsys, drl_here):
+    trials = make({"algo.gamma": Choice(("0.7",)), "network": Choice(("gru",))}, fresh_seeds=0, trials=1)
+    trials.study.fixed = ["env=CartPole-v1", "algo=dqn"]
+    play(trials, trials.next_jobs()[0], [9])
+    _, (train, file) = next_commands(trials, capsys)
+    values = []
+    for command in (train, file):
+        done = drl_here("train", *shlex.split(command)[1:], "explain=true")
+        assert (done.returncode, done.stderr) == (0, "")
+        rows = [line.split() for line in done.stdout.splitlines() if line]
+        values.append({row[0]: row[1] for row in rows if not row[0].startswith("experiment")})
+    assert values[0] == values[1]
+    assert (values[1]["algo.gamma"], values[1]["network="], values[1]["tuned="]) == ("0.7", "gru", "dqn-CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"trials": 4},
+            "4 trials over a, b: 4 jobs, then 6 jobs to compare the best values with the defaults on 3 fre",
+        ),
+        ({"trials": 4, "seeds": 2, "fresh_seeds": 1}, "with 2 seeds each: 8 jobs, then 2 jobs to compare the best va"),
+        ({"trials": 4, "fresh_seeds": 0}, "4 trials over a, b: 4 jobs"),
+    ],
+)
+def test_the_number_of_jobs_is_said_before_the_search(make, options, text):
+    trials = make(UNIT, **{"fresh_seeds": 3} | options)
+    told = plan(trials.study.hpo, trials.study.space)
+    assert text in told
+    assert trials.num_jobs == sum(int(count) for count in re.findall(r"(\d+) jobs", told))
+
+
+def test_the_first_job_shows_what_was_sampled(make):
+    trials = make()
+    (job,) = trials.next_jobs()
+    assert job.label.split() == typed(trials.study.trials[0].values)
+    assert reopen(trials).sweep.jobs[0].label == job.label
 
 
 def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
@@ -277,9 +379,10 @@ def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
     assert all(shares.get_xlim() == (0, 1) for shares in figure.axes[1:])
 
 
-def test_the_best_values_are_a_tuned_set(tmp_path):
-    write_best(tmp_path / "best.yaml", ["algo.lr=0.002", "network.hidden=[8,8]", "env.kwargs.g=9", "network=mlp"])
-    text = (tmp_path / "best.yaml").read_text()
+def test_the_best_values_are_an_option_of_the_group_experiment(tmp_path):
+    overrides = ["algo.lr=0.002", "network.hidden=[8,8]", "env.kwargs.g=9", "network=mlp"]
+    assert write_best(tmp_path, overrides) == ["network=mlp"]
+    text = (tmp_path / "experiment" / "best.yaml").read_text()
     assert text.splitlines()[:2] == ["# @package _global_", "# and on the command line: network=mlp"]
     assert "lr: 0.002" in text
     assert "kwargs:\n    g: 9" in text
@@ -305,9 +408,22 @@ def test_a_resumed_search_can_be_checked_with_more_trials(multirun, make, capsys
     trials = make({"algo.lr": SPACE["algo.lr"]})
     trials.study.fixed = ["env=Pendulum-v1"]
     trials.study.save()
+    for key in ("seeds=2", "pruner=median", "evaluations=1"):
+        with pytest.raises(UsageError, match="can't change any more"):
+            multirun(f"resume={trials.study.folder}", "dry_run=true", f"hpo.{key}")
     for args, count in (([], 4), (["hpo.trials=1e2"], 100)):
         assert multirun(f"resume={trials.study.folder}", "dry_run=true", *args) == 0
         assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
+
+
+def test_a_resumed_search_keeps_its_new_numbers(multirun, make, monkeypatch):
+    monkeypatch.setattr("drl_cli.sweeps.search.run_jobs", lambda *args: None)
+    trials = make({"algo.lr": SPACE["algo.lr"]})
+    trials.study.fixed = ["env=Pendulum-v1"]
+    trials.study.save()
+    assert multirun(f"resume={trials.study.folder}", "hpo.fresh_seeds=5", "hpo.trials=7") == 10  # nothing has run
+    hpo = Study.open(trials.study.folder).hpo
+    assert (hpo.fresh_seeds, hpo.trials) == (5, 7)
 
 
 @pytest.mark.slow
@@ -334,7 +450,8 @@ def test_a_killed_search_is_resumed_and_ends_with_the_best_and_default_values(st
     (folder,) = folder.iterdir()
     with (folder / "trials.csv").open() as file:
         assert [row["state"] for row in csv.DictReader(file)] == ["done"] * 4
-    assert (folder / "best_overrides.yaml").read_text().startswith("# @package _global_\nalgo:\n  lr: 0.00")
+    assert (folder / "experiment" / "best.yaml").read_text().startswith("# @package _global_\nalgo:\n  lr: 0.00")
+    assert "\nverdict: " in again.stdout
     wrong = drl("train", "-m", "resume=latest", "algo.lr=1,2", cwd=tmp_path)
     assert (wrong.returncode, "leave algo.lr=1,2 out" in wrong.stderr) == (2, True)
 
@@ -342,8 +459,8 @@ def test_a_killed_search_is_resumed_and_ends_with_the_best_and_default_values(st
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_search_is_drawn_if_matplotlib_is_there(tmp_path, monkeypatch, is_there):
     figure = pytest.importorskip("matplotlib.figure").Figure
-    monkeypatch.setattr("drl_cli.sweeps.search.search_figure", lambda study: figure())
+    monkeypatch.setattr("drl_cli.sweeps.results.search_figure", lambda study: figure())
     if not is_there:
-        monkeypatch.setattr("drl_cli.sweeps.search.source_file", lambda module: None)
+        monkeypatch.setattr("drl_cli.sweeps.results.source_file", lambda module: None)
     draw_search(None, tmp_path / "search.png")
     assert (tmp_path / "search.png").exists() == is_there

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from drl_cli.settings.space import parse
 from drl_cli.sweeps import multirun, ranking, table
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
@@ -57,7 +58,15 @@ def test_a_killed_run_is_resumed_if_it_had_begun(sweep):
     sweep.save()
     jobs = Sweep.open(sweep.folder).jobs
     assert [job.status for job in jobs] == ["killed"] * 3
-    assert [job.arguments(["-x"]) for job in jobs[:2]] == [[f"resume='{run}'"], ["-x", "env=A", "seed=1"]]
+    assert [job.arguments(["-x"]) for job in jobs[:2]] == [[f"resume={run}"], ["-x", "env=A", "seed=1"]]
+
+
+def test_the_path_of_a_resumed_run_may_have_any_sign(tmp_path):
+    run = tmp_path / "it's a, b"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    (word,) = Job(1, [], {}, run=run).arguments([])
+    assert parse([word]) == [("resume", str(run))]
 
 
 def test_a_run_that_is_being_trained_has_not_ended(sweep):

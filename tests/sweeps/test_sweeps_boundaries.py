@@ -9,7 +9,7 @@ from hpos import hpo
 
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.space import Interval
-from drl_cli.sweeps import multirun, search
+from drl_cli.sweeps import multirun, results
 from drl_cli.sweeps import population as population_module
 from drl_cli.sweeps.launcher import begin_job
 from drl_cli.sweeps.population import Population, train
@@ -88,7 +88,7 @@ def test_only_a_job_of_a_sweep_tells_its_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("trials", "width"), [(7, 5.0), (8, 9.0)])
 def test_a_search_figure_is_wider_with_the_importance_of_keys(study, trials, width):
-    figure = search.search_figure(study([float(i) for i in range(trials)]))
+    figure = results.search_figure(study([float(i) for i in range(trials)]))
     assert figure.get_size_inches().tolist() == [width, 3.5]
     assert [line.get_markersize() for line in figure.axes[0].lines if line.get_linestyle() == "None"] == [4]
 
