@@ -3,7 +3,16 @@ import json
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs, find_newest, find_run, find_runs, find_saved_run, find_step, is_folder_of_runs, read_config
+from drl_cli.runs.find import (
+    all_runs,
+    find_newest,
+    find_run,
+    find_runs,
+    find_saved_run,
+    find_step,
+    is_folder_of_runs,
+    read_config,
+)
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 

@@ -29,7 +29,8 @@ class Config(LearnerConfig):
 
     `epsilon` bounds the KL divergence of the E-step, and `epsilon_mean` and `epsilon_std` bound the KL divergences of
     the M-step. `samples` is the number of actions that are sampled in each state. `dual_lr` is the learning rate of the
-    logarithms of the dual variables. The target networks become copies of the networks after every `target_period` updates.
+    logarithms of the dual variables. The target networks become copies of the networks after every `target_period`
+    updates.
     """
 
     dual_lr: Positive
