@@ -64,7 +64,7 @@ class Console:
     def awaits(self, what: str) -> None:
         """Display what the run is waiting for; "" means that it waits for nothing."""
         with self._lock:
-            self.update(awaits=what, done=None, needed=None, done_per_s=None)
+            self.update(awaits=what, awaits_s=None, done=None, needed=None, done_per_s=None)
             self._show("awaits", self.status)
 
     def report(self, **fields: Any) -> None:
