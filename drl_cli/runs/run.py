@@ -103,7 +103,7 @@ class Run:
         return float(self.summary.get("wall_s") or max(filter(None, known), default=0.0))
 
     def _count(self, unit: Unit) -> int:
-        """Return the count in summary.json or, before the run's end, the newest one in its last report and its status."""
+        """Return the count in summary.json or, before the run's end, the larger one of its last report and status."""
         known = (last.get(unit) for last in (self.last_report, read_json(self.folder / STATUS_FILE)))
         return int(self.summary.get(unit) or max(filter(None, known), default=0))
 

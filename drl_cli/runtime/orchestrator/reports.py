@@ -28,7 +28,20 @@ SHORT_S = 2.0
 """A shorter wait for the compiler is not shown [s]."""
 
 OF_WORKERS = ("rollout/", "perf/env_steps", "perf/updates_per_env_step", "perf/loads", "perf/worker")
-"""The first letters of tags that measure workers. They mean nothing in mode=offline, which has no workers."""
+OF_DELAYS = ("async/", "replay/dropped_rows", "replay/staleness")
+
+
+def without_meaning(config: Config) -> tuple[str, ...]:
+    """Return the first letters of the tags that measure nothing in this run, and would be zero for ever.
+
+    Only in mode=async, policies lag behind. Without other processes, no call is ever in flight.
+    """
+    return (
+        *(OF_WORKERS if config.is_offline else ()),
+        *(() if config.mode == "async" else OF_DELAYS),
+        *(("perf/calls_in_flight/",) if config.is_one_process else ()),
+        *(() if config.trainer.on_nonfinite == "skip" else ("train/skipped_updates",)),
+    )
 
 
 class Reports:
@@ -76,8 +89,8 @@ class Reports:
         in_flight = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
         scalars |= self.reanalysis.scalars()
-        if self.config.is_offline:
-            scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(OF_WORKERS)}
+        unknown = without_meaning(self.config)
+        scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(unknown)}
         self.manage.report(scalars, self.progress.position)
         self.manage.used(self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)

@@ -90,6 +90,27 @@ def test_an_offline_run_writes_no_series_of_workers(make, sink):
     assert not [tag for tag in scalars if tag.startswith(without)]
 
 
+@pytest.mark.parametrize(
+    ("words", "tags"),
+    [
+        (("mode=async",), {"async/policy_lag", "perf/calls_in_flight/worker"}),
+        (
+            ("mode=async", "trainer.on_nonfinite=skip"),
+            {"async/policy_lag", "perf/calls_in_flight/worker", "train/skipped_updates"},
+        ),
+        (("mode=sync",), {"perf/calls_in_flight/worker"}),
+        (("mode=single",), set()),
+    ],
+)
+def test_a_series_that_would_be_zero_for_ever_is_not_written(make, sink, words, tags):
+    made = make(*words)
+    made.progress.collected(make_insert(40))
+    made.send(LoadParams(1, 2, 3))
+    ((scalars, _),) = sink.reports
+    asked = ("async/policy_lag", "perf/calls_in_flight/worker", "train/skipped_updates")
+    assert {tag for tag in asked if tag in scalars} == tags
+
+
 def test_the_state_of_the_status_follows_the_run(make):
     made = make("orchestrator.min_inserts=64", "stop.return=5")
 
