@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack
 
 from drl_cli.errors import NodeGone, RoleLost
+from drl_cli.metrics.printed import write_prints
 from drl_cli.runtime.place import crashes, told
 from drl_cli.runtime.place.users import naming_users
 from drl_cli.utils.files import LogFile
@@ -139,6 +140,7 @@ class Host:
         line = "%(asctime)s %(levelname)s %(message)s"
         logging.basicConfig(handlers=[handler], level=logging.INFO, format=line)
         crashes.write_crashes(crashes.crash_file(log_file))
+        write_prints(log_file)
         logging.info("%s is process %d", os.path.basename(log_file).removesuffix(".log"), os.getpid())
         self.role: object = None
         self.error: Exception | None = None
