@@ -1,3 +1,4 @@
+import io
 import logging
 import re
 import sys
@@ -50,8 +51,9 @@ def test_what_code_of_the_user_prints_is_in_the_file_too(tmp_path, capsys):
     assert err == "UserWarning: mind the step\nonce\n"
 
 
-def test_a_panel_that_ends_first_has_restored_its_stream(tmp_path):
-    before = sys.stdout
+def test_a_panel_that_ends_first_has_restored_its_stream(monkeypatch):
+    original, of_panel = sys.stdout, io.StringIO()
+    monkeypatch.setattr(sys, "stdout", of_panel)
     with run_log():
-        sys.stdout = before
-    assert sys.stdout is before
+        sys.stdout = original
+    assert sys.stdout is original
