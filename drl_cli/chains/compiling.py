@@ -31,6 +31,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from drl_cli.chains import native
 from drl_cli.chains.program import in_place
+from drl_cli.utils.compiling import waiting_for_compiler
 from drl_cli.utils.machine import describe_processor, library_folder
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class Compilation:
         if not wait and left_s > 0 and self._process.poll() is None:
             return None
         try:
-            status, self._process = self._process.wait(left_s), None
+            with waiting_for_compiler():
+                status, self._process = self._process.wait(left_s), None
         except subprocess.TimeoutExpired:
             self.close()
             raise NotCompiled(f"the compiler takes more than {COMPILE_S:g} s") from None

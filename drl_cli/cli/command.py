@@ -67,7 +67,8 @@ def run_words(
 
     def end(number: int, frame: object) -> None:
         if not is_over:
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(SIGNAL_CODES[signal.Signals(number)])
+            # not SystemExit, for which a user's code would be blamed that runs at this moment
+            raise KeyboardInterrupt(SIGNAL_CODES[signal.Signals(number)])
 
     for number in SIGNAL_CODES:
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -85,8 +86,8 @@ def run_words(
         if (line := memory_problem(error)) is None:
             raise
         exit_code = report(UsageError(line, RESOURCES))
-    except KeyboardInterrupt:
-        exit_code = INTERRUPTED
+    except KeyboardInterrupt as error:
+        exit_code = error.args[0] if error.args else INTERRUPTED
     is_over = True
     atexit.register(ignore_signals)
     if exit_code != DONE:

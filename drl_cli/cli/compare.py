@@ -12,12 +12,13 @@ from pathlib import Path
 from drl_cli.cli.command import OUTPUT_DIR_HELP, TRUST_HELP, option, run_words
 from drl_cli.cli.eval import play
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
-from drl_cli.runs.comparison import Comparison, compare, over_environments, units_text
+from drl_cli.optim.schedules import UNIT_TEXTS
+from drl_cli.runs.comparison import Comparison, compare, over_environments, units_of
 from drl_cli.runs.find import find_runs, find_saved_step, read_config
 from drl_cli.runs.groups import SHORT, Group, grouped, key_hint, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import paired
-from drl_cli.runs.table import NONE, between, number, table
+from drl_cli.runs.table import NONE, between, number, steps, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.seeding import integers
@@ -160,19 +161,19 @@ def chosen_groups(options: Options) -> list[Group]:
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
     """Return a table with a line per group. Hide `env` if there is only one, and goals if no run has a goal."""
-    units = units_text(run for one in comparisons for run in one.runs)
+    head_unit = units_of(comparisons)[0]
     rows = [
         {
             "env": one.group.env,
             "runs of": one.group.label,
             "seeds": str(len(one.runs)),
-            units: number(one.position),
+            UNIT_TEXTS[head_unit]: steps(one.position, one.unit, head_unit),
             "seconds": number(one.wall_s),
             "final IQM [95%]": between(*one.final),
             "score": number(one.score, ".1f"),
             "goal": number(one.threshold, "g"),
             "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.runs)}",
-            "steps to": number(one.steps_to),
+            "steps to": steps(one.steps_to, one.unit, head_unit),
             "seconds to": number(one.seconds_to),
         }
         for one in comparisons
@@ -219,7 +220,7 @@ def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
         for one in comparisons:
             group, seeds = (one.group.env, one.group.label), len(one.runs)
             for name, curve in one.curves.items():
-                axis = one.runs[0].unit if name == "env_steps" else name
+                axis = one.unit if name == "env_steps" else name
                 for x, *values in zip(curve.x, curve.iqm, curve.low, curve.high, strict=True):
                     numbers = ["" if math.isnan(value) else float(value) for value in values]
                     held = str(bool(x > curve.held_from)).lower()

@@ -23,7 +23,7 @@ from drl_cli.runs.find import MAX_NAMED, all_runs
 from drl_cli.runs.groups import SHORT, grouped, key_hint, override_text, without_repeats
 from drl_cli.runs.implied import differences
 from drl_cli.runs.run import SWEEP_FILE, Run
-from drl_cli.runs.table import NONE, number, table
+from drl_cli.runs.table import NONE, number, steps, table
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.algorithm import algorithm_options
 from drl_cli.settings.build import as_typed
@@ -134,8 +134,7 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     rows = []
     for run, values, score in zip(listed, differing, scores, strict=True):
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
-        steps = number(run.position) + (" updates" if run.unit == "opt_steps" else "")
-        row += [steps, number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
+        row += [steps(run.position, run.unit), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
         row += [score] * has_scores
         row += [as_typed(value) if (value := run.config.get(key)) else NONE for key in described]
         rows.append([*row, override_text(values) or NONE] if any(differing) else row)
@@ -155,11 +154,11 @@ def group_table(runs: Sequence[Run], options: Options) -> list[str]:
     rows = []
     for group in groups[: options.limit]:
         num_done = sum(run.status == "done" for run in group.runs)
-        steps, seconds = (_mean(map(ORDER[name], group.runs)) for name in ("steps", "seconds"))
+        position, seconds = (_mean(map(ORDER[name], group.runs)) for name in ("steps", "seconds"))
         evaluated = [run for run in group.runs if run.best is not None]
         best, final = (number(_mean(map(ORDER[name], evaluated)), ".1f") for name in ("best", "final"))
         row = [group.env, group.label, str(len(group.runs)), str(num_done)]
-        rows.append([*row, number(steps), number(seconds), best, final])
+        rows.append([*row, steps(position, group.runs[0].unit), number(seconds), best, final])
     head = ("env", "runs of", "seeds", "done", "env steps", "seconds", "best", "final")
     return _table(head, rows, len(groups))
 

@@ -256,7 +256,7 @@ def _train(
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
-        console.folder = folder
+        console.open(folder)
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]

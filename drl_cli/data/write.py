@@ -85,7 +85,7 @@ def write(
         try:
             for episode in play(writer.written):
                 writer.append(episode)
-        except (KeyboardInterrupt, SystemExit) as signal:
+        except KeyboardInterrupt as signal:
             if writer.is_empty:
                 raise
             ended_by = signal

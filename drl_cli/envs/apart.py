@@ -19,7 +19,6 @@ from drl_cli.envs.games.names import games
 from drl_cli.envs.hang import Tick, no_tick
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.trial import try_env
-from drl_cli.errors import TERMINATED
 from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import bare_import, innermost_last, place, raised
 
@@ -42,8 +41,6 @@ def spec_apart(config: EnvConfig, trains: bool, timeout_s: float) -> EnvSpec:
     try:
         spec = apart(config, timeout_s, lambda tick: read_spec(config, trains, tick))
     except SystemExit as error:
-        if error.code == TERMINATED:  # SIGTERM for this process
-            raise
         raise EnvFault(f"{config.id} {raised(error)}") from error
     if ":" in config.id:
         bare_import(config.id.partition(":")[0])  # so that the next child need not import the module

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from drl_cli.metrics.display import Display, Json, Log, Plain, is_terminal
+from drl_cli.metrics.printed import Prints
 from drl_cli.metrics.status import Status
 
 Kind = Literal["auto", "plain", "json", "quiet"]
@@ -33,6 +34,7 @@ class Console:
     def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0) -> None:
         self.status = Status(started=started, written=started, host=socket.gethostname(), pid=os.getpid())
         self.folder: Path | None = None
+        self.prints: Prints | None = None
         self.display, self.log = make_display(kind, out, period_s), Log(out, period_s)
         self.measure: Callable[[], Mapping[str, Any]] | None = None  # Any: the fields of a Status
         self.on_evaluation: Callable[[dict[str, Any]], object] | None = None  # Any: numbers, and is_best
@@ -46,6 +48,10 @@ class Console:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def open(self, folder: Path) -> None:
+        """Write the status to the folder of the run, and show what its roles print from now on."""
+        self.folder, self.prints = folder, Prints(folder)
 
     def line(self, text: str) -> None:
         with self._lock:
@@ -64,7 +70,7 @@ class Console:
     def awaits(self, what: str) -> None:
         """Display what the run is waiting for; "" means that it waits for nothing."""
         with self._lock:
-            self.update(awaits=what, done=None, needed=None, done_per_s=None)
+            self.update(awaits=what, awaits_s=None, done=None, needed=None, done_per_s=None)
             self._show("awaits", self.status)
 
     def report(self, **fields: Any) -> None:
@@ -85,6 +91,7 @@ class Console:
         """Display the end of the run. `text` is the summary as plain text."""
         with self._lock:
             self.update(state=str(summary["status"]), awaits="", done=None, needed=None)
+            self._show_prints()
             self._show("tick", self.status)
             self.close()
             self._show("end", self.status, summary, text)
@@ -108,7 +115,12 @@ class Console:
             with self._lock:
                 if self.measure is not None:
                     self.update(**self.measure())
+                self._show_prints()
                 self._show("tick", self.status)
+
+    def _show_prints(self) -> None:
+        for line in self.prints.take() if self.prints is not None else ():
+            self._show("line", line)
 
 
 def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:

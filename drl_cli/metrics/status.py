@@ -20,9 +20,10 @@ class Status:
     """The state of a run. An unknown value is None or an empty mapping.
 
     `state` is starting, running, paused, ending, killed, or the final status in run.json. `note` is a remark from
-    drl-watch. `awaits` names what the run is waiting for; `done` of `needed` items are complete. `started` and
-    `written` are in seconds since the epoch. For a resumed run, `started` is moved back by the duration of the earlier
-    part. `left_s` is the expected time until the end of the run or stop.wall_s is reached.
+    drl-watch. `awaits` names what the run is waiting for, and `awaits_s` is the length of this wait [s]; `done` of
+    `needed` items are complete. `started` and `written` are in seconds since the epoch. For a resumed run, `started` is
+    moved back by the duration of the earlier part. `left_s` is the expected time until the end of the run or
+    stop.wall_s is reached.
 
     A run without workers has `total_updates`, and its `position` counts updates.
 
@@ -42,6 +43,7 @@ class Status:
     state: str = "starting"
     note: str = ""
     awaits: str = ""
+    awaits_s: float | None = None
     done: int | None = None
     needed: int | None = None
     done_per_s: float | None = None
@@ -105,9 +107,10 @@ class Status:
 
     @property
     def awaited(self) -> str:
-        """Text that names what the run is waiting for, with counts if they are known."""
+        """Text that names what the run is waiting for, with seconds or counts if they are known."""
         done = self.done or 0
-        count = "" if self.needed is None else f" {done:,}/{self.needed:,}"
+        count = "" if self.awaits_s is None else f", {self.awaits_s:.0f} s so far"
+        count += "" if self.needed is None else f" {done:,}/{self.needed:,}"
         if self.needed is not None and self.done_per_s:
             left_s = max(0, self.needed - done) / self.done_per_s
             count += f", {self.done_per_s:.3g} steps/s, about {left_s:.0f} s left"

@@ -17,8 +17,11 @@ LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "score": {
         "return: evaluation and training": ("eval/return_mean", "rollout/return_mean"),
         "evaluation: mean, lowest, highest": ("eval/return_mean", "eval/return_min", "eval/return_max"),
+        "normalised score": ("eval/normalized_score",),
         "episode length": ("eval/length_mean", "rollout/length_mean"),
-        "what the environment says": (r"eval/(?!return_|length_|episodes_cut|opt_steps|version|wall_s).*",),
+        "what the environment says": (
+            r"eval/(?!return_|length_|normalized_score|episodes_cut|opt_steps|version|wall_s).*",
+        ),
     },
     "learning": {
         "losses": (r"train/.*loss.*",),

@@ -13,6 +13,7 @@ from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.optim.schedules import RunClock
+from drl_cli.utils.compiling import waiting_for_compiler
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.machine import library_folder
 
@@ -92,7 +93,8 @@ class Context:
 
         def call(*args: Any) -> Any:  # Any: arguments and results of any type
             try:
-                return program(*args)
+                with waiting_for_compiler():  # torch.compile compiles inside some calls
+                    return program(*args)
             except Exception as error:
                 is_from_compiler = type(error).__module__.startswith("torch._dynamo")
                 if not is_from_compiler:

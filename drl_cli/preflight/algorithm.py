@@ -40,7 +40,7 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
 def update_seconds(config: Config, spec: EnvSpec) -> float:
     """Return the estimated time of one update with one thread [s]. Raise UsageError if the update fails.
 
-    Also let the updated policy act, and pass on its exceptions.
+    Nothing is compiled, because that may take a minute. Also let the updated policy act, and pass on its exceptions.
     """
     from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.roles.normalization import make_policy
@@ -50,7 +50,8 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     length = 1 if config.replay.steps is None else config.replay.steps.length
     rows = min(config.trainer.batch_size, max(2, MAX_TRIAL_STEPS // length))
     scale = config.trainer.batch_size / rows
-    config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows))
+    choice = config.trainer.compile and "replay"
+    config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows, compile=choice))
     try:
         device = "cpu" if config.ray.address else config.device  # the GPUs of a cluster may be on other nodes
         trainer = make_trainer(config, spec, device, 0)

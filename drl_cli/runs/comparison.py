@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drl_cli.data.dataset import normalised
-from drl_cli.optim.schedules import UNIT_TEXTS
+from drl_cli.optim.schedules import UNIT_TEXTS, Unit
 from drl_cli.runs.curve import Axis, JointCurve, join
 from drl_cli.runs.groups import Group, seed_of, without_repeats
 from drl_cli.runs.run import Run
@@ -43,6 +43,11 @@ class Comparison:
     seconds_to: float
 
     @property
+    def unit(self) -> Unit:
+        """What the positions of the runs count. `chosen_groups` puts no runs of different modes into one group."""
+        return self.runs[0].unit
+
+    @property
     def score(self) -> float | None:
         """The normalised score of `final`, or None if the runs do not have the same `data.reference`."""
         reference = self.group.common("data.reference")
@@ -59,7 +64,7 @@ class Comparison:
         shortest = min(unfinished, key=lambda run: run.curve.positions[-1], default=runs[0])
         end, latest = shortest.curve.positions[-1], max(run.curve.positions[-1] for run in runs)
         if unfinished and end < EARLY * latest:
-            of = f"{end:,.0f} of {latest:,.0f} {units_text(self.runs)}"
+            of = f"{end:,.0f} of {latest:,.0f} {UNIT_TEXTS[self.unit]}"
             lines.append(f"its curve ends at {of}, with {shortest.id} ({shortest.status})")
         return lines
 
@@ -87,9 +92,9 @@ def compare(group: Group, threshold: float | None, smooth: int = 1) -> Compariso
     )
 
 
-def units_text(runs: Iterable[Run]) -> str:
-    """Return what the positions of the runs count: env steps, updates, or both."""
-    return " or ".join(UNIT_TEXTS[unit] for unit in sorted({run.unit for run in runs}))
+def units_of(comparisons: Iterable[Comparison]) -> list[Unit]:
+    """Return what the positions of the runs count: environment steps, updates, or both in this order."""
+    return sorted({one.unit for one in comparisons})
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:

@@ -1,4 +1,4 @@
-"""Figure of a comparison: returns over environment steps and over wall-clock time, one row per environment."""
+"""Figure of a comparison: returns over environment steps or updates, and over time; one row per environment."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
-from drl_cli.runs.comparison import Comparison, units_text
+from drl_cli.optim.schedules import UNIT_TEXTS, Unit
+from drl_cli.runs.comparison import Comparison, units_of
 from drl_cli.runs.curve import Axis, JointCurve
 from drl_cli.runs.groups import SHORT, override_text
 
@@ -24,7 +25,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLES = ("-", "--", ":", "-.")  # labels 9 to 16 reuse the colours of labels 1 to 8, with dashed lines
 NUM_MARKS, MARK_SIZE = 8, 6  # markers on a curve, and their size [points]
 MARGIN = 0.02  # at both ends of the x axis, as a share of its length
-AXES: tuple[Axis, ...] = ("env_steps", "wall_s")
 UNITS = ((2 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 """Units of time: minimum duration of the longest run [s], seconds per unit, name. The first match is used."""
 GOAL = (0, (4, 4))
@@ -34,7 +34,7 @@ LINE_LENGTH, COLUMN_LENGTH = 110, 130
 
 
 def make_figure(comparisons: Sequence[Comparison], lines: Mapping[str, float] = MappingProxyType({})) -> Figure:
-    """Return the figure with two plots for each environment.
+    """Return the figure with plots over environment steps, updates (of runs in mode=offline) and time.
 
     Every plot has a horizontal dashed line with its name for each return in `lines`.
 
@@ -50,12 +50,13 @@ def make_figure(comparisons: Sequence[Comparison], lines: Mapping[str, float] = 
         legend = [*_group_handles(labels, comparisons, has_marks), *_other_handles(comparisons)]
         columns = max(1, min(3, COLUMN_LENGTH // (8 + max(len(line) for each in legend for line in _lines(each)))))
         height = sum(len(_lines(each)) for each in legend) / columns
-        figure = Figure(figsize=(10, 3.6 * len(envs) + 0.6 + 0.2 * height), layout="constrained")
-        grid = figure.subplots(len(envs), 2, sharey="row", squeeze=False)
+        units = units_of(comparisons)
+        figure = Figure(figsize=(5 * (len(units) + 1), 3.6 * len(envs) + 0.6 + 0.2 * height), layout="constrained")
+        grid = figure.subplots(len(envs), len(units) + 1, sharey="row", squeeze=False)
         for env, row in zip(envs, grid, strict=True):
             shown = {labels.index(one.group.label): one for one in comparisons if one.group.env == env}
-            for axis, plot in zip(AXES, row, strict=True):
-                _draw_axis(plot, shown, axis, has_marks)
+            for unit, plot in zip([*units, None], row, strict=True):
+                _draw_axis(plot, shown, unit, has_marks)
                 _draw_lines(plot, lines)
             row[0].set_ylabel(f"{env}\nevaluation return")
         figure.suptitle("\n".join(textwrap.wrap(_title(envs, comparisons), LINE_LENGTH)), fontsize=10)
@@ -63,10 +64,16 @@ def make_figure(comparisons: Sequence[Comparison], lines: Mapping[str, float] = 
     return figure
 
 
-def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis, has_marks: bool) -> None:
+def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], unit: Unit | None, has_marks: bool) -> None:
+    """Draw the comparisons whose positions count this unit over their positions; without a unit, all over time."""
+    axis: Axis = "env_steps" if unit else "wall_s"
+    comparisons = {i: one for i, one in comparisons.items() if unit in (None, one.unit)}
     runs = [run for one in comparisons.values() for run in one.group.runs]
+    if not runs:
+        plot.set_visible(False)
+        return
     first, last = (side(end(run.curve.x(axis)) for run in runs) for side, end in ((min, np.min), (max, np.max)))
-    size, unit = next((size, unit) for least, size, unit in UNITS if last >= least) if axis == "wall_s" else (1.0, "")
+    size, time_unit = (1.0, "") if unit else next((size, name) for least, size, name in UNITS if last >= least)
     for i, one in comparisons.items():
         for run in one.group.runs:
             x = run.curve.x(axis) / size
@@ -77,8 +84,8 @@ def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis, has
     if last > first:
         margin = MARGIN * (last - first)
         plot.set_xlim(left=(first - margin) / size, right=(last + margin) / size)
-    plot.set_xlabel(f"wall-clock time [{unit}]" if unit else units_text(runs).replace("env steps", "environment steps"))
-    if not unit:
+    plot.set_xlabel(UNIT_TEXTS[unit].replace("env", "environment") if unit else f"wall-clock time [{time_unit}]")
+    if unit:
         plot.xaxis.set_major_formatter(EngFormatter(sep=""))
     plot.grid(alpha=0.2)
 

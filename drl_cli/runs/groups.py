@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from drl_cli.optim.schedules import Unit
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.build import as_typed, is_within
@@ -23,6 +24,13 @@ NOT_COMPARED = (
 )
 """Keys and groups that are ignored: they set only where a run works, how it is started, and its output."""
 
+UNREAD: dict[Unit, tuple[str, ...]] = {
+    "env_steps": ("total_updates",),
+    "opt_steps": ("total_env_steps", "worker", "orchestrator"),
+}
+"""Keys and groups that a run does not read, by the unit of its clock: a run that counts updates has no workers."""
+OF_DATASET = ("data.share", "data.download", "data.reference")
+"""Keys that a run without a dataset does not read."""
 
 CHOSEN = ("trainer.threads", "device")
 """Keys whose `auto` becomes a value that depends on the machine. They are compared if the user typed them."""
@@ -84,7 +92,8 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
         label_keys = [SHORT["algo"], *keys] if has_algos and not by else keys or [SHORT["algo"], "mode"]
         for members in _split(related, keys if by else [*keys, "name"]):
             config = members[0].config
-            values, name = {key: config.get(key) for key in label_keys}, "" if by else config.get("name") or ""
+            name, read = "" if by else config.get("name") or "", compared(members[0])
+            values = {key: config.get(key) for key in label_keys if by or key in read or key not in config}
             groups.append(Group(str(config.get("env.name")), values, members, name))
     num_named = Counter((group.env, group.name) for group in groups)
     groups = [replace(group, is_name_unique=num_named[group.env, group.name] == 1) for group in groups]
@@ -92,14 +101,15 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 
 
 def compared(run: Run) -> dict[str, Any]:
-    """Return the run's config without the seed and without keys that do not affect learning."""
+    """Return the run's config without the seed, and without keys that do not affect learning in this run."""
     chosen = {*CHOSEN} - typed_keys(run)
-    return {key: value for key, value in run.config.items() if _is_compared(key) and key not in chosen}
+    unread = (*NOT_COMPARED, *UNREAD[run.unit], *([] if run.config.get("data.source") else OF_DATASET))
+    return {key: value for key, value in run.config.items() if not _is_one_of(key, unread) and key not in chosen}
 
 
 @cache
-def _is_compared(key: str) -> bool:
-    return not is_within(key, NOT_COMPARED)
+def _is_one_of(key: str, keys: tuple[str, ...]) -> bool:
+    return is_within(key, keys)
 
 
 def typed_keys(run: Run) -> set[str]:

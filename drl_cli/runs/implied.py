@@ -11,12 +11,18 @@ from drl_cli.runs.groups import SHORT, compared, differing_keys, named_keys, typ
 from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
 from drl_cli.settings.env_names import FAMILIES
+from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
 """Keys from which other values follow. Lists of runs show them in columns."""
-FILLED = ("worker.num", "worker.max_num", "worker.proxies", "trainer.threads")
-"""Keys whose defaults null and auto are replaced by numbers that fit the machine."""
+FILLED = (
+    *("worker.num", "worker.max_num", "worker.proxies", "trainer.threads"),
+    *("replay.capacity", "replay.max_staleness", "data.reference"),
+)
+"""Keys whose defaults null and auto are replaced by values that fit the machine, the run or the dataset."""
+WARM_UP = (INSERTS, RANDOM)
+"""Keys that a short run replaces (`short_warm_up`)."""
 
 
 def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -33,22 +39,39 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
     keys = [key for key in named_keys(configs) if key not in SHOWN]
     found = []
     for run, name, config in zip(runs, names, configs, strict=True):
-        own = varied[name] | {*FILLED} & typed_keys(run)
+        typed = typed_keys(run)
+        own = {key for key in varied[name] if not is_filled(key, config)} | {*FILLED, *WARM_UP} & typed
         found.append({key: config[key] for key in keys if key in config and (key in own or not follows(key, config))})
     return found
 
 
+def is_filled(key: str, config: Mapping[str, Any]) -> bool:
+    """Return whether drl-cli may have replaced the value of a key by this one, which nobody typed."""
+    if key in WARM_UP:
+        return bool(config[key] == _short_warm_up(config))
+    return key in FILLED and any(values.get(key) in (None, "auto") for values in implied(*_names(config)))
+
+
 def follows(key: str, config: Mapping[str, Any]) -> bool:
     """Return whether the value of a key follows from the algorithm, the environment and the mode of the config."""
-    algo, env, mode = (str(config.get(name)) for name in (SHORT["algo"], SHORT["env"], "mode"))
-    for values in implied(algo, env, mode):
+    if is_filled(key, config):
+        return True
+    for values in implied(*_names(config)):
         if key not in values and key.startswith("algo."):  # the algorithm has no yaml
-            return True
-        if key in FILLED and values.get(key) in (None, "auto"):
             return True
         if key in values and _plain(values[key]) == _plain(config[key]):
             return True
     return False
+
+
+def _names(config: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the algorithm, the environment and the mode of a config."""
+    return str(config.get(SHORT["algo"])), str(config.get(SHORT["env"])), str(config.get("mode"))
+
+
+def _short_warm_up(config: Mapping[str, Any]) -> int | None:
+    steps, rows = (config.get(key) for key in ("total_env_steps", "trainer.batch_size"))
+    return warm_up(steps, rows) if isinstance(steps, int) and isinstance(rows, int) else None
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from drl_cli.metrics.status import STATUS_FILE
 from drl_cli.optim.schedules import Unit
 from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.settings.conf import LOADER
@@ -90,17 +91,23 @@ class Run:
     @cached_property
     def position(self) -> int:
         """The last known position of the run's clock."""
-        return int(self.summary.get(self.unit) or self.last_report.get(self.unit) or 0)
+        return self._count(self.unit)
 
     @cached_property
     def env_steps(self) -> int:
-        return int(self.summary.get("env_steps") or self.last_report.get("env_steps") or 0)
+        return self._count("env_steps")
 
     @cached_property
     def wall_s(self) -> float:
         """The wall-clock time of training so far [s], including the time before a resume."""
         evaluated = self.curve.wall_s[-1] if len(self.curve) else 0.0
-        return float(self.summary.get("wall_s") or self.last_report.get("perf/wall_s") or evaluated)
+        known = self.last_report.get("perf/wall_s"), read_json(self.folder / STATUS_FILE).get("wall_s"), evaluated
+        return float(self.summary.get("wall_s") or max(filter(None, known), default=0.0))
+
+    def _count(self, unit: Unit) -> int:
+        """Return the count in summary.json or, before the run's end, the larger one of its last report and status."""
+        known = (last.get(unit) for last in (self.last_report, read_json(self.folder / STATUS_FILE)))
+        return int(self.summary.get(unit) or max(filter(None, known), default=0))
 
     @property
     def best(self) -> float | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TextIO
 
+from drl_cli.optim.schedules import UNIT_TEXTS, Unit
 from drl_cli.utils.shown import cell
 
 NONE = "-"
@@ -26,6 +27,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left:
 def number(value: float | None, form: str = ",.0f") -> str:
     """Format a number. None, NaN and infinity become "-"."""
     return NONE if value is None or not math.isfinite(value) else format(value, form)
+
+
+def steps(value: float | None, unit: Unit, head: Unit = "env_steps") -> str:
+    """Format a position of a run's clock for a column that is headed by the unit `head`; name another unit."""
+    text = number(value)
+    return text if unit == head or text == NONE else f"{text} {UNIT_TEXTS[unit]}"
 
 
 def between(value: float | None, low: float, high: float, form: str = ".1f") -> str:

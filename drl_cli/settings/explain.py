@@ -62,13 +62,7 @@ def explanation(config: Config, typed: Sequence[str]) -> list[str]:
     layers = job_layers(typed)
     rows = [*chosen_options(layers, _choices()), *settings(config, layers, typed)]
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
-    lines, last_group = list[str](), None
-    for *cells, source in rows:
-        group = "=" if cells[0].endswith("=") else cells[0].rpartition(".")[0]
-        lines += [""] if last_group not in (None, group) else []
-        lines.append("  ".join([*map(str.ljust, cells, widths), source]).rstrip())
-        last_group = group
-    return lines
+    return ["  ".join([*map(str.ljust, cells, widths), source]).rstrip() for *cells, source in rows]
 
 
 def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Iterator[Row]:
@@ -85,9 +79,10 @@ def settings(config: Config, layers: Sequence[Layer], typed: Sequence[str] = ())
     derived = _derived(config)
     for key, value in _values(config).items():
         *earlier, last = (layer for layer in layers if layer.sets(key))
-        source = last.source + (f"; here {as_typed(derived[key])}" if key in derived else "")
+        source = last.source
         if earlier and last.name == TYPED and key in earlier[-1].values:
             source = f"was {as_typed(earlier[-1].values[key])} ({earlier[-1].name}, {earlier[-1].source})"
+        source = "; ".join(filter(None, [source, f"here {as_typed(derived[key])}" if key in derived else ""]))
         if value != before[key]:
             source = f"{source}: {as_typed(before[key])}, shortened to {measure(config)}"
         yield key, as_typed(value), last.name, source
@@ -217,6 +212,7 @@ def _derived(config: Config) -> dict[str, Any]:
         "worker.random_steps": dataclasses.replace(here, load_weights=config.load_weights).random_steps,
         "orchestrator.min_inserts": here.min_inserts,
         "orchestrator.sample_load_ratio": here.sample_load_ratio,
+        "trainer.threads": here.num_threads,
         "trainer.updates_per_call": here.updates_per_call,
         "replay.shards": here.num_shards,
         "replay.max_staleness": getattr(here.replay, "max_staleness", None),

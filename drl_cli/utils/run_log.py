@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TextIO
 
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.shown import print, shown
@@ -17,7 +18,7 @@ MAX_EARLY = 10_000
 
 def tell(text: str) -> None:
     """Print a text for the user to stderr, and add it to the log of the run."""
-    print(text, file=sys.stderr)
+    print(text, file=sys.stderr.stream if isinstance(sys.stderr, Logged) else sys.stderr)
     log.info("%s", text)
 
 
@@ -28,11 +29,42 @@ class Shown(logging.Formatter):
         return shown(super().format(record))
 
 
+class Logged:
+    """A text stream that adds complete lines to the log of the run, too: what code of the user prints."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self._rest = stream, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = f"{self._rest}{text}".split("\n")
+        for line in filter(str.strip, lines):
+            log.info("%s", shown(line))
+        return self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the stream
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def _logging_prints() -> Iterator[None]:
+    """Add to the log what is printed to `sys.stdout` and `sys.stderr` from now on."""
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    logged = {name: Logged(stream) for name, stream in before.items()}
+    for name, stream in logged.items():
+        setattr(sys, name, stream)
+    try:
+        yield
+    finally:
+        for name, stream in logged.items():
+            if getattr(sys, name) is stream:  # the panel may already have restored the stream from before its start
+                setattr(sys, name, before[name])
+
+
 @contextmanager
 def run_log() -> Iterator[Callable[[Path], None]]:
     """Print the package's warnings to stderr. Yield a function that opens the log file.
 
-    The file also gets the messages from before it was open.
+    The file also gets the messages from before it was open, and what code of the user prints in this process.
     """
     from logging.handlers import MemoryHandler  # imports sockets, which most answers of a command do not need
 
@@ -57,7 +89,8 @@ def run_log() -> Iterator[Callable[[Path], None]]:
         handlers.append(file)
 
     try:
-        yield open_file
+        with _logging_prints():
+            yield open_file
     finally:
         for handler in handlers:
             root.removeHandler(handler)

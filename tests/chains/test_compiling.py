@@ -17,6 +17,7 @@ from drl_cli.chains.compiling import (
     key,
     use_torchs_products,
 )
+from drl_cli.utils.compiling import compiler_since
 
 aten = torch.ops.aten
 
@@ -102,6 +103,16 @@ def test_the_processor_time_of_a_compilation_has_that_of_its_compiler_and_of_not
         compilation = Busy(tmp_path / "x.so", script)
         assert compilation.library(wait=True) == str(tmp_path / "x.so")
         assert 0.5 <= compilation.cpu_s < 0.9
+
+
+def test_a_process_tells_since_when_it_waits_for_the_compiler(tmp_path):
+    (tmp_path / "x.so").touch()
+    compilation, before, found = Busy(tmp_path / "x.so", "pass"), time.time(), []
+    wait = compilation._process.wait
+    compilation._process.wait = lambda limit: (found.append(compiler_since()), wait(limit))[1]
+    assert compilation.library(wait=True) == str(tmp_path / "x.so")
+    assert before <= found[0] <= time.time()
+    assert compiler_since() is None
 
 
 SLEEP = "import time; time.sleep(600)"

@@ -117,6 +117,23 @@ run_words(lambda words: os.kill(os.getpid(), signal.SIGTERM) or signal.pause(), 
     assert (done.returncode, done.stderr) == (75, "")
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGHUP", 129), ("SIGINT", 130)])
+def test_a_signal_while_a_users_module_is_imported_does_not_blame_the_module(tmp_path, number, code):
+    (tmp_path / "slow_mod.py").write_text(f"import signal; signal.raise_signal(signal.{number})\n")
+    script = """
+import sys
+from drl_cli.cli.command import run_words
+from drl_cli.utils.outside import import_module
+sys.argv = ["drl-test"]
+def answer(words):
+    sys.path.append(".")
+    import_module("slow_mod")
+run_words(answer, str)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 def test_readme_and_help_list_the_exit_codes(drl_here):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     text = re.search(r"Exit codes: (.*?)\.\n", readme, re.DOTALL)[1].replace("\n", " ")

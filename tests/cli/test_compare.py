@@ -265,3 +265,18 @@ def test_paired_scores():
 def test_wrong_words_for_paired_episodes(outputs, words, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         answer(words)
+
+
+def test_updates_are_not_taken_for_environment_steps(tmp_path, compare):
+    root = tmp_path / "outputs"
+    make_run(root, "20260101-s0", [(1000, 1.0, 1.0), (2000, 2.0, 8.0)])
+    make_run(root, "20260102-s0", [(10, 1.0, 3.0), (20, 2.0, 7.0)], mode="offline")
+    lines, _, _ = compare(f"runs=[{root}]", "threshold=5", "png=null")
+    rows = rows_of(lines)
+    assert [(row["env steps"], row["steps to"]) for row in rows] == [("20 updates",) * 2, ("2,000",) * 2]
+    assert {(point["group"], point["axis"]) for point in points()} == {
+        *(("mode=offline", axis) for axis in ("opt_steps", "wall_s")),
+        *(("mode=single", axis) for axis in ("env_steps", "wall_s")),
+    }
+    lines, _, _ = compare(f"runs=[{root}/Pole/dqn-offline]", "threshold=9", "png=null", "csv=null")
+    assert [(row["updates"], row["steps to"]) for row in rows_of(lines)] == [("20", "-")]

@@ -237,7 +237,7 @@ def test_a_recording_that_failed_is_a_dataset_and_continues(drl_here, listed, tm
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
 
 
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (SystemExit(75), 75)])
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (KeyboardInterrupt(75), 75)])
 def test_a_signal_ends_a_recording_with_the_episodes_so_far(drl_here, tmp_path, failing, monkeypatch, error, code):
     monkeypatch.chdir(tmp_path)
     failing(error, 16 * 12)

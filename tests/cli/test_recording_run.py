@@ -13,6 +13,7 @@ from pathlib import Path
 class Own:
     def __init__(self, run):
         self.path = run.folder / "own.txt"
+        print("own recorder made")
 
     def record(self, scalars, env_steps):
         with self.path.open("a") as file:
@@ -42,6 +43,10 @@ def test_a_run_records_and_warns_once(drl, tiny, tmp_path, user_folder):
     (line,) = [line for line in done.stderr.splitlines() if "own_recorders" in line]
     assert line.startswith("warning: own_recorders:Failing record raised RuntimeError: the server is gone")
     (folder,) = tmp_path.glob("outputs/*/*/*")
+    told = [
+        line for line in (folder / "train.log").read_text().splitlines() if line.endswith("manage: own recorder made")
+    ]
+    assert len(told) == done.stdout.splitlines().count("manage: own recorder made") == 2  # Failing is made, too
     own = (folder / "own.txt").read_text()
     assert "eval/success" in own
     assert "rollout/success" in own

@@ -122,7 +122,7 @@ def _metadata():
     return metadata_of(header("box"))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(75)])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), KeyboardInterrupt(75)])
 @pytest.mark.parametrize("name", ["a.npz", "b"])
 def test_a_signal_ends_a_recording_with_the_episodes_so_far(tmp_path, error, name):
     written = write(tmp_path / name, header("box"), stopped_by(error))

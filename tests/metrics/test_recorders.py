@@ -167,13 +167,21 @@ def test_tensorboard_has_a_layout_of_charts(tmp_path):
     (event,) = events.Tensors("custom_scalars__config__")
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
     assert [category.title for category in layout.category] == list(LAYOUT)
-    tags = ("eval/return_mean", "eval/success", "eval/wall_s", "train/actor_loss", "perf/env_steps_per_s")
+    tags = (
+        "eval/return_mean",
+        "eval/success",
+        "eval/normalized_score",
+        "eval/wall_s",
+        "train/actor_loss",
+        "perf/env_steps_per_s",
+    )
     shown = {
         chart.title: [tag for tag in tags if any(re.match(pattern, tag) for pattern in chart.multiline.tag)]
         for category in layout.category
         for chart in category.chart
     }
     assert shown["return: evaluation and training"] == ["eval/return_mean"]
+    assert shown["normalised score"] == ["eval/normalized_score"]
     assert (shown["what the environment says"], shown["losses"]) == (["eval/success"], ["train/actor_loss"])
     assert shown["per second: environment steps, updates"] == ["perf/env_steps_per_s"]
 

@@ -23,6 +23,7 @@ from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16, OneDNN
 from drl_cli.settings.compose import compose
+from drl_cli.utils.compiling import compiler_since
 
 ROWS = 8
 COMPILED = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("g++"), reason="no g++")])
@@ -371,6 +372,8 @@ def test_a_compiled_function_keeps_the_defaults_of_its_keywords(monkeypatch):
         return factor * x
 
     assert Context(torch.device("cpu"), compiles=True).compiled(times)(3.0) == 6.0
+    assert Context(torch.device("cpu"), compiles=True).compiled(compiler_since)() is not None  # torch compiles in calls
+    assert compiler_since() is None
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from choices import some
+from interpreted import without_compiler
 
 from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.preflight.algorithm import update_seconds
@@ -298,6 +299,13 @@ def test_the_batch_of_the_trial_update_has_a_limited_number_of_steps(composed, m
     monkeypatch.setattr("drl_cli.runtime.trial.try_policy", lambda *args: None)
     assert update_seconds(config, environment_spec(config)) == 3.0 * 64 / rows
     assert [config.trainer.batch_size for config in seen] == [rows]
+
+
+def test_a_dry_run_compiles_nothing(check, monkeypatch):
+    compilation = without_compiler(monkeypatch)
+    words = ("env=Pendulum-v1", "mode=single", "trainer.compile=true", "trainer.batch_size=8")
+    check(*words)
+    assert compilation.made == 0
 
 
 def test_a_slow_update_gives_a_warning_with_its_time(check, monkeypatch, composed):

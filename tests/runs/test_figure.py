@@ -205,3 +205,15 @@ def test_lines_are_smoothed_on_request_but_not_the_final_return(tmp_path, drawn)
     make_run(tmp_path, "a", [(10, 1.0, 0.0), (20, 2.0, 4.0), (30, 3.0, 8.0)])
     figure, (one,) = drawn(smooth=2)
     assert (lines(figure.axes[0], 1.8), one.final.value) == ([[[10, 0], [20, 2], [30, 6]]], 8.0)
+
+
+def test_updates_have_an_axis_of_their_own(tmp_path, drawn):
+    make_run(tmp_path, "a", [(1000, 1.0, 1.0), (2000, 2.0, 8.0)])
+    make_run(tmp_path, "b", [(10, 1.0, 3.0), (20, 2.0, 7.0)], mode="offline")
+    make_run(tmp_path, "c", [(3000, 1.0, 3.0)], env__name="Lander")
+    figure, _ = drawn()
+    labels = [plot.get_xlabel() for plot in figure.axes[3:]]
+    assert labels == ["environment steps", "updates", "wall-clock time [s]"]
+    assert [plot.get_visible() for plot in figure.axes] == [True, False, True, True, True, True]  # first: Lander
+    ends = [{max(line.get_xdata()) for line in plot.get_lines()} for plot in figure.axes[3:]]
+    assert ends == [{2000.0}, {20.0}, {2.0}]

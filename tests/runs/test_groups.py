@@ -57,6 +57,21 @@ def test_a_label_has_the_keys_that_differ(group, changes, labels):
     assert ([one.label for one in found], unshown_keys(found)) == (labels, [])
 
 
+ONLINE = {"total_env_steps": 900, "total_updates": 10, "data__source": None, "worker__envs": 4}
+OFFLINE = ONLINE | {"mode": "offline", "data__source": "a.npz", "total_updates": 30, "orchestrator__min_inserts": 5}
+
+
+def test_a_key_that_a_run_does_not_read_is_not_compared(group):
+    found = group(ONLINE, OFFLINE | {"total_env_steps": 7, "worker__envs": 1}, OFFLINE | {"seed": 1})
+    assert seeds(found) == {"mode=offline data.source=a.npz": [0, 1], "mode=single data.source=null": [0]}
+    assert (unshown_keys(found), pooled_keys(found)) == ([], [])
+
+
+def test_runs_with_and_without_a_dataset_are_two_groups(group):
+    found = group(ONLINE | {"data__share": 0.5}, ONLINE | {"data__source": "a.npz"}, ONLINE | {"total_updates": 20})
+    assert {one.label: len(one.runs) for one in found} == {"data.source=a.npz": 1, "data.source=null": 2}
+
+
 def test_the_name_of_an_algorithm_stands_for_its_options(group):
     ppo = {"algo__name": "ppo", "algo__gae_lambda": 0.9, "replay__sampler": "fifo-once"}
     found = group({}, ppo, ppo | {"algo__lr": 1e-4})

@@ -5,6 +5,7 @@ import yaml
 from run_folders import make_run
 
 from drl_cli.errors import DIVERGED, INTERRUPTED, LOST, RESOURCES, USER_CODE
+from drl_cli.metrics.status import Status
 from drl_cli.runs import run as module
 from drl_cli.runs.end_text import end_text
 from drl_cli.runs.run import RUN_LOCK, Run, read_keys
@@ -28,6 +29,19 @@ def test_a_run_is_killed_if_its_lock_is_free_before_its_end(tmp_path):
     assert run.status == "killed"
     (run.folder / "run.json").write_text('{"status": "interrupted"}')
     assert run.status == "interrupted"
+
+
+def test_a_killed_run_has_the_newest_steps_that_it_told(tmp_path):
+    """drl-watch reads status.json, which is often newer than the last report."""
+    folder = make_run(tmp_path, "r1", [(10, 1.0, -5.0)], status="running")
+    assert (Run(folder).position, Run(folder).env_steps, Run(folder).wall_s) == (0, 0, 1.0)
+    (folder / "metrics.jsonl").write_text('{"env_steps": 40, "perf/wall_s": 4.0}\n')
+    for steps, seconds, expected in ((30, 3.0, (40, 40, 4.0)), (50, 5.5, (50, 50, 5.5))):
+        Status(env_steps=steps, opt_steps=7, wall_s=seconds).write(folder)
+        assert (Run(folder).position, Run(folder).env_steps, Run(folder).wall_s) == expected
+    offline = make_run(tmp_path, "r2", status="running", mode="offline")
+    Status(opt_steps=70).write(offline)
+    assert (Run(offline).position, Run(offline).env_steps) == (70, 0)
 
 
 def test_is_locked_neither_makes_nor_takes_a_lock(tmp_path):

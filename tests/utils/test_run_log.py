@@ -1,5 +1,7 @@
+import io
 import logging
 import re
+import sys
 
 from drl_cli.utils.run_log import run_log, tell
 
@@ -29,3 +31,29 @@ def test_without_a_file_only_warnings_are_shown(capsys):
         logging.getLogger("drl_cli.somewhere").info("hidden")
         tell("shown")
     assert capsys.readouterr().err == "shown\n"
+
+
+def test_what_code_of_the_user_prints_is_in_the_file_too(tmp_path, capsys):
+    path, before = tmp_path / "train.log", (sys.stdout, sys.stderr)
+    with run_log() as open_log:
+        print("early")
+        open_log(path)
+        print("a half", end="")
+        print(" line\x1b")
+        print("UserWarning: mind the step", file=sys.stderr)
+        tell("once")
+        assert sys.stdout.isatty() is False
+    assert (sys.stdout, sys.stderr) == before
+    texts = [re.sub(r"^\S+ \S+ INFO ", "", line) for line in path.read_text().splitlines()]
+    assert texts == ["early", r"a half line\x1b", "UserWarning: mind the step", "once"]
+    out, err = capsys.readouterr()
+    assert out == "early\na half line\x1b\n"
+    assert err == "UserWarning: mind the step\nonce\n"
+
+
+def test_a_panel_that_ends_first_has_restored_its_stream(monkeypatch):
+    original, of_panel = sys.stdout, io.StringIO()
+    monkeypatch.setattr(sys, "stdout", of_panel)
+    with run_log():
+        sys.stdout = original
+    assert sys.stdout is original

@@ -56,6 +56,10 @@ class TrainerGroup:
     def publish(self, version: int, env_steps: int) -> tuple[Ref[LoadParams], Ref[Array]]:
         return ask_parts(self.trainers[0], 2, TrainerRole.publish, version, env_steps)
 
+    def compiler_since(self) -> float | None:
+        """Return since when a trainer waits for a compiler [s since the epoch], or None. Any thread may call this."""
+        return min(filter(None, (trainer.told().compiler_since for trainer in self.trainers)), default=None)
+
     def describe(self) -> Ref[dict[str, Any]]:  # Any: json
         return ask(self.trainers[0], TrainerRole.describe)
 

@@ -108,7 +108,7 @@ class WorkerPool(pool.Pool[CollectRole, InsertTransition]):
 
     def told_steps(self) -> list[Told]:
         """Return the steps that each worker has reported so far. Another thread may call this."""
-        return [Told(*told) for member in list(self.members) for told in member.handle.told_steps()]
+        return [Told(*told) for member in list(self.members) for told in member.handle.told().steps]
 
     def running_steps(self) -> int:
         """Return the steps of all running collect calls. Ignore what a worker reported before its last block."""

@@ -1,6 +1,7 @@
 """Reports: sends the progress to manage and to the console at regular times, and starts evaluations."""
 
 import dataclasses
+import time
 from typing import Any
 
 from drl_cli.metrics.console import Console
@@ -22,8 +23,25 @@ from drl_cli.utils.clock import now
 DECISION = 4
 """In mode=single and sync, the run waits if an evaluation still runs after eval_period / DECISION steps."""
 
+COMPILER = "the compiler (later runs reuse its result)"
+SHORT_S = 2.0
+"""A shorter wait for the compiler is not shown [s]."""
+
 OF_WORKERS = ("rollout/", "perf/env_steps", "perf/updates_per_env_step", "perf/loads", "perf/worker")
-"""The first letters of tags that measure workers. They mean nothing in mode=offline, which has no workers."""
+OF_DELAYS = ("async/", "replay/dropped_rows", "replay/staleness")
+
+
+def without_meaning(config: Config) -> tuple[str, ...]:
+    """Return the first letters of the tags that measure nothing in this run, and would be zero for ever.
+
+    Only in mode=async, policies lag behind. Without other processes, no call is ever in flight.
+    """
+    return (
+        *(OF_WORKERS if config.is_offline else ()),
+        *(() if config.mode == "async" else OF_DELAYS),
+        *(("perf/calls_in_flight/",) if config.is_one_process else ()),
+        *(() if config.trainer.on_nonfinite == "skip" else ("train/skipped_updates",)),
+    )
 
 
 class Reports:
@@ -44,13 +62,13 @@ class Reports:
         reanalysis: Reanalysis,
     ) -> None:
         self.reanalysis = reanalysis
-        self.config, self.pool, self.manage = config, edges.pool, edges.manage
+        self.config, self.pool, self.manage, self.trainers = config, edges.pool, edges.manage, edges.trainers
         self.progress, self.console, self.calls = progress, console, calls
         self.rates = RecentRates(progress.members)
         self.is_ending = False
         self.running = RunningCollects(config, edges.pool, progress)
         console.update(**constant_fields(config))
-        console.measures(lambda: {} if self.is_ending else self.running.fields())
+        console.measures(lambda: {} if self.is_ending else self.with_compiler(self.running.fields()))
         self.next = now() + config.logger.report_s
         self.next_eval = config.manage.eval_period
         self.undecided: tuple[LoadParams, Ref[Array]] | None = None
@@ -71,8 +89,8 @@ class Reports:
         in_flight = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
         scalars |= self.reanalysis.scalars()
-        if self.config.is_offline:
-            scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(OF_WORKERS)}
+        unknown = without_meaning(self.config)
+        scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(unknown)}
         self.manage.report(scalars, self.progress.position)
         self.manage.used(self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)
@@ -85,6 +103,7 @@ class Reports:
             fields |= {name: rate for name, rate in means.items() if is_last and fields[name] is None}
         else:
             fields["state"] = "starting" if self.progress.collect_started is None else state
+            fields = self.with_compiler(fields)
         self.console.report(**fields)
         if is_last:
             self.ending(awaits)
@@ -116,6 +135,13 @@ class Reports:
         self.is_ending = True
         self.console.update(state="ending")
         self.console.awaits(awaits)
+
+    def with_compiler(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the status fields. If a trainer waits for a compiler, they say so, and for how long."""
+        since = self.trainers.compiler_since()
+        if since is not None and (waited := time.time() - since) > SHORT_S:
+            return fields | {"awaits": COMPILER, "awaits_s": waited, "done": None, "needed": None, "done_per_s": None}
+        return {"awaits": "", "awaits_s": None, **fields} if self.console.status.awaits_s is not None else fields
 
     def worker_wait_s(self) -> float:
         return self.pool.wait_seconds(self.progress.ended or now())

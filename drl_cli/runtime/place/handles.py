@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack
 
 from drl_cli.errors import NodeGone, RoleLost
+from drl_cli.metrics.printed import write_prints
 from drl_cli.runtime.place import crashes, told
 from drl_cli.runtime.place.users import naming_users
 from drl_cli.utils.files import LogFile
@@ -84,10 +85,9 @@ class LocalHandle(Generic[Role_co]):
             return refs[0] if results == 1 else refs
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
-    def told_steps(self) -> list[Any]:
-        """Return what `told_steps` of the role returns, [] after `kill`. Another thread may call this."""
-        role: Any = self.role
-        return [] if role is None else role.told_steps()
+    def told(self) -> told.News:
+        """Return what the role tells. Another thread may call this."""
+        return told.told_by(self.role)
 
     def ping(self) -> Ref[int]:
         """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
@@ -140,6 +140,7 @@ class Host:
         line = "%(asctime)s %(levelname)s %(message)s"
         logging.basicConfig(handlers=[handler], level=logging.INFO, format=line)
         crashes.write_crashes(crashes.crash_file(log_file))
+        write_prints(log_file)
         logging.info("%s is process %d", os.path.basename(log_file).removesuffix(".log"), os.getpid())
         self.role: object = None
         self.error: Exception | None = None
@@ -181,8 +182,8 @@ class RayHandle(Generic[Role_co]):
             options["concurrency_group"] = method
         return self.actor.call.options(**options).remote(method, *values)
 
-    def told_steps(self) -> list[Any]:
-        """Return what the role's process has told; [] on another node, whose files are not here."""
+    def told(self) -> told.News:
+        """Return what the role's process has told; nothing on another node, whose files are not here."""
         return told.read(self.told_file)
 
     def ping(self) -> Ref[int]:

@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from drl_cli.runtime.edges.calls import GRACE_S
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, get
+from drl_cli.runtime.place.told import News
 
 LOSS, DATA, OTHER = Diverged("loss is NaN"), Diverged("reward of worker 2", {}, is_data=True), Diverged("loss too")
 
@@ -28,6 +30,12 @@ class Trainer:
         refs = [LocalRef() for _ in range(results)]
         self.answers.append(refs)
         return refs[0] if results == 1 else refs
+
+
+def test_the_group_waits_for_a_compiler_since_its_first_trainer_does():
+    trainers = [SimpleNamespace(told=lambda since=since: News((), since)) for since in (None, 7.0, 5.0)]
+    assert TrainerGroup(trainers).compiler_since() == 5.0
+    assert TrainerGroup(trainers[:1]).compiler_since() is None
 
 
 def test_each_trainer_gets_its_part_and_the_first_answers_for_all():

@@ -8,6 +8,7 @@ from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams, Told
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
+from drl_cli.runtime.place.told import News
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 
 COLUMNS = {"reward": np.ones(2)}
@@ -300,8 +301,8 @@ class Teller:
         self.refs = [LocalRef(), LocalRef(COLUMNS)]
         return self.refs
 
-    def told_steps(self):
-        return self.answer
+    def told(self):
+        return News(self.answer)
 
 
 def test_steps_of_running_calls_are_counted_once():

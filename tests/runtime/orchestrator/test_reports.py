@@ -47,7 +47,15 @@ def make(sink, monkeypatch):
         config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
         pool, calls = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
         calls["parameter server"] = 1
-        edges = Edges(pool, replay=None, trainers=None, server=None, manage=sink, reanalyzers=None, share=None)
+        edges = Edges(
+            pool,
+            replay=None,
+            trainers=SimpleNamespace(compiler_since=lambda: None),
+            server=None,
+            manage=sink,
+            reanalyzers=None,
+            share=None,
+        )
         console = Console("quiet", io.StringIO(), time.time())
         calls, reanalysis = SimpleNamespace(in_flight=calls), SimpleNamespace(scalars=dict)
         made = Reports(config, edges, Progress(config, time.time()), console, calls, reanalysis)
@@ -82,6 +90,27 @@ def test_an_offline_run_writes_no_series_of_workers(make, sink):
     assert not [tag for tag in scalars if tag.startswith(without)]
 
 
+@pytest.mark.parametrize(
+    ("words", "tags"),
+    [
+        (("mode=async",), {"async/policy_lag", "perf/calls_in_flight/worker"}),
+        (
+            ("mode=async", "trainer.on_nonfinite=skip"),
+            {"async/policy_lag", "perf/calls_in_flight/worker", "train/skipped_updates"},
+        ),
+        (("mode=sync",), {"perf/calls_in_flight/worker"}),
+        (("mode=single",), set()),
+    ],
+)
+def test_a_series_that_would_be_zero_for_ever_is_not_written(make, sink, words, tags):
+    made = make(*words)
+    made.progress.collected(make_insert(40))
+    made.send(LoadParams(1, 2, 3))
+    ((scalars, _),) = sink.reports
+    asked = ("async/policy_lag", "perf/calls_in_flight/worker", "train/skipped_updates")
+    assert {tag for tag in asked if tag in scalars} == tags
+
+
 def test_the_state_of_the_status_follows_the_run(make):
     made = make("orchestrator.min_inserts=64", "stop.return=5")
 
@@ -102,6 +131,34 @@ def test_the_state_of_the_status_follows_the_run(make):
     made.ending("the last checkpoint")
     made.send(LoadParams(1, 2, 3))
     assert status() == ("ending", "the last checkpoint")
+
+
+def test_a_wait_for_the_compiler_is_told_with_its_seconds(make):
+    made = make("orchestrator.min_inserts=32")
+    made.pool.running_steps = lambda: 0
+    made.progress.collected(make_insert(40))
+    made.progress.train_started = 3.0
+
+    def told_at_a_tick_and_in_a_report(waited_s):
+        made.trainers.compiler_since = lambda: None if waited_s is None else time.time() - waited_s
+        made.console.update(**made.console.measure())
+        told = made.console.status.awaited
+        made.send(LoadParams(1, 2, 3))
+        return {told, made.console.status.awaited}
+
+    assert told_at_a_tick_and_in_a_report(module.SHORT_S / 2) == {""}
+    assert told_at_a_tick_and_in_a_report(41.2) == {"the compiler (later runs reuse its result), 41 s so far"}
+    assert told_at_a_tick_and_in_a_report(None) == {""}
+    assert made.console.status.awaits_s is None
+
+
+def test_a_rollout_after_a_wait_for_the_compiler_is_not_taken_for_the_wait(make):
+    made = make()
+    made.console.update(awaits=module.COMPILER, awaits_s=41.2)
+    assert made.with_compiler({"awaits": "rollout", "done": 1}) == {"awaits": "rollout", "done": 1, "awaits_s": None}
+    assert made.with_compiler({}) == {"awaits": "", "awaits_s": None}
+    made.ending("the last checkpoint")
+    assert made.console.status.awaited == "the last checkpoint"
 
 
 def test_the_last_report_awaits_nothing_and_always_has_rates(make):
