@@ -196,6 +196,7 @@ def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, 
     """Return lines that describe the result of a run. `most` is the limit of steps per episode."""
     how = "stochastic" if result["stochastic"] else "greedy"
     how += f", simulations {result['simulations']}" if "simulations" in result else ""
+    how += f", in {result['env']}" if "env" in result else ""
     texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
     texts["mean"] = _mean_text(result)
     lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']:,} updates, {how})"]

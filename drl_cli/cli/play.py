@@ -98,9 +98,12 @@ def failures(policy: "TrainedPolicy", options: Options) -> list[int]:
     if below is None:
         raise UsageError("only=failures: the run has no stop.return; say below=RETURN")
     result, command = read_json(policy.run / "eval.json"), f"drl-eval run={relative_path(policy.run)} episodes=100"
+    env = None if options.env is None else policy.config.env.name
     is_same = result.get("checkpoint") == policy.checkpoint.name and {"returns", "seeds"} <= result.keys()
+    is_same = is_same and result.get("env") == env
     if not is_same or result.get("stochastic") or result.get("env_kwargs"):
         at = "" if options.checkpoint == "best" else f" checkpoint={options.checkpoint}"
+        at += "" if options.env is None else f" env={options.env}"
         raise UsageError(f"only=failures reads the returns of a greedy evaluation of this checkpoint: {command}{at}")
     worst = sorted(zip(result["returns"], result["seeds"], strict=True))
     if not (seeds := [seed for value, seed in worst if value < below]):

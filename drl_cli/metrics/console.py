@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from drl_cli.metrics.display import Display, Json, Log, Plain, is_terminal
-from drl_cli.metrics.printed import Prints
 from drl_cli.metrics.status import Status
+
+if TYPE_CHECKING:  # imported with the first run
+    from drl_cli.metrics.printed import Prints
 
 Kind = Literal["auto", "plain", "json", "quiet"]
 
@@ -51,6 +53,8 @@ class Console:
 
     def open(self, folder: Path) -> None:
         """Write the status to the folder of the run, and show what its roles print from now on."""
+        from drl_cli.metrics.printed import Prints
+
         self.folder, self.prints = folder, Prints(folder)
 
     def line(self, text: str) -> None:

@@ -28,7 +28,7 @@ def test_an_update_equals_an_independent_implementation():
     before = {name: target.flat.clone() for name, target in targets.items()}
     obs, action, reward, next_obs, discount, weight = doubled(batch)
     noise = torch.randn(32, SAMPLES * 3, generator=torch.Generator().manual_seed(1)).double()
-    temperature, mean_weight, std_weight = torch.nn.functional.softplus(duals)
+    temperature, mean_weight, std_weight = duals.exp()
     with torch.no_grad():
         old = normal(slow, next_obs)
         drawn = [old.mean + old.stddev * noise[:, 3 * i : 3 * i + 3] for i in range(SAMPLES)]

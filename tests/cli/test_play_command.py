@@ -71,6 +71,10 @@ def test_failures_are_the_worst_episodes_of_the_evaluation(copied):
     evaluate(copied, EvalOptions(episodes=1, stochastic=True), {})
     with pytest.raises(UsageError, match="of a greedy evaluation"):
         play(Options(**chosen, below=0))
+    evaluate(copied, EvalOptions(episodes=1, env="Pendulum-v1"), {})
+    with pytest.raises(UsageError, match="of a greedy evaluation"):
+        play(Options(**chosen, below=0))
+    assert len(failures(policy, Options(**chosen, below=1e9, env="Pendulum-v1"))) == 1
     with pytest.raises(UsageError, match="below and only=failures belong together"):
         play(Options(run=str(copied), below=0))
 

@@ -63,6 +63,7 @@ def test_it_is_exported_and_compared_on_random_observations(run, capsys):
 
 def test_it_is_evaluated_in_the_environment_that_the_user_names(run, capsys):
     assert evaluate.evaluate_all(*evaluate.read(["latest", "env=Pendulum-v1", "episodes=2"])) == 0
+    assert "(20 updates, greedy, in Pendulum-v1)" in capsys.readouterr().out
     result = json.loads((run / "eval.json").read_text())
     assert (result["env"], result["length_mean"]) == ("Pendulum-v1", 200.0)
     with pytest.raises(UsageError, match="there is none to act in; say env=ID"):
