@@ -12,6 +12,8 @@ from drl_cli.cli import play, record
 from drl_cli.cli.export import Options, export
 from drl_cli.cli.train import answer
 from drl_cli.errors import UsageError
+from drl_cli.runs.end_text import end_text, relative_path
+from drl_cli.runs.run import read_json
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +54,12 @@ def test_it_is_loaded_with_the_spaces_of_the_dataset(run):
     (run / "spaces.json").unlink()
     with pytest.raises(UsageError, match=r"no environment \(env=none\), and has no spaces.json; say env=ID"):
         drl_cli.load("latest")
+
+
+def test_the_end_of_the_run_recommends_what_works_without_an_environment(run):
+    text = end_text(read_json(run / "summary.json"), run)
+    assert f"next: drl-export run={relative_path(run)}" in text
+    assert not {"drl-eval", "drl-play"} & {*text.split()}
 
 
 def test_it_is_exported_and_compared_on_random_observations(run, capsys):

@@ -1,9 +1,11 @@
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from datasets import record
 from graphs import quick_compose
+from gymnasium import spaces
 from recorded_envs import env_config
 
 from drl_cli.cli.train import answer
@@ -11,9 +13,9 @@ from drl_cli.data.dataset import DatasetError
 from drl_cli.data.open import open_recording
 from drl_cli.data.recorded import RecordedDataset
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.recorded import StepMap
+from drl_cli.envs.recorded import SpacesOnly, StepMap
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.preflight.data import data_advice, data_text
+from drl_cli.preflight.data import data_advice, data_text, spaces_of
 from drl_cli.preflight.pace import waiting_text
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.run import Run
@@ -235,3 +237,15 @@ def test_the_start_of_a_run_has_the_returns_of_whole_episodes(pieces, text):
     dataset = RecordedDataset(recording, StepMap.of_env(env_config(id="Pendulum-v1")))
     (line,) = data_text(quick_compose(["env=Pendulum-v1"]), dataset)
     assert line == f"data: pendulum.npz: 400 steps in 2 episodes (0 terminated){text.format(dataset.facts.returns[1])}"
+
+
+@pytest.mark.parametrize(("kind", "has_mask"), [("box", False), ("masked", True)])
+def test_the_saved_spaces_say_whether_a_mask_comes_beside_the_observations(kind, has_mask):
+    box, choice = spaces.Box(-1, 1, (2,)), spaces.Discrete(3)
+    steps = StepMap.of_spaces("x", box, choice, has_mask=has_mask)
+    found = spaces_of(SimpleNamespace(spaces=(box, choice), spec=steps.spec))
+    env = SpacesOnly(**found)
+    assert (env.observation_space, env.action_space, env.has_mask) == (box, choice, has_mask)
+    inside = spaces.Dict({"obs": box, "action_mask": spaces.MultiBinary(3)})
+    spec = StepMap.of_spaces("x", inside, choice).spec
+    assert spaces_of(SimpleNamespace(spaces=(inside, choice), spec=spec))["has_mask"] is False
