@@ -88,6 +88,8 @@ class Cue(gymnasium.Env[Array, np.int64]):
 class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
     """CartPole without velocities in its observations. A policy with memory can derive the velocities."""
 
+    metadata = CartPoleEnv.metadata  # Gymnasium 1.3 asks the class for it, for which the wrapper has only a property
+
     def __init__(self) -> None:
         super().__init__(CartPoleEnv())
         seen = self.env.observation_space
