@@ -20,7 +20,7 @@ from drl_cli.utils.shown import print
 
 T = TypeVar("T")
 
-RUN_HELP = "a path, latest, a glob, the start of a run id or a run's name (its newest run)"
+RUN_HELP = "a path, latest, a glob of one run, the start of a run id or a run's name (its newest run)"
 CHECKPOINT_HELP = "best, last, a number of env steps or a folder's name"
 OUTPUT_DIR_HELP = "where the runs are"
 ENV_HELP = "an environment in place of the run's, with the same observations and actions"

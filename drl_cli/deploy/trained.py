@@ -107,10 +107,14 @@ def open_step(step: Path, config: Config) -> "TrainedPolicy":
 def _with_spaces_only(config: Config, run: Path) -> Config:
     """Return the config of a run without an environment with the spaces of its dataset as the environment.
 
-    Raise UsageError if the run has not saved the spaces.
+    Raise UsageError if the run has not saved the spaces, or if their file is damaged (exit 8).
     """
+    from drl_cli.envs.recorded import SpacesOnly  # slow: imports gymnasium
+
     if not (arguments := read_json(run / SPACES_FILE)):
         raise UsageError(f"{run}: the run had no environment (env=none), and has no {SPACES_FILE}; say env=ID")
+    with as_usage_error(EnvError, TypeError, prefix=f"{run / SPACES_FILE} is damaged: ", exit_code=CHECKPOINT):
+        SpacesOnly(**arguments)
     return dataclasses.replace(config, env=dataclasses.replace(config.env, id=SPACES_ONLY, kwargs=arguments))
 
 

@@ -51,6 +51,11 @@ def test_it_is_loaded_with_the_spaces_of_the_dataset(run):
     policy = drl_cli.load("latest")
     action = policy(np.array([3, 0, 0], np.float32))
     assert (action.shape, action.dtype, bool(abs(action[0]) <= 1)) == ((1,), np.float32, True)
+    for damaged in ('{"x": 1}', '{"observations": "os:system", "actions": "os:system"}'):
+        (run / "spaces.json").write_text(damaged)
+        with pytest.raises(UsageError, match=r"spaces.json is damaged: ") as caught:
+            drl_cli.load("latest")
+        assert caught.value.exit_code == 8
     (run / "spaces.json").unlink()
     with pytest.raises(UsageError, match=r"no environment \(env=none\), and has no spaces.json; say env=ID"):
         drl_cli.load("latest")
