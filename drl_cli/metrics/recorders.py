@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ class RunInfo:
 
     `id` is the name of the run's `folder` and stays the same after a resume. `name` is a title. `hparams` are the
     values of the config by key. `project` is the value of logger.project. `unit` is what positions count: env_steps, or
-    opt_steps in a run without workers.
+    opt_steps in a run without workers. `typed` are the keys that the user or a sweep set.
     """
 
     id: str
@@ -30,6 +30,7 @@ class RunInfo:
     project: str
     hparams: Mapping[str, Value]
     unit: Unit = "env_steps"
+    typed: Collection[str] = ()
 
 
 class Recorder(Protocol):

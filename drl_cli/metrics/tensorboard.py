@@ -36,6 +36,9 @@ LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """Charts of the custom scalars tab, by category. Tags are regular expressions."""
 
+NAMES = ("name", "env.name", "algo.name", "mode", "seed")
+"""Keys that the tab HParams shows for each run, besides those that were typed."""
+
 
 class TensorBoard:
     """Writes events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos of a run.
@@ -56,7 +59,8 @@ class TensorBoard:
         self._writer = RecordWriter((run.folder / name).open("xb", buffering=BUFFER_BYTES))
         self._add(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name, value in run.hparams.items():
+        for name in (key for key in run.hparams if key in {*NAMES, *run.typed}):
+            value = run.hparams[name]
             is_number = isinstance(value, int | float)
             kind = "bool" if isinstance(value, bool) else "number" if is_number else "string"
             setattr(start.hparams[name], f"{kind}_value", value if is_number else str(value))

@@ -12,6 +12,7 @@ from drl_cli.runs.run import Run
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.build import as_typed, is_within
 from drl_cli.settings.synonyms import synonyms
+from drl_cli.utils import hydra_grammar
 from drl_cli.utils.spelling import did_you_mean
 
 SHORT = {"env": "env.name", "algo": "algo.preset", "reward": "reward.name"}
@@ -114,7 +115,7 @@ def _is_one_of(key: str, keys: tuple[str, ...]) -> bool:
 
 def typed_keys(run: Run) -> set[str]:
     """Return the keys on the command line that started the run."""
-    return {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
+    return hydra_grammar.typed_keys(run.record.get("command", []))
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,6 +1,7 @@
 """Parse the part of Hydra's grammar that is needed before Hydra is imported: lists of values, quotes, escapes."""
 
 import re
+from collections.abc import Sequence
 
 FUNCTION = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
 """A function call that stands for several values."""
@@ -39,6 +40,11 @@ def listed(value: str) -> list[str]:
 def is_sweep(value: str) -> bool:
     """Return whether a value stands for several values."""
     return len(parts(value)) > 1 or FUNCTION.fullmatch(value) is not None
+
+
+def typed_keys(words: Sequence[object]) -> set[str]:
+    """Return the keys of the words `key=value` of a command, as a run's run.json keeps them."""
+    return {word.lstrip("+").partition("=")[0] for word in words if isinstance(word, str)}
 
 
 def is_open(value: str) -> bool:

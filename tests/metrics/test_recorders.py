@@ -133,7 +133,8 @@ def test_recorders_can_be_made_on_a_full_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("status", "code"), [("done", "STATUS_SUCCESS"), ("failed", "STATUS_FAILURE")])
 def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
     hparams = {"lr": 0.5, "layers": 2, "flag": True, "name": "x", "none": None}
-    board = TensorBoard(RunInfo("id", "name", tmp_path, "project", hparams))
+    run = RunInfo("id", "name", tmp_path, "project", {**hparams, "seed": 3, "gamma": 0.9}, typed=[*hparams, "unknown"])
+    board = TensorBoard(run)
     board.record({"a/b": 1.5, "c": 2.0}, 1000)
     board.record({"a/b": math.nan}, 3_000_000_000)
     board.close(status)
@@ -151,6 +152,8 @@ def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
     assert (hparams["lr"].number_value, hparams["layers"].number_value) == (0.5, 2.0)
     assert hparams["flag"].bool_value is True
     assert (hparams["name"].string_value, hparams["none"].string_value) == ("x", "None")
+    assert hparams["seed"].number_value == 3  # shown for every run
+    assert "gamma" not in hparams  # nobody typed it
     assert end.session_end_info.status == api_pb2.Status.Value(code)
 
 
@@ -200,6 +203,15 @@ def test_tensorboard_shows_a_video_as_an_animated_image(tmp_path):
 def test_recorders_get_the_name_of_the_preset(tmp_path):
     config = compose(["env=CartPole-v1", "algo=munchausen_dqn", "seed=3"])
     assert describe(config, tmp_path).name == "CartPole-v1 munchausen_dqn-async s3"
+    assert not describe(config, tmp_path).typed
+
+
+def test_recorders_get_the_keys_that_the_user_typed(tmp_path):
+    command = ["env=CartPole-v1", "+env.kwargs.a=1", "algo.lr=1e-3", "-m"]
+    (tmp_path / "run.json").write_text(json.dumps({"command": command}))
+    run = describe(compose(command[:1]), tmp_path)
+    assert {key for key in run.typed if key in run.hparams} == {"algo.lr"}
+    assert {"env.kwargs.a", "algo.gamma"} & set(run.typed) == {"env.kwargs.a"}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Recording: writes reports, evaluations and videos to the run's files and to all recorders."""
 
 import dataclasses
+import json
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -14,6 +15,7 @@ from drl_cli.metrics.wandb import Wandb
 from drl_cli.runtime.config import Config
 from drl_cli.types import flatten
 from drl_cli.utils.clock import now
+from drl_cli.utils.hydra_grammar import typed_keys
 from drl_cli.utils.outside import import_object
 
 log = logging.getLogger(__name__)
@@ -114,7 +116,9 @@ def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
 def describe(config: Config, folder: Path) -> RunInfo:
     """Return the RunInfo of a run, for its recorders."""
     name = f"{config.name or f'{config.env.name} {config.algo_name}-{config.mode}'} s{config.seed}"
-    return RunInfo(folder.name, name, folder, config.logger.project, hyperparameters(config), config.clock.unit)
+    file, hparams = folder / "run.json", hyperparameters(config)
+    typed = typed_keys(json.loads(file.read_bytes())["command"]) if file.exists() else ()  # a test's graph has no file
+    return RunInfo(folder.name, name, folder, config.logger.project, hparams, config.clock.unit, typed)
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:
