@@ -103,7 +103,8 @@ def answer(args: list[str]) -> int:
                     raise UsageError(unread)
                 print("\n".join(explanation(config, args)))
                 return DONE
-            lines = (auto_line, algorithm_line(command.overrides), tuned_line(plain), data_line)
+            tuned = tuned_line(plain, args) if command.config_file is None else None
+            lines = (auto_line, algorithm_line(command.overrides), tuned, data_line)
             notes = [line for line in lines if line is not None]
             return int(train(plain, args, notes)["exit_code"])
     except ReportedError:
@@ -187,7 +188,7 @@ def _prepared(
     if config.ray.address and not config.debug.in_process:
         console.awaits(f"the cluster at {config.ray.address}")
         cluster = join_cluster(config)
-    config = fill(with_weights(config), cluster.nodes if cluster else ())
+    config = fill(with_weights(config, args), cluster.nodes if cluster else ())
     config, changes = (config, []) if resumed else with_short_warm_up(config, args)
     problems, dataset = Problems(), None
     with users_errors(config.outside_modules):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from drl_cli.utils.ranges import Count, Positive
+from drl_cli.utils.ranges import OR_NULL, Count, Positive
 
 NO_ENV = "none"
 """The value of `env` and `env.id` in a run without an environment."""
@@ -26,8 +26,8 @@ class EnvConfig:
     max_episode_steps: Count | None
     reward_scale: Positive
     frame_storage: Literal["auto", "none"]
-    normalize_obs: bool
-    normalize_reward: bool
+    normalize_obs: Annotated[bool, OR_NULL]
+    normalize_reward: Annotated[bool, OR_NULL]
     backend: Literal["gymnasium", "envpool", "ale"] = "gymnasium"
     wrappers: tuple[str | Mapping[str, Any], ...] = ()  # Any: arguments of the wrapper
     reward_clip: Positive | None = None

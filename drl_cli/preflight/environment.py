@@ -131,12 +131,3 @@ def check_evaluation(config: Config, spec: EnvSpec) -> None:
     for name, before, after in (("observations", spec.obs, evaluated.obs), ("actions", spec.action, evaluated.action)):
         if before != after:
             raise UsageError(f"manage.env_kwargs: with them the environment has other {name} than in training")
-
-
-def check_normalization(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if `env.normalize_obs` is set and no part of the observation is a float vector."""
-    if config.env.normalize_obs and all(column.dtype != "float32" for column in leaves(spec.obs).values()):
-        raise UsageError(
-            f"env.normalize_obs: {spec.id} has only choices, booleans or images (which are scaled to [0, 1] anyway); "
-            "say false"
-        )

@@ -16,7 +16,6 @@ from drl_cli.preflight.data import check_data, with_table
 from drl_cli.preflight.environment import (
     check_evaluation,
     check_goals,
-    check_normalization,
     environment_spec,
     try_environment,
     warn_of_single_images,
@@ -61,7 +60,6 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
         if lines := [line for line in unread_keys(config, words, spec) if line not in unread]:
             raise UsageError(lines)
         check_network(config, spec)
-        check_normalization(config, spec)
         check_goals(config, spec)
         warn_of_single_images(config, spec)
         check_writes(config, spec)

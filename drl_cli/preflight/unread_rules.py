@@ -78,6 +78,10 @@ def _has_images(config: Config, spec: EnvSpec) -> bool:
     return any(len(column.shape) > 1 for column in leaves(spec.obs).values())
 
 
+def _has_vectors(config: Config, spec: EnvSpec) -> bool:
+    return any(column.dtype == "float32" for column in leaves(spec.obs).values())
+
+
 def _has_torso(config: Config, spec: EnvSpec) -> bool:
     return torso_name(config.network, spec) is not None
 
@@ -368,6 +372,13 @@ RULES: tuple[Rule, ...] = (
         "the observations have no images to compress",
         harmless=("none",),
         is_read_in=_has_images,
+    ),
+    SpecRule(
+        ("env.normalize_obs",),
+        _always,
+        "the observations are choices, booleans or images, which are scaled to [0, 1] anyway",
+        harmless=(False,),
+        is_read_in=_has_vectors,
     ),
     SpecRule(
         ("env.frame_storage",),

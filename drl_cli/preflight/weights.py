@@ -1,7 +1,7 @@
 """`load_weights=PATH`: find the checkpoint, and check that its parameters fit this run's policy."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.weights import weights_for
 from drl_cli.settings.build import as_typed, to_yaml_keys
 from drl_cli.types import EnvSpec, State, flatten
+from drl_cli.utils.hydra_grammar import typed_keys
 from drl_cli.utils.outside import NotFound
 from drl_cli.utils.run_log import tell
 
@@ -28,15 +29,19 @@ SHAPING = (
 """The beginnings of the keys that set the shapes of the saved parameters, besides the environment's."""
 
 
-def with_weights(config: Config, find: Callable[[str, str], Path] | None = None) -> Config:
+def with_weights(config: Config, words: Sequence[str] = (), find: Callable[[str, str], Path] | None = None) -> Config:
     """Return the config with the path of the checkpoint in `load_weights`. Raise UsageError if there is none.
 
-    `find` is by default `find_weights`.
+    Observations and rewards are normalised as in the run that saved the weights, unless the user's `words` say
+    otherwise. `find` is by default `find_weights`.
     """
     if config.load_weights is None:
         return config
     path = (find or find_weights)(config.load_weights, config.output_dir)
-    return dataclasses.replace(config, load_weights=str(path))
+    trained, typed = Run(path.parent.parent).config, typed_keys(words)
+    saved = {key: trained.get(f"env.{key}") for key in ("normalize_obs", "normalize_reward")}
+    taken: Any = {key: is_on for key, is_on in saved.items() if is_on is not None and f"env.{key}" not in typed}
+    return dataclasses.replace(config, load_weights=str(path), env=dataclasses.replace(config.env, **taken))
 
 
 def find_weights(path: str, output_dir: str) -> Path:

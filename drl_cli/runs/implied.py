@@ -12,6 +12,7 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
+from drl_cli.settings.first_try import WITH_TUNED
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
@@ -19,6 +20,7 @@ SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
 FILLED = (
     *("worker.num", "worker.max_num", "worker.proxies", "trainer.threads"),
     *("replay.capacity", "replay.max_staleness", "data.reference"),
+    *WITH_TUNED,
 )
 """Keys whose defaults null and auto are replaced by values that fit the machine, the run or the dataset."""
 WARM_UP = (INSERTS, RANDOM)
@@ -47,8 +49,8 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def is_filled(key: str, config: Mapping[str, Any]) -> bool:
     """Return whether drl-cli may have replaced the value of a key by this one, which nobody typed."""
-    if key in WARM_UP:
-        return bool(config[key] == _short_warm_up(config))
+    if key in WARM_UP and config[key] == _short_warm_up(config):
+        return True
     return key in FILLED and any(values.get(key) in (None, "auto") for values in implied(*_names(config)))
 
 

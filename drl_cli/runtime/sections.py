@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from drl_cli.utils.ranges import Count, Fraction, ImportPath, Natural, NonNegative, Positive, Range
+from drl_cli.utils.ranges import OR_NULL, Count, Fraction, ImportPath, Natural, NonNegative, Positive, Range
 
 Fetch: TypeAlias = Literal["collect", "episode"] | Count
 Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, float], ...] | None
@@ -47,7 +47,7 @@ class StopConfig:
 class OrchestratorConfig:
     """The replay ratio, and how far workers and trainers may deviate from it."""
 
-    sample_insert_ratio: Positive
+    sample_insert_ratio: Annotated[Positive, OR_NULL]
     sample_load_ratio: Positive | None
     min_inserts: Natural | None
     limiter: Literal["ratio", "none"]
@@ -63,7 +63,7 @@ class WorkerConfig:
     num: Count | Literal["auto"] | None
     max_num: Count | None
     proxies: Natural | Literal["auto"]
-    envs: Count
+    envs: Annotated[Count, OR_NULL]
     block_rows: Count | None
     unroll: Count | None
     random_steps: Natural | None
@@ -105,7 +105,7 @@ class ReanalyzerConfig:
 class ManageConfig:
     """The process that evaluates policies and writes records."""
 
-    eval_period: Count
+    eval_period: Annotated[Count, OR_NULL]
     eval_episodes: Count
     confirm_episodes: Natural
     max_episode_steps: Count

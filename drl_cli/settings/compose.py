@@ -17,6 +17,7 @@ from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.env_names import default_algorithm, family_values
+from drl_cli.settings.first_try import with_first_try
 from drl_cli.settings.trust import read_run, remember
 from drl_cli.utils.files import replace_file
 from drl_cli.utils.hydra_grammar import is_open
@@ -111,7 +112,9 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
         named = {str(key): value for key, value in plain.items()}
-        yield (with_new_keys(named) if _is_run(file) else with_preset(named, choices.get("algo"))), choices
+        is_new = not _is_run(file)
+        named = with_preset(named, choices.get("algo")) if is_new else with_new_keys(named)
+        yield with_first_try(named, choices, is_new), choices
 
 
 def _is_run(file: Path | None) -> bool:

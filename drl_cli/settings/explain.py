@@ -22,6 +22,7 @@ from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defau
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import fill, measure, short_warm_up, with_short_warm_up
+from drl_cli.settings.first_try import first_try_line
 from drl_cli.settings.hydra_plugins import chosen_groups
 from drl_cli.settings.value_types import Group
 from drl_cli.utils.hydra_grammar import unquoted
@@ -131,14 +132,15 @@ def algorithm_line(overrides: Sequence[str]) -> str | None:
     return f"algo={name} by default for {ACTIONS[kind]} actions"
 
 
-def tuned_line(plain: Mapping[str, Any]) -> str | None:
-    """Return a line such as `tuned sac-Pendulum-v1: 13 values`, or None if the Hydra job has no tuned values.
+def tuned_line(plain: Mapping[str, Any], typed: Sequence[str] = ()) -> str | None:
+    """Return a line such as `tuned sac-Pendulum-v1: 13 values`, or what was chosen without tuned values.
 
-    Count only the values that the run uses: not those that the user's values or a shortened warm-up replace.
+    `typed` are the words that the user typed. The line is None if neither chose a value. Count only the values that the
+    run uses: not those that the user's values or a shortened warm-up replace.
     """
-    option = _choices().get("tuned")
-    if option is None:
-        return None
+    option = _choices().get("tuned", "none")
+    if option == "none":
+        return first_try_line(plain, typed)
     values, have = _tuned_values(option), _flat(plain) | short_warm_up(build(plain), ())
     holding = sum(have.get(key) == value for key, value in values.items())
     return f"tuned {option}: {holding} value{'s' * (holding > 1)}" if holding else None

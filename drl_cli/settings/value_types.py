@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.utils.ranges import NameOrClass, Range
+from drl_cli.utils.ranges import OR_NULL, NameOrClass, Range
 from drl_cli.utils.spelling import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -280,7 +280,9 @@ def value_type(hint: Any, bounds: Any = None) -> ValueType:
     """Return the value type of a type hint. Raise Unreadable if the hint has none. `bounds` come from `Annotated`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return value_type(args[0], args[1] if isinstance(args[1], Range | NameOrClass) else None)
+        kind = value_type(args[0], args[1] if isinstance(args[1], Range | NameOrClass) else None)
+        null = Null(("null",), ("null",))
+        return OneOf((*kind.forms, "null"), (*kind.words, "null"), (kind, null)) if OR_NULL in args else kind
     if origin in (Union, types.UnionType):
         kinds = tuple(map(value_type, args))
         forms, words = (tuple(text for kind in kinds for text in getattr(kind, name)) for name in ("forms", "words"))

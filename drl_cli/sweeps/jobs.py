@@ -67,7 +67,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
             command = with_config_of(named_run(command), command)
             check_command(command)
             typed = build(mapping([*command.overrides, *more], command.config_file))
-            config, lines = with_short_warm_up(fill(with_weights(typed, find)), job.overrides)
+            config, lines = with_short_warm_up(fill(with_weights(typed, job.overrides, find)), job.overrides)
             for line in lines:
                 changes.setdefault(line, []).append(job.number)
             key = repr(config).replace(f"seed={config.seed}", "", 1)

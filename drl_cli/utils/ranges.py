@@ -81,6 +81,9 @@ class FolderPath(NameOrClass):
         return "the path of a folder, such as . for this folder"
 
 
+OR_NULL = "or null"
+"""Annotates a field for which files and the command line may also have null. Composing replaces null by a value."""
+
 Count: TypeAlias = Annotated[int, Range(least=1)]
 Natural: TypeAlias = Annotated[int, Range(least=0)]
 Positive: TypeAlias = Annotated[float, Range(above=0)]

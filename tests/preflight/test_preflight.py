@@ -113,8 +113,6 @@ REFUSED = {
         ("worker.exploration=ladder", "sac has no exploration values"),
         ("env=CartPole-v1 algo=dqn 'worker.exploration=[{lr: 1e-3}]'", "'lr'", "dqn has: epsilon"),
         ("env=CartPole-v1 algo=dqn 'worker.exploration=[{hidden: 32}]'", "'hidden'", "may differ"),
-        ("env=CarRacing-v3 env.normalize_obs=true", "env.normalize_obs", "images"),
-        ("env=Taxi-v4 algo=dqn env.normalize_obs=true", "env.normalize_obs", "choices"),
         ("replay=hindsight", "needs the parts achieved_goal and desired_goal", "say replay.rows=transitions"),
         ("algo=cal_ql replay=hindsight", "Cal-QL learns from returns, which other goals change", "replay=unif"),
         ("env=outside.my_goals:NoReward replay=hindsight", "NoReward has no compute_reward(achieved_goal, desired_goa"),
@@ -220,9 +218,9 @@ def test_warm_up_and_versions_follow_from_the_table(config, overrides, expected)
     [
         (("algo=ppo",), 10),
         (("algo=sac",), 10),
-        (("algo=sac",), 1001),  # 1,000 steps of warm-up
-        (("algo=sac", "orchestrator.sample_insert_ratio=1e-3"), 1500),
-        (("algo=sac", "algo.n_step=5", "orchestrator.sample_insert_ratio=0.25"), 1010),
+        (("algo=sac", "orchestrator.min_inserts=1000"), 1000),
+        (("algo=sac", "orchestrator.sample_insert_ratio=1e-3"), 1050),  # 100 steps of warm-up
+        (("algo=sac", "algo.n_step=5", "orchestrator.sample_insert_ratio=0.25"), 90),
     ],
 )
 def test_the_advised_budget_is_the_smallest_that_is_enough(config, overrides, few):

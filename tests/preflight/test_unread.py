@@ -71,6 +71,7 @@ UNREAD = [
     *[(A2C, "algo.value_clip=0.1"), (MRQ, "algo.gumbel_temperature=5")],
     *[((CUE, "algo=vmpo"), "algo.epsilon_std=0.1"), (DQN, "network.channels=2")],
     *[(DQN, "network.torso_activation=tanh"), (DQN, "replay.compress=lz4"), (DQN, "env.frame_storage=none")],
+    (("env=Taxi-v4", "algo=dqn"), "env.normalize_obs=true"),
 ]
 """What the run is, and a key that it does not read."""
 READ = [

@@ -22,7 +22,7 @@ def check(composed, tmp_path):
 
     def check_it(*overrides):
         named = (f"output_dir={tmp_path}/outputs", "load_weights=latest")
-        config = with_weights(fill(build(composed("env=Pendulum-v1", "tuned=none", *named, *overrides))))
+        config = with_weights(fill(build(composed("env=Pendulum-v1", "tuned=none", *named, *overrides))), overrides)
         preflight(config)
         return config
 
@@ -82,6 +82,19 @@ def test_the_parts_of_iql_that_go_on_in_sac_are_named(check, composed, tmp_path,
     line = "from IQL come the actor (with one standard deviation for all states); the critics and the target networks"
     assert capsys.readouterr().err == f"load_weights: {line}, the temperature and the optimizers are new\n"
     assert "the network needs" in refusal(check, f"algo={algo}", "network.hidden=[8]", words[-1])[1]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_weights_bring_the_normalisation_of_their_run(copied, composed, saved):
+    file, named = copied / "config.yaml", ("env=Pendulum-v1", "tuned=none", f"load_weights={copied}")
+    file.write_text(file.read_text().replace("normalize_obs: false", f"normalize_obs: {saved}".lower()))
+
+    def taken(*words):
+        env = with_weights(fill(build(composed(*named, *words))), words).env
+        return env.normalize_obs, env.normalize_reward
+
+    assert taken() == (saved, False)
+    assert taken("env.normalize_obs=false", "env.normalize_reward=true") == (False, True)
 
 
 def test_networks_that_do_not_fit_give_a_warning(copied, composed):

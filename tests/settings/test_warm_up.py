@@ -12,11 +12,15 @@ def values(*overrides, base=BASE):
     return short_warm_up(make_config(*words), words)
 
 
-@pytest.mark.parametrize("warm", ["tuned", "default"])
 @pytest.mark.parametrize(("budget", "new"), [(500, 50), (1000, 100), (1001, 100), (1002, None), (15_000, None)])
-def test_a_default_that_leaves_no_update_is_a_tenth_of_the_budget(warm, budget, new):
-    args = ("tuned=none", "worker.envs=8", "orchestrator.sample_insert_ratio=0.5") if warm == "default" else ()
-    found = values(*args, "trainer.batch_size=16", f"total_env_steps={budget}")
+def test_a_tuned_warm_up_that_leaves_no_update_is_a_tenth_of_the_budget(budget, new):
+    found = values("trainer.batch_size=16", f"total_env_steps={budget}")
+    assert found == ({} if new is None else {KEY: new})
+
+
+@pytest.mark.parametrize(("budget", "new"), [(100, 16), (101, None), (1000, None)])
+def test_the_warm_up_without_tuned_values_is_100_steps_or_a_tenth(budget, new):
+    found = values("tuned=none", "trainer.batch_size=16", f"total_env_steps={budget}")
     assert found == ({} if new is None else {KEY: new})
 
 
@@ -52,10 +56,10 @@ def test_random_steps_of_a_tuned_set_are_shortened_too():
 
 
 def test_rows_of_several_steps_count():
-    """At the end, the last rows of 8 environments are incomplete: 8 x 79 steps."""
-    base = ("env=CartPole-v1", "algo=r2d2", "tuned=none", "worker.envs=8", "worker.num=1")
-    assert values("total_env_steps=1600", base=base) == {KEY: 256}
-    assert values("total_env_steps=1640", base=base) == {}
+    """At the end, the last rows of 8 environments are incomplete: 8 x 79 steps. The warm-up is 100 steps."""
+    base = ("env=CartPole-v1", "algo=r2d2", "tuned=none", "worker.envs=8", "worker.num=1", "trainer.batch_size=16")
+    assert values("total_env_steps=732", base=base) == {KEY: 73}
+    assert values("total_env_steps=733", base=base) == {}
 
 
 def test_the_config_and_the_line():

@@ -11,6 +11,7 @@ def compose_plain(*overrides):
     the user's, or if an override is more than a value for a key.
     """
     from drl_cli.settings.conf import conf_dir, groups, own_dirs
+    from drl_cli.settings.first_try import with_first_try
 
     conf, names = conf_dir(), groups()
     parsed = [_parsed(each) for each in overrides]
@@ -22,9 +23,10 @@ def compose_plain(*overrides):
     )
     ours = all(group == "env" or (conf / group / f"{option}.yaml").is_file() for group, option in choices.items())
     if not own_dirs and ours and is_plain:
-        plain = copy.deepcopy(_merged_once(conf, *choices.items()))
+        merged, tuned = _merged_once(conf, *choices.items())
+        plain = copy.deepcopy(merged)
         if all(_is_put(plain, each) for each in values):
-            return plain
+            return with_first_try(plain, {"tuned": tuned})
     return by_hydra(*overrides)
 
 
@@ -50,19 +52,27 @@ def _parsed(word):
 
 def by_hydra(*overrides):
     from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    from omegaconf import OmegaConf, open_dict
 
     from drl_cli.settings.conf import conf_dir
+    from drl_cli.settings.first_try import with_first_try
     from drl_cli.settings.hydra_plugins import register
 
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
+        node = compose("train", overrides=list(overrides), return_hydra_config=True)
+        choices = OmegaConf.to_container(node.hydra.runtime.choices)
+        with open_dict(node):
+            del node["hydra"]
+        return with_first_try(OmegaConf.to_container(node, resolve=True), choices)
 
 
 @functools.cache
 def _merged_once(conf, *choices):
-    """Return train.yaml with the options of its defaults list, of the algorithm and of `choices` on top of it."""
+    """Return train.yaml with the options of its defaults list, of the algorithm and of `choices` on top of it.
+
+    Return the option of the group `tuned` too.
+    """
     main = dict(_read(conf / "train.yaml")[1])
     chosen = {group: option for entry in main.pop("defaults")[1:] for group, option in entry.items()}
     typed = dict(choices)
@@ -75,7 +85,7 @@ def _merged_once(conf, *choices):
         if group != "tuned" or (conf / group / f"{option}.yaml").is_file():
             for content in _contents(conf, group, option):
                 _merge(plain, copy.deepcopy(content))
-    return plain
+    return plain, chosen["tuned"]
 
 
 def _contents(conf, group, option):

@@ -49,7 +49,7 @@ def checked(words, typed=()):
     from drl_cli.envs.make import read_spec
     from drl_cli.errors import Refused, UsageError, as_usage_error
     from drl_cli.preflight.algorithm import check_network, check_priorities, no_memory
-    from drl_cli.preflight.environment import check_goals, check_normalization
+    from drl_cli.preflight.environment import check_goals
     from drl_cli.preflight.pace import node_problems, pace_problems, trainer_problems, worker_problems
     from drl_cli.preflight.unread import unread_keys
     from drl_cli.settings.algorithm import refusal
@@ -66,7 +66,6 @@ def checked(words, typed=()):
     if line := refusal(config.algo.name, spec, config.mode, config.replay.table, config.network.memory != "none"):
         raise UsageError([line, *filter(None, [no_memory(config)])])
     check_network(config, spec)
-    check_normalization(config, spec)
     check_goals(config, spec)
     check_priorities(config)
     with as_usage_error(Refused):

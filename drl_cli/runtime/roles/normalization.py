@@ -5,6 +5,7 @@ batches by these moments. The statistics are appended to the parameter vector, s
 way.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,10 +57,9 @@ class Layout:
 def make_layout(config: Config, spec: EnvSpec) -> Layout | None:
     """Return what this run normalises, or None if it normalises nothing."""
     env = config.env
-    if not (env.normalize_obs or env.normalize_reward):
-        return None
     floats = {path: column.shape for path, column in leaves(spec.obs).items() if column.dtype == "float32"}
-    return Layout(floats if env.normalize_obs else {}, env.normalize_reward)
+    layout = Layout(floats if env.normalize_obs else {}, env.normalize_reward)
+    return layout if layout.size else None
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,11 @@ class Statistics:
 
     @property
     def reward(self) -> float:
-        """The divisor of rewards: their standard deviation, or 1 if the rewards are constant."""
-        mean, std = float(self.mean[-1]), float(self.std[-1])
-        return std if std > 1e-6 * abs(mean) else 1.0
+        """The divisor of rewards: their root mean square, or 1 if all rewards so far are 0.
+
+        The standard deviation would be tiny if almost all rewards are equal, as -1 per step.
+        """
+        return math.hypot(float(self.mean[-1]), float(self.std[-1])) or 1.0
 
     @property
     def bound(self) -> float:

@@ -1,0 +1,89 @@
+"""Values of keys that neither a file nor the command line sets: for environments that nobody has tuned.
+
+The values follow from the length of the run alone, so that a command gives the same run in every mode and on every
+machine. A short run makes an update with each step, because its steps are few. A long run makes fewer, to save time.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from drl_cli.settings.conf import option_file
+from drl_cli.utils.hydra_grammar import typed_keys
+
+RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
+EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
+WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
+"""The values in a run with tuned values, which were chosen beside these."""
+
+Plain = Mapping[str, Any]
+"""A composed config as plain values, by group and key."""
+
+
+def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True) -> dict[str, Any]:
+    """Return the config with values in place of null for the keys in WITH_TUNED.
+
+    `choices` are the options of the groups. If a tuned option is among them, or if the config is that of an earlier run
+    (not `is_new`), the values are WITH_TUNED. Otherwise, `values_for` gives them.
+    """
+    found = WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain)
+    filled = dict(plain)
+    for path, value in found.items():
+        group, _, key = path.partition(".")
+        section = filled.get(group)
+        if isinstance(section, Mapping) and section.get(key, 0) is None:
+            filled[group] = {**section, key: value}
+    return filled
+
+
+def is_tuned(choices: Mapping[str, str]) -> bool:
+    """Return whether the chosen options include tuned values."""
+    option = choices.get("tuned", "none")
+    return option != "none" and option_file("tuned", option) is not None
+
+
+def values_for(plain: Plain) -> dict[str, Any]:
+    """Return the values of a run without tuned values, by key.
+
+    On-policy runs have 16 environments, and no warm-up. In mode=offline, rewards keep their size, because offline
+    algorithms weigh them against the distance from the data.
+    """
+    is_offline = plain.get("mode") == "offline"
+    length = plain.get("total_updates" if is_offline else "total_env_steps")
+    if not isinstance(length, int):  # refused later, when the config is built
+        return WITH_TUNED
+    ratio, envs = (1.0, 1) if length <= 50_000 else (0.5, 4) if length <= 200_000 else (0.25, 16)
+    is_on_policy = str(_value(plain, "replay.sampler")).startswith("fifo")
+    return {
+        RATIO: ratio,
+        WARM_UP: None if is_on_policy else max(100, min(1000, length // 50)),
+        ENVS: 16 if is_on_policy else envs,
+        EVAL_PERIOD: max(250, min(10_000, length // 10)),
+        OBS: True,
+        REWARD: not is_offline,
+    }
+
+
+def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
+    """Return a line that names what `values_for` chose for a run without tuned values, or None if it chose nothing.
+
+    The user typed `words`. The line leaves out what they set, and what the algorithm's file sets.
+    """
+    typed = typed_keys(words)
+    chosen = {path: value for path, value in values_for(plain).items() if path not in typed}
+    chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
+    parts = []
+    if WARM_UP in chosen and plain.get("mode") != "offline":
+        texts = {
+            RATIO: lambda ratio: f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}",
+            ENVS: lambda envs: f"{envs} environment{'s' * (envs > 1)} per worker",
+            WARM_UP: lambda steps: f"{steps} steps of warm-up",
+        }
+        parts += [text(chosen[path]) for path, text in texts.items() if path in chosen]
+    scaled = [name for path, name in ((OBS, "observations"), (REWARD, "rewards")) if path in chosen]
+    parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
+    return f"no tuned values: {', '.join(parts)}" if parts else None
+
+
+def _value(plain: Plain, path: str) -> Any:
+    group, _, key = path.partition(".")
+    return (plain.get(group) or {}).get(key)

@@ -1,0 +1,103 @@
+"""The values of a run without tuned values: they follow from its length, and every typed value stays."""
+
+import pytest
+from graphs import make_config
+
+from drl_cli.runs.implied import follows
+from drl_cli.settings.build import to_yaml_keys
+from drl_cli.settings.compose import mapping
+from drl_cli.settings.first_try import ENVS, EVAL_PERIOD, OBS, RATIO, REWARD, WARM_UP, WITH_TUNED, first_try_line
+from drl_cli.types import flatten
+
+UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
+
+
+def values(*words):
+    config = flatten(to_yaml_keys(make_config(*words)))
+    return {key: config[key] for key in WITH_TUNED}
+
+
+@pytest.mark.parametrize(
+    ("length", "ratio", "envs", "warm_up", "period"),
+    [
+        (1000, 1, 1, 100, 250),
+        (5000, 1, 1, 100, 500),
+        (5050, 1, 1, 101, 505),
+        (50_000, 1, 1, 1000, 5000),
+        (50_001, 0.5, 4, 1000, 5000),
+        (200_000, 0.5, 4, 1000, 10_000),
+        (200_001, 0.25, 16, 1000, 10_000),
+        (1_000_000, 0.25, 16, 1000, 10_000),
+    ],
+)
+def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period):
+    wanted = {RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EVAL_PERIOD: period, OBS: True, REWARD: True}
+    for mode in ("single", "sync", "async"):
+        assert values(*UNTUNED, f"total_env_steps={length}", f"mode={mode}") == wanted
+    assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == wanted
+
+
+def test_a_typed_value_stays():
+    typed = {RATIO: 0.25, WARM_UP: 700, ENVS: 16, EVAL_PERIOD: 4000, OBS: False, REWARD: False}
+    for key, value in typed.items():
+        found = values(*UNTUNED, "total_env_steps=5000", f"{key}={str(value).lower()}")
+        assert [name for name in typed if found[name] == typed[name]] == [key]
+
+
+def test_null_can_be_typed():
+    words = [f"{key}=null" for key in WITH_TUNED]
+    assert values(*UNTUNED, *words, "total_env_steps=5000") == values(*UNTUNED, "total_env_steps=5000")
+
+
+def test_an_algorithms_file_stays():
+    found = values("env=MountainCarContinuous-v0", "algo=mrq", "total_env_steps=5000")
+    assert (found[RATIO], found[ENVS], found[WARM_UP]) == (0.5, 8, 100)
+
+
+def test_values_beside_tuned_ones_do_not_follow_from_the_length():
+    found = values("env=LunarLanderContinuous", "algo=sac", "total_env_steps=20000")
+    assert (found[ENVS], found[OBS], found[REWARD]) == (16, False, False)
+    assert values("env=MountainCarContinuous-v0", "algo=sac", "tuned=sac-images", "total_env_steps=5000") == WITH_TUNED
+
+
+def test_on_policy_runs_have_16_environments_and_no_warm_up():
+    words = ("env=MountainCarContinuous-v0", "algo=ppo", "total_env_steps=5000")
+    assert {**values(*words), RATIO: None} == {
+        **{RATIO: None, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 500, OBS: True, REWARD: True}
+    }
+
+
+def test_offline_runs_keep_the_size_of_rewards():
+    found = values(
+        "env=MountainCarContinuous-v0", "algo=iql", "mode=offline", "data.source=x.npz", "total_updates=3000"
+    )
+    assert (found[EVAL_PERIOD], found[OBS], found[REWARD]) == (300, True, False)
+
+
+def test_the_line_names_what_was_chosen():
+    def line(*words):
+        return first_try_line(mapping([*UNTUNED, *words]), words)
+
+    pace = "1 environment per worker, 100 steps of warm-up"
+    assert line("total_env_steps=5000") == (
+        f"no tuned values: an update per step, {pace}, observations and rewards normalised"
+    )
+    assert line("total_env_steps=100000", f"{OBS}=false") == (
+        "no tuned values: an update per 2 steps, 4 environments per worker, 1000 steps of warm-up, rewards normalised"
+    )
+    assert line(f"{RATIO}=1", "total_env_steps=5000").startswith(f"no tuned values: {pace}")
+    assert (
+        line(*(f"{key}={value}".lower() for key, value in WITH_TUNED.items() if value is not None), f"{WARM_UP}=9")
+        is None
+    )
+    offline = line("mode=offline", "algo=iql", "data.source=x.npz", "total_updates=3000")
+    assert offline == "no tuned values: observations normalised"
+    on_policy = first_try_line(mapping([*UNTUNED[:1], "algo=ppo"]), ())
+    assert on_policy == "no tuned values: observations and rewards normalised"
+
+
+@pytest.mark.parametrize("length", [5000, 100_000, 1_000_000])
+def test_lists_of_runs_leave_out_what_was_chosen(length):
+    """follows() is what drl-list and drl-compare ask before they show a value."""
+    config = flatten(to_yaml_keys(make_config(*UNTUNED, f"total_env_steps={length}")))
+    assert all(follows(key, config) for key in WITH_TUNED)
