@@ -44,23 +44,21 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
 
-    On-policy runs have 16 environments, and no warm-up. In mode=offline, rewards keep their size, because offline
-    algorithms weigh them against the distance from the data.
+    The pace is that of off-policy runs; on-policy runs have 16 environments and no warm-up. Runs on a dataset alone
+    only have another eval_period.
     """
     is_offline = plain.get("mode") == "offline"
     length = plain.get("total_updates" if is_offline else "total_env_steps")
     if not isinstance(length, int):  # refused later, when the config is built
         return WITH_TUNED
+    eval_period = max(250, min(10_000, length // 10))
+    if is_offline:
+        return {**WITH_TUNED, EVAL_PERIOD: eval_period}
+    scaled = {EVAL_PERIOD: eval_period, OBS: True, REWARD: True}
+    if str(_value(plain, "replay.sampler")).startswith("fifo"):
+        return {**WITH_TUNED, **scaled}
     ratio, envs = (1.0, 1) if length <= 50_000 else (0.5, 4) if length <= 200_000 else (0.25, 16)
-    is_on_policy = str(_value(plain, "replay.sampler")).startswith("fifo")
-    return {
-        RATIO: ratio,
-        WARM_UP: None if is_on_policy else max(100, min(1000, length // 50)),
-        ENVS: 16 if is_on_policy else envs,
-        EVAL_PERIOD: max(250, min(10_000, length // 10)),
-        OBS: True,
-        REWARD: not is_offline,
-    }
+    return {**scaled, RATIO: ratio, WARM_UP: max(100, min(1000, length // 50)), ENVS: envs}
 
 
 def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
@@ -72,7 +70,7 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     chosen = {path: value for path, value in values_for(plain).items() if path not in typed}
     chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
     parts = []
-    if WARM_UP in chosen and plain.get("mode") != "offline":
+    if WARM_UP in chosen:
         texts = {
             RATIO: lambda ratio: f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}",
             ENVS: lambda envs: f"{envs} environment{'s' * (envs > 1)} per worker",
