@@ -206,8 +206,8 @@ def render(id: str, advice: str) -> Check:
 
 def optional(extra: str) -> Check:
     """Check whether an extra of the package is installed."""
-    if missing("drl-cli", extra):
-        return Check("skip", "extra", f"{extra}: not installed", f"pip install 'drl-cli[{extra}]'")
+    if lacking := missing("drl-cli", extra):
+        return Check("skip", "extra", f"{extra}: {', '.join(lacking)} not installed", f"pip install 'drl-cli[{extra}]'")
     return Check("ok", "extra", extra)
 
 

@@ -169,11 +169,11 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
-    from drl_cli.preflight.data import check_identity, open_data, with_absolute_paths, with_reference, with_table
+    from drl_cli.preflight.data import check_identity, with_absolute_paths, with_reference, with_table
     from drl_cli.preflight.device import with_device
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.pace import node_problems
-    from drl_cli.preflight.preflight import preflight, try_update
+    from drl_cli.preflight.preflight import preflight_with_data, try_update
     from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
@@ -190,13 +190,8 @@ def _prepared(
         cluster = join_cluster(config)
     config = fill(with_weights(config, args), cluster.nodes if cluster else ())
     config, changes = (config, []) if resumed else with_short_warm_up(config, args)
-    problems, dataset = Problems(), None
     with users_errors(config.outside_modules):
-        with problems.collect():
-            dataset = open_data(config)
-        with problems.collect():
-            spec = preflight(config, args, dataset)
-        problems.report()
+        spec, dataset = preflight_with_data(config, args)
         config, lines = with_device(config, spec, cluster.nodes if cluster else ())
         try_update(config, spec)
         if resumed is not None:
@@ -259,7 +254,7 @@ def _train(
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
         console.open(folder)
         console.update(run_id=folder.name, title=title, awaits="")
-        start = f"  from step {resumed.position:,}" if resumed else ""
+        start = f"  from {'update' if config.is_offline else 'step'} {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
         network += [] if resumed else data_advice(config)
         network += [

@@ -126,7 +126,9 @@ def check_evaluation(config: Config, spec: EnvSpec) -> None:
     try:
         evaluated = environment_spec(dataclasses.replace(config, env=env), trains=False)
     except UsageError as error:
-        problems = [f"manage.env_kwargs={dict(config.manage.env_kwargs)}: {problem}" for problem in error.problems]
+        given = f"manage.env_kwargs={dict(config.manage.env_kwargs)}: "
+        own = f"{given}env.kwargs."  # an argument that the environment does not have
+        problems = [f"{given}{line}".replace(own, "manage.env_kwargs.") for line in error.problems]
         raise UsageError(problems, error.exit_code) from error
     for name, before, after in (("observations", spec.obs, evaluated.obs), ("actions", spec.action, evaluated.action)):
         if before != after:

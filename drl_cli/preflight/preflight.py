@@ -12,7 +12,7 @@ from drl_cli.preflight.algorithm import (
     try_algorithm,
     warn_of_slow_updates,
 )
-from drl_cli.preflight.data import check_data, with_table
+from drl_cli.preflight.data import check_data, open_data, with_table
 from drl_cli.preflight.environment import (
     check_evaluation,
     check_goals,
@@ -32,6 +32,20 @@ from drl_cli.utils.run_log import tell
 
 LARGE_BATCH = 2**16
 """If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
+
+
+def preflight_with_data(config: Config, words: Sequence[str]) -> tuple[EnvSpec, Dataset | None]:
+    """Open the dataset, if the run has one, and return what `preflight` returns, and the dataset.
+
+    Raise UsageError with the problems of both.
+    """
+    problems, dataset = Problems(), None
+    with problems.collect():
+        dataset = open_data(config)
+    with problems.collect():
+        spec = preflight(config, words, dataset)
+    problems.report()
+    return spec, dataset
 
 
 def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None = None) -> EnvSpec:

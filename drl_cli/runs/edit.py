@@ -58,14 +58,18 @@ def remove(runs: Sequence[Run], is_agreed: bool) -> list[str]:
 
 
 def _agrees(runs: Sequence[Run]) -> bool:
-    """Return whether the user wants to remove these runs. Raise UsageError if there is no terminal to ask on."""
-    if not sys.stdin.isatty():
-        raise UsageError(f"remove: {len(runs)} runs would be removed; say yes=true to remove them without a question")
+    """Show the runs, and return whether the user wants to remove them.
+
+    Raise UsageError if there is no terminal to ask on.
+    """
     for run in runs[:MOST_SHOWN]:
         print(f"  {run.folder}  {run.status}, {run.position:,} {run.unit.replace('_', ' ')}, best {run.best}")
     if len(runs) > MOST_SHOWN:
         print(f"  and {len(runs) - MOST_SHOWN} more")
-    return input(f"remove these {len(runs)} runs with their checkpoints? [y/N] ").strip().lower() in ("y", "yes")
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    if not sys.stdin.isatty():
+        raise UsageError(f"remove: {count} would be removed; say yes=true to remove them without a question")
+    return input(f"remove {count} with their checkpoints? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def describe(runs: Sequence[Run], values: Mapping[str, Any]) -> list[str]:  # Any: values of the keys

@@ -99,7 +99,9 @@ def _check_override(
             return [f"{key}={value}: a number has a point; say {key}={value.replace(',', '.')}"]
         if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
             return [f"{key}={value}: a number has no commas; say {key}={value.replace(',', '_')}"]
-        return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
+        typed = "data" if key == "data.source" else key
+        joined = f"; for one run with all of them: data=[{value}]" if typed == "data" else ""
+        return [f"{typed}={value}: several values are a sweep, which needs -m: drl-train -m {typed}={value}{joined}"]
     if key in groups():
         uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
         if key == "env" and uses_envpool and sign != "~":  # not checked: a lookup of EnvPool's ids takes seconds

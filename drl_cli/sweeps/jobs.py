@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from drl_cli.errors import UsageError, users_errors
+from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.config import Config
@@ -47,7 +48,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     Add the sweep's `options` to each job. If jobs differ only in the seed, check only one of them. Only warn about a
     missing file, because the file may exist when the job starts or when the sweep is resumed.
     """
-    from drl_cli.preflight.preflight import preflight
+    from drl_cli.preflight.preflight import preflight_with_data
     from drl_cli.preflight.weights import find_weights, with_weights
     from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
@@ -64,7 +65,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     for job in jobs:
         try:
             command = read_command([*sweep.flags, *job.overrides])
-            command = with_config_of(named_run(command), command)
+            command, _ = with_data_env(with_config_of(named_run(command), command))
             check_command(command)
             typed = build(mapping([*command.overrides, *more], command.config_file))
             config, lines = with_short_warm_up(fill(with_weights(typed, job.overrides, find)), job.overrides)
@@ -73,7 +74,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
             key = repr(config).replace(f"seed={config.seed}", "", 1)
             if key not in tried:
                 with users_errors(config.outside_modules):
-                    preflight(config, [*job.overrides, *searches])
+                    preflight_with_data(config, [*job.overrides, *searches])
             tried.add(key)
             configs.append(typed)
         except UsageError as error:

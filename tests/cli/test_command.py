@@ -53,6 +53,22 @@ def test_the_package_as_a_program_lists_the_commands(tmp_path):
     assert first["drl-play"].endswith(" record a video of a run's policy, or show the policy in a window.")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("train env=Pendulum-v1", "drl-train env=Pendulum-v1"),
+        ("drl-list runs", "drl-list runs"),
+        ("x", "python -m drl_cli"),
+    ],
+)
+def test_the_package_as_a_program_takes_no_words(words, says):
+    done = subprocess.run(
+        [sys.executable, "-m", "drl_cli", *words.split()], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: python -m drl_cli lists the commands and takes no words; say {says}\n"
+
+
 def test_help_and_wrong_options_import_no_large_package(tmp_path):
     script = f"""
 import importlib, sys

@@ -173,7 +173,7 @@ def test_extras_and_their_missing_packages(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "missing", lambda package, name: lacking[name])
     assert [str(doctor.optional(name)) for name in ("fast", "views")] == [
         "ok    extra       fast",
-        "skip  extra       views: not installed; pip install 'drl-cli[views]'",
+        "skip  extra       views: absent not installed; pip install 'drl-cli[views]'",
     ]
 
 

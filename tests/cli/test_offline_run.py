@@ -37,7 +37,7 @@ def test_a_killed_run_resumes_to_the_weights_of_the_unbroken_run(start, tmp_path
     killed, saved = run.folder, run.saved
     assert json.loads((killed / "run.json").read_text())["status"] == "running"
     assert answer([f"resume={killed}"]) == 0
-    assert f"from step {saved:,}" in capsys.readouterr().out
+    assert f"from update {saved:,}" in capsys.readouterr().out
     shutil.move(killed, tmp_path / "resumed")
     assert answer([*words]) == 0
     folders = (run.folder, tmp_path / "resumed")

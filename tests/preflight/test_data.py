@@ -62,7 +62,10 @@ def problem(words):
         ("mode=offline data=words.npz env=Pendulum-v1", "words.npz is damaged or is no .npz file"),
         ("mode=offline data= env=Pendulum-v1", "mode=offline learns from a dataset: say data=PATH"),
         ("mode=offline data env=Pendulum-v1", "data: has no value"),
-        ("mode=offline data=pendulum.npz,cartpole.npz env=Pendulum-v1", "several values are a sweep, which needs -m"),
+        (
+            "mode=offline data=pendulum.npz,cartpole.npz env=Pendulum-v1",
+            "-m data=pendulum.npz,cartpole.npz; for one run",
+        ),
         ("mode=off_line data=pendulum.npz env=Pendulum-v1", "no mode option 'off_line'. Did you mean offline?"),
         (f"{OFFLINE} data.share=0.3", "data.share=0.3 has no effect: mode=offline learns from the dataset alone"),
         ("mode=single env=Pendulum-v1 data.share=0.3", "data.share=0.3 has no effect: the run has no dataset"),
@@ -97,6 +100,10 @@ def problem(words):
         ("mode=offline data=pendulum.npz algo=td3 stop.return=-200", "stop.return: without an environment there are"),
         (f"{OFFLINE} replay=fifo-once", "TD3 can't learn from replay=fifo-once; say replay=uniform or replay="),
         (f"-m {OFFLINE} hpo=pbt algo.lr=tag(log,interval(1e-4,1e-3))", "hpo=pbt: a round is a number of environment"),
+        ("-m mode=offline env=Pendulum-v1 algo=td3 seed=0,1", "mode=offline learns from a dataset: say data=PATH"),
+        ("-m mode=offline data=pendulum.npz,nosuch.npz env=Pendulum-v1", "a file .npz or .hdf5   (job 2 of 2)"),
+        (f"-m {OFFLINE} trainer.batch_size=8,1000", "above the 400 steps of pendulum.npz"),
+        ("-m data=CartPole-v1.npz,cartpole.npz mode=offline algo=iql env=CartPole-v1", "IQL needs a continuous"),
     ],
 )
 def test_a_wrong_command_is_refused_before_the_start(words, line):
@@ -117,6 +124,7 @@ def test_all_problems_of_one_command_are_named():
         ("mode=offline data=pendulum.npz algo=td3", ["none: (3,) observations, Box(1,) actions; all checks passed"]),
         ("mode=offline data=cartpole.npz env=CartPole-v1 replay=prioritized", ["CartPole-v1: (4,) observations"]),
         ("mode=single data=pendulum.npz env=Pendulum-v1 algo=sac", ["all checks passed"]),
+        ("-m mode=offline data=CartPole-v1.npz,[CartPole-v1.npz] algo=cql_discrete", ["2 jobs; all checks passed"]),
     ],
 )
 def test_a_right_command_passes_all_checks(words, lines, capsys):

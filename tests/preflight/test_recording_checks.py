@@ -58,6 +58,12 @@ def test_all_problems_are_found_at_once():
     assert [problem.split(":")[0] for problem in problems] == ["logger.recorders"] * 2 + ["manage.evaluator"]
 
 
+def test_an_unknown_argument_of_the_evaluation_environment_has_its_own_key():
+    config = compose(["env=CartPole-v1", "algo=dqn", "manage.env_kwargs.nope=3"])
+    found, (line,) = refusal(check_evaluation, config, environment_spec(config))
+    assert (found, line.partition(" has ")[0]) == (USAGE, "manage.env_kwargs.nope: CartPole-v1")
+
+
 def test_recorders_and_evaluators_that_fit_are_accepted(monkeypatch):
     check_recording(telling("logger.recorders=[telling:Own]", "manage.evaluator=telling:Generous"))
     monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: module)
