@@ -16,7 +16,7 @@ from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
 from drl_cli.settings.conf import defaults, groups, options
-from drl_cli.settings.description import Key, keys_of
+from drl_cli.settings.judge import Key, keys_of
 from drl_cli.settings.value_types import Group, group_of
 
 INSTALL = """_drl_complete() {{

@@ -10,8 +10,7 @@ from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
 from drl_cli.settings.algorithm import algorithm_of, config_class
 from drl_cli.settings.conf import defaults, groups, options
-from drl_cli.settings.description import is_free, keys_of
-from drl_cli.settings.judge import is_on_policy, unknown_key
+from drl_cli.settings.judge import is_free, is_on_policy, keys_of, unknown_key
 from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, synonym
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.hydra_grammar import PROSE, is_open

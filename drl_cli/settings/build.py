@@ -12,8 +12,7 @@ from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import built_in_parent, config_class, short_name
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
-from drl_cli.settings.description import Key, config_group
-from drl_cli.settings.judge import judge
+from drl_cli.settings.judge import Key, config_group, judge
 from drl_cli.settings.value_types import MISSING, Group, group_of
 
 

@@ -15,9 +15,8 @@ from drl_cli.settings.algorithm import action_problem, algorithm_of, config_clas
 from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
-from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
-from drl_cli.settings.judge import problems_of
+from drl_cli.settings.judge import Key, is_free, keys_of, problems_of
 from drl_cli.settings.options import warn_of_repeats
 from drl_cli.settings.synonyms import OPTIONS, synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of

@@ -16,8 +16,7 @@ from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import conf_dir, defaults, option_file, read_yaml
-from drl_cli.settings.description import Key
-from drl_cli.settings.judge import judge
+from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted

@@ -71,12 +71,10 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
     parts = []
     if WARM_UP in chosen:
-        texts = {
-            RATIO: lambda ratio: f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}",
-            ENVS: lambda envs: f"{envs} environment{'s' * (envs > 1)} per worker",
-            WARM_UP: lambda steps: f"{steps} steps of warm-up",
-        }
-        parts += [text(chosen[path]) for path, text in texts.items() if path in chosen]
+        ratio, envs = (chosen.get(path) for path in (RATIO, ENVS))
+        parts += [f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}"] if ratio else []
+        parts += [f"{envs} environment{'s' * (envs > 1)} per worker"] if envs else []
+        parts += [f"{chosen[WARM_UP]} steps of warm-up"]
     scaled = [name for path, name in ((OBS, "observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
     return f"no tuned values: {', '.join(parts)}" if parts else None

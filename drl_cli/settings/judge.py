@@ -1,20 +1,66 @@
-"""Check whether a key exists and whether a value is valid for the key.
+"""The keys of a config, and the check whether a key exists and whether a value is valid for the key.
 
 This module checks the command line, the user's yaml, sweeps, the options of commands, and the composed config.
 """
 
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.errors import UsageError
 from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
+from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithms_with, short_name
-from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, absent, note, synonyms
-from drl_cli.settings.value_types import Choice, ListOf, UnknownKey, group_of
+from drl_cli.settings.value_types import Choice, Group, ListOf, MappingOf, UnknownKey, ValueType, cached, group_of
 from drl_cli.utils.spelling import nearest
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key: its dotted name, the type of its value, and its default and comment from an option's yaml."""
+
+    name: str
+    type: ValueType
+    default: str = ""
+    help: str = ""
+
+    @property
+    def group(self) -> str:
+        return self.name.rpartition(".")[0]
+
+
+def config_group(algo: type[AlgoConfig]) -> Group:
+    """Return the whole config as a group, with the options of this algorithm."""
+    config = group_of(Config)
+    return dataclasses.replace(config, keys={**config.keys, "algo": group_of(algo)})
+
+
+@cached
+def keys_of(algo: type[AlgoConfig]) -> Mapping[str, Key]:
+    """Return every key of a run with this algorithm, by name. Include groups and the keys of all samplers."""
+    return {key.name: key for key in _keys(config_group(algo), "")}
+
+
+def _keys(group: Group, prefix: str) -> list[Key]:
+    found = []
+    for name, kind in group.keys.items():
+        found.append(Key(prefix + name, kind))
+        is_replay = isinstance(kind, Group) and kind.config_class is ReplayConfig
+        # in reverse order, so that the first sampler's type is kept if several samplers have the same key
+        groups = [group_of(sampler) for sampler in reversed([*SAMPLERS.values()])] if is_replay else [kind]
+        found += [key for each in groups if isinstance(each, Group) for key in _keys(each, f"{prefix}{name}.")]
+    return found
+
+
+def is_free(name: str, keys: Mapping[str, Key]) -> bool:
+    """Return whether a name lies below a mapping that accepts any key, such as env.kwargs."""
+    above = name.rpartition(".")[0]
+    return bool(above) and ((above in keys and isinstance(keys[above].type, MappingOf)) or is_free(above, keys))
+
 
 CLEAR, LIKELY = 0.8, 0.65
 """The similarity from which a key of another group, or of the same group, may be meant. No hint beats a wrong one."""

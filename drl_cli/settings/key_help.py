@@ -21,7 +21,7 @@ from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.bare_words import meant
 from drl_cli.settings.build import as_typed, default_values, is_within
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, groups, option_file, options
-from drl_cli.settings.description import Key, keys_of
+from drl_cli.settings.judge import Key, keys_of
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean

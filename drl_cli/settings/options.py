@@ -9,8 +9,7 @@ import yaml
 
 from drl_cli.errors import UsageError
 from drl_cli.settings.build import default_values
-from drl_cli.settings.description import Key
-from drl_cli.settings.judge import judge
+from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import MISSING, group_of
 from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean, nearest

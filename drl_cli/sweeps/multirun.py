@@ -13,8 +13,7 @@ from drl_cli.runtime.sections import SweepConfig
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH
-from drl_cli.settings.description import Key
-from drl_cli.settings.judge import judge
+from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.space import jobs as grid_jobs
 from drl_cli.settings.trust import consent_to_words
 from drl_cli.settings.value_types import group_of

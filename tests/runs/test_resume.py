@@ -24,7 +24,7 @@ from drl_cli.settings import fill
 from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
-from drl_cli.settings.description import keys_of
+from drl_cli.settings.judge import keys_of
 from drl_cli.utils import gpu
 from drl_cli.utils.files import is_locked
 

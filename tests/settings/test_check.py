@@ -15,7 +15,7 @@ from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import conf_dir
-from drl_cli.settings.description import keys_of
+from drl_cli.settings.judge import keys_of
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
 

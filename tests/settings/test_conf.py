@@ -22,8 +22,8 @@ from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command, check_file
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.conf import conf_dir, groups, options
-from drl_cli.settings.description import keys_of
 from drl_cli.settings.first_try import WITH_TUNED
+from drl_cli.settings.judge import keys_of
 from drl_cli.settings.value_types import Group, group_of
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))

@@ -7,8 +7,8 @@ from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed
 from drl_cli.settings.conf import own_dirs
-from drl_cli.settings.description import keys_of
 from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
+from drl_cli.settings.judge import keys_of
 
 IMAGES = "env=drl_cli.envs.probes:Patch-v0"
 

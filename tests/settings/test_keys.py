@@ -9,7 +9,7 @@ import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import UsageError
 from drl_cli.settings.conf import conf_dir, groups
-from drl_cli.settings.description import keys_of
+from drl_cli.settings.judge import keys_of
 from drl_cli.settings.key_help import LOADER, answer, find, is_overlay, read, sections, text
 
 DOCS = Path(drl_cli.__file__).parents[1] / "docs"

@@ -9,8 +9,7 @@ from drl_cli.errors import UsageError
 from drl_cli.settings.algorithm import algorithm_of, algorithms_with, config_class
 from drl_cli.settings.bare_words import meant
 from drl_cli.settings.conf import groups, options
-from drl_cli.settings.description import keys_of
-from drl_cli.settings.judge import problems_of
+from drl_cli.settings.judge import keys_of, problems_of
 from drl_cli.settings.synonyms import ALGORITHMS, NOTES, WORDS, nearest_algorithm
 
 NO_COUNTERPART = (

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from drl_cli.settings.description import Key
-from drl_cli.settings.judge import judge
+from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
