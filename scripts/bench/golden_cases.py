@@ -24,6 +24,7 @@ TABLE = Path(__file__).with_name("learn.yaml")
 FIXED = ("mode=single", "seed=1", "device=cpu", "trainer.threads=1", "trainer.products=torch")
 NEUTRAL = ("mode=", "worker.num=", "reanalyzer.", "manage.", "logger.", "checkpoint.")
 """Words that do not change what an update does."""
+UNSCALED = "tuned=none env.normalize_obs=false env.normalize_reward=false"
 MOST_PERIOD = 10
 KINDS = {"box": "Pendulum-v1", "discrete": "CartPole-v1"}
 
@@ -148,5 +149,5 @@ def algorithms() -> dict[str, str]:
     for name in options("algo"):
         kinds = [kind for kind in KINDS if kind in load_algorithm(algorithm_of(name)).ACTIONS]
         for kind in kinds:
-            found[name if len(kinds) == 1 else f"{name} {kind}"] = f"env={KINDS[kind]} algo={name} tuned=none"
+            found[name if len(kinds) == 1 else f"{name} {kind}"] = f"env={KINDS[kind]} algo={name} {UNSCALED}"
     return found

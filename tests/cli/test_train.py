@@ -198,10 +198,12 @@ def test_the_hparams_tab_shows_the_runs_values_and_metrics(small_run):
     provider, request = MultiplexerDataProvider(multiplexer, "outputs"), RequestContext()
     tab = backend_context.Context(TBContext(data_provider=provider, logdir="outputs"))
     experiment = get_experiment.Handler(request, tab, "", api_pb2.GetExperimentRequest()).run()
-    assert {"algo.lr", "seed", "network.hidden"} <= {info.name for info in experiment.hparam_infos}
+    names = {info.name for info in experiment.hparam_infos}
+    assert {"name", "algo.name", "seed", "network.hidden", "trainer.batch_size"} <= names
+    assert not {"algo.lr", "algo.gamma"} & names  # nobody typed them
     asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=[api_pb2.STATUS_SUCCESS], slice_size=10)
     (group,) = list_session_groups.Handler(request, tab, "", asked).run().session_groups
-    assert (group.hparams["algo.lr"].number_value, group.hparams["name"].string_value) == (1e-3, "small")
+    assert (group.hparams["trainer.batch_size"].number_value, group.hparams["name"].string_value) == (8, "small")
     (returns,) = [metric.value for metric in group.metric_values if metric.name.tag == "eval/return_mean"]
     assert returns == pytest.approx(eval_rows(small_run.folder)[-1]["mean"], rel=1e-6)
 
@@ -326,7 +328,7 @@ def test_a_failed_run_leaves_one_line_and_a_complete_folder(train_here, capsys, 
 
 
 def test_divergence_names_the_update_and_keeps_its_batch(train_here, capsys):
-    _, folder = train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward")
+    _, folder = train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward", "env.normalize_reward=false")
     error, path = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
     assert "Traceback" in (folder / "error.txt").read_text()

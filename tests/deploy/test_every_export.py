@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from choices import some
-from graphs import make_config
+from graphs import RAW, make_config
 from policies import make_policy, observations
 from test_same_policy import assert_same
 
@@ -56,7 +56,7 @@ def environment(algo, network):
 
 
 def make(folder, algo, network, *more):
-    options = [*SMALL, f"network.layer_norm={str(algo not in BATCH_NORM).lower()}", *more]
+    options = [*SMALL, *RAW, f"network.layer_norm={str(algo not in BATCH_NORM).lower()}", *more]
     return make_policy(folder, f"env={environment(algo, network)}", f"algo={algo}", f"network={network}", *options)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from choices import some
-from graphs import COUNTER, make_config, workers
+from graphs import COUNTER, RAW, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.factories import make_trainer
@@ -30,7 +30,7 @@ KINDS = pytest.mark.parametrize(
 
 
 def saved(folder, kind, seed=50):
-    config = make_config(*kind, f"seed={seed}")
+    config = make_config(*RAW, *kind, f"seed={seed}")
     trainer = make_trainer(config, read_spec(config.env), "cpu", 0)
     vector = trainer.publish(0, 0)[1]
     if trainer.normalizer is not None:

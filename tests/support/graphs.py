@@ -3,11 +3,12 @@
 import hashlib
 
 COUNTER = "env=drl_cli.envs.probes:Counter-v0"
+RAW = ("env.normalize_obs=false", "env.normalize_reward=false")
 TINY = (
     *("network.hidden=[16,16]", "orchestrator.min_inserts=64", "worker.envs=4", "worker.block_rows=32"),
     *("trainer.batch_size=16", "replay.capacity=4000", "manage.eval_episodes=2", "manage.confirm_episodes=3"),
     *("manage.eval_period=1000", "total_env_steps=512", "logger.tensorboard=false"),
-    *("orchestrator.sample_insert_ratio=0.25", "env.normalize_obs=false", "env.normalize_reward=false"),
+    *("orchestrator.sample_insert_ratio=0.25", *RAW),
 )
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
-from graphs import COUNTER, TINY, make_config
+from graphs import COUNTER, RAW, TINY, make_config
 from gymnasium.spaces import Box
 
 from drl_cli.algos.lookup import load_algorithm
@@ -46,7 +46,7 @@ gymnasium.register("EvaluatorSeeded-v0", Seeded)
 
 
 def make(*overrides, env="EvaluatorSeeded-v0", seeds=(0, 1, 2, 3, 4)):
-    config = make_config(f"env={env}", "network.hidden=[8]", *overrides)
+    config = make_config(f"env={env}", "network.hidden=[8]", *RAW, *overrides)
     spec, module = read_spec(config.env), load_algorithm(config.algo.name)
     params = module.Algorithm(config.algo, config.network, spec, 0, Context(torch.device("cpu"))).policy_params()
     policy = module.Policy(config.algo, config.network, spec, 0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from choices import some
 from counting import check_counter_rows
-from graphs import COUNTER, make_config, weights, workers
+from graphs import COUNTER, RAW, make_config, weights, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import Diverged
@@ -96,7 +96,8 @@ def test_actor_and_learner_normalise_by_identical_values():
     wanted = (columns["obs"][1:] - ours.mean[:6].reshape(3, 2)) / np.sqrt(ours.std[:6].reshape(3, 2) ** 2 + 1e-8)
     np.testing.assert_allclose(batch["obs"][1:], np.clip(wanted, -10, 10), rtol=1e-5, atol=1e-5)
     assert batch["obs"][0].abs().max() == CLIP == 10.0
-    np.testing.assert_allclose(batch["reward"], columns["reward"] / ours.std[-1], rtol=1e-6)  # and no shift
+    divisor = np.hypot(ours.mean[-1], ours.std[-1])
+    np.testing.assert_allclose(batch["reward"], columns["reward"] / divisor, rtol=1e-6)  # no shift
     assert batch["discount"].tolist() == columns["discount"].tolist()
 
 
@@ -109,10 +110,16 @@ def test_before_the_first_row_nothing_changes():
     assert np.array_equal(policy.greedy(columns["obs"]), columns["obs"])
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.1])
-def test_a_constant_reward_is_not_scaled(value):
+@pytest.mark.parametrize(("value", "divisor"), [(0.0, 1.0), (1.0, 1.0), (-0.1, 0.1)])
+def test_a_constant_reward_is_divided_by_its_size(value, divisor):
     columns = rows(50) | {"reward": np.full(50, value, np.float32)}
-    assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == 1.0
+    assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == pytest.approx(divisor)
+
+
+def test_a_reward_of_minus_1_with_a_rare_0_is_hardly_scaled():
+    """As in Acrobot and MountainCar. The standard deviation is 0.14, and would make rewards of -7."""
+    columns = rows(50) | {"reward": np.append(np.full(49, -1, np.float32), np.float32(0))}
+    assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == pytest.approx(0.98**0.5)
 
 
 def test_missing_and_raw_columns_stay_unchanged():
@@ -333,7 +340,7 @@ def test_on_policy_the_learner_sees_what_the_actor_saw(build_graph, by_newest):
 
 def test_first_priorities_are_of_normalised_rows():
     config = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]", *BOTH)
-    plain = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]")
+    plain = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]", *RAW)
     spec, rng = read_spec(config.env), np.random.default_rng(0)
     policy, bare = make_policy(config, spec, 0), make_policy(plain, spec, 0)
     params = rng.standard_normal(3 * 8 + 8 + 8 * 3 + 3).astype(np.float32)
