@@ -6,7 +6,17 @@ from graphs import make_config
 from drl_cli.runs.implied import follows
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
-from drl_cli.settings.first_try import ENVS, EVAL_PERIOD, OBS, RATIO, REWARD, WARM_UP, WITH_TUNED, first_try_line
+from drl_cli.settings.first_try import (
+    ENVS,
+    EVAL_PERIOD,
+    OBS,
+    RATIO,
+    REWARD,
+    WARM_UP,
+    WITH_TUNED,
+    first_try_line,
+    with_first_try,
+)
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
@@ -98,3 +108,9 @@ def test_lists_of_runs_leave_out_what_was_chosen(length):
     """follows() is what drl-list and drl-compare ask before they show a value."""
     config = flatten(to_yaml_keys(make_config(*UNTUNED, f"total_env_steps={length}")))
     assert all(follows(key, config) for key in WITH_TUNED)
+
+
+def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
+    plain = {**mapping([*UNTUNED, "total_env_steps=5000"]), "env": {"normalize_obs": None}, "worker": {"envs": None}}
+    old, new = (with_first_try(plain, {}, is_new) for is_new in (False, True))
+    assert [(each["env"]["normalize_obs"], each["worker"]["envs"]) for each in (old, new)] == [(False, 16), (True, 1)]
