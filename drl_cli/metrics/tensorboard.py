@@ -36,8 +36,15 @@ LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """Charts of the custom scalars tab, by category. Tags are regular expressions."""
 
-NAMES = ("name", "env.name", "algo.name", "mode", "seed")
+NAMES = ("name", "env.name", "algo.name", "algo.preset", "mode", "seed")
 """Keys that the tab HParams shows for each run, besides those that were typed."""
+OF_OPTION = {
+    "replay": "replay.sampler",
+    "reward": "reward.name",
+    "optimizer": "optimizer.name",
+    "data": "data.source",
+}
+"""The key that the tab shows for a typed word that chooses an option, such as replay=prioritized."""
 
 
 class TensorBoard:
@@ -59,7 +66,8 @@ class TensorBoard:
         self._writer = RecordWriter((run.folder / name).open("xb", buffering=BUFFER_BYTES))
         self._add(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name in (key for key in run.hparams if key in {*NAMES, *run.typed}):
+        shown = {*NAMES, *(OF_OPTION.get(key, key) for key in run.typed)}
+        for name in (key for key in run.hparams if key in shown):
             value = run.hparams[name]
             is_number = isinstance(value, int | float)
             kind = "bool" if isinstance(value, bool) else "number" if is_number else "string"

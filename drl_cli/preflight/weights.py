@@ -17,8 +17,8 @@ from drl_cli.runtime.files.checkpoint import MODEL
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.weights import weights_for
 from drl_cli.settings.build import as_typed, to_yaml_keys
+from drl_cli.settings.env_names import typed_values
 from drl_cli.types import EnvSpec, State, flatten
-from drl_cli.utils.hydra_grammar import typed_keys
 from drl_cli.utils.outside import NotFound
 from drl_cli.utils.run_log import tell
 
@@ -38,7 +38,7 @@ def with_weights(config: Config, words: Sequence[str] = (), find: Callable[[str,
     if config.load_weights is None:
         return config
     path = (find or find_weights)(config.load_weights, config.output_dir)
-    trained, typed = Run(path.parent.parent).config, typed_keys(words)
+    trained, typed = Run(path.parent.parent).config, typed_values(words)
     saved = {key: trained.get(f"env.{key}") for key in ("normalize_obs", "normalize_reward")}
     taken: Any = {key: is_on for key, is_on in saved.items() if is_on is not None and f"env.{key}" not in typed}
     return dataclasses.replace(config, load_weights=str(path), env=dataclasses.replace(config.env, **taken))

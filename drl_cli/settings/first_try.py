@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drl_cli.settings.conf import option_file
-from drl_cli.utils.hydra_grammar import typed_keys
+from drl_cli.settings.env_names import typed_values
+from drl_cli.settings.value_types import value_type
+from drl_cli.utils.ranges import Count
 
 RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
 EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
@@ -44,12 +46,13 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
 
-    The pace is that of off-policy runs; on-policy runs have 16 environments and no warm-up. Runs on a dataset alone
-    only have another eval_period.
+    On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts. In mode=offline,
+    only the evaluation period follows from the length.
     """
     is_offline = plain.get("mode") == "offline"
-    length = plain.get("total_updates" if is_offline else "total_env_steps")
-    if not isinstance(length, int):  # refused later, when the config is built
+    key = "total_updates" if is_offline else "total_env_steps"
+    length = value_type(Count).read(plain.get(key), key, [])  # may be typed as 5e3
+    if length is None:  # refused later, when the config is built
         return WITH_TUNED
     eval_period = max(250, min(10_000, length // 10))
     if is_offline:
@@ -66,7 +69,7 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
 
     The user typed `words`. The line leaves out what they set, and what the algorithm's file sets.
     """
-    typed = typed_keys(words)
+    typed = typed_values(words)
     chosen = {path: value for path, value in values_for(plain).items() if path not in typed}
     chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
     parts = []
@@ -75,7 +78,7 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
         parts += [f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}"] if ratio else []
         parts += [f"{envs} environment{'s' * (envs > 1)} per worker"] if envs else []
         parts += [f"{chosen[WARM_UP]} steps of warm-up"]
-    scaled = [name for path, name in ((OBS, "observations"), (REWARD, "rewards")) if path in chosen]
+    scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
     return f"no tuned values: {', '.join(parts)}" if parts else None
 

@@ -133,7 +133,8 @@ def test_recorders_can_be_made_on_a_full_disk(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("status", "code"), [("done", "STATUS_SUCCESS"), ("failed", "STATUS_FAILURE")])
 def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
     hparams = {"lr": 0.5, "layers": 2, "flag": True, "name": "x", "none": None}
-    run = RunInfo("id", "name", tmp_path, "project", {**hparams, "seed": 3, "gamma": 0.9}, typed=[*hparams, "unknown"])
+    more = {"seed": 3, "gamma": 0.9, "replay.sampler": "prioritized"}
+    run = RunInfo("id", "name", tmp_path, "project", {**hparams, **more}, typed=[*hparams, "unknown", "replay"])
     board = TensorBoard(run)
     board.record({"a/b": 1.5, "c": 2.0}, 1000)
     board.record({"a/b": math.nan}, 3_000_000_000)
@@ -154,6 +155,7 @@ def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
     assert (hparams["name"].string_value, hparams["none"].string_value) == ("x", "None")
     assert hparams["seed"].number_value == 3  # shown for every run
     assert "gamma" not in hparams  # nobody typed it
+    assert hparams["replay.sampler"].string_value == "prioritized"  # typed as replay=prioritized
     assert end.session_end_info.status == api_pb2.Status.Value(code)
 
 

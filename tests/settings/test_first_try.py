@@ -47,6 +47,11 @@ def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period)
     assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == wanted
 
 
+@pytest.mark.parametrize("length", ["5e3", "5_000", "5000.0"])
+def test_the_length_may_be_typed_in_other_ways(length):
+    assert values(*UNTUNED, f"total_env_steps={length}") == values(*UNTUNED, "total_env_steps=5000")
+
+
 def test_a_typed_value_stays():
     typed = {RATIO: 0.25, WARM_UP: 700, ENVS: 16, EVAL_PERIOD: 4000, OBS: False, REWARD: False}
     for key, value in typed.items():
@@ -88,7 +93,7 @@ def test_the_line_names_what_was_chosen():
 
     pace = "1 environment per worker, 100 steps of warm-up"
     assert line("total_env_steps=5000") == (
-        f"no tuned values: an update per step, {pace}, observations and rewards normalised"
+        f"no tuned values: an update per step, {pace}, vector observations and rewards normalised"
     )
     assert line("total_env_steps=100000", f"{OBS}=false") == (
         "no tuned values: an update per 2 steps, 4 environments per worker, 1000 steps of warm-up, rewards normalised"
@@ -100,7 +105,7 @@ def test_the_line_names_what_was_chosen():
     )
     assert line("mode=offline", "algo=iql", "data.source=x.npz", "total_updates=3000") is None
     on_policy = first_try_line(mapping([*UNTUNED[:1], "algo=ppo"]), ())
-    assert on_policy == "no tuned values: observations and rewards normalised"
+    assert on_policy == "no tuned values: vector observations and rewards normalised"
 
 
 @pytest.mark.parametrize("length", [5000, 100_000, 1_000_000])
