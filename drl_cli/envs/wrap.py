@@ -1,6 +1,7 @@
 """Wrappers for `env.action_repeat`, `env.wrappers` (those of the user) and `env.frame_stack`."""
 
 import difflib
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -87,10 +88,17 @@ def wrap(env: "gymnasium.Env[Any, Any]", config: EnvConfig) -> "gymnasium.Env[An
         try:
             env = wrapper(env, **arguments)
         except Exception as error:
-            raise EnvFault(f"env.wrappers: {path} {raised(error)}") from error
+            raise EnvFault(f"env.wrappers: {path} {raised(error)}{_with_arguments(path, error)}") from error
         if not isinstance(env, gymnasium.Env):
             raise EnvFault(f"env.wrappers: {path} gave {type(env).__name__}, not a gymnasium.Env")
     return StackFrames(env, config.frame_stack) if config.frame_stack > 1 else env
+
+
+def _with_arguments(path: str, error: Exception) -> str:
+    """Return how to type the arguments that a wrapper was called without, or an empty text."""
+    lacks = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", str(error))
+    names = re.findall(r"'(\w+)'", lacks[1]) if isinstance(error, TypeError) and lacks else []
+    return f"; say env.wrappers=[{{_name_: {path}, {', '.join(f'{name}: ...' for name in names)}}}]" if names else ""
 
 
 def _find(path: str) -> Callable[..., "gymnasium.Env[Any, Any]"]:

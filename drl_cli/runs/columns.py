@@ -12,14 +12,16 @@ from drl_cli.runs.run import Run
 NAMES = {"env": "env.name", "algo": "algo.preset", "mode": "mode", "seed": "seed"}
 """The columns that say which run it is, and their keys in the config of the run."""
 
+ALWAYS = ("run", *NAMES, "env_steps", "wall_s", "mean")
+
 
 def columns_of(folders: Sequence[Path]) -> dict[str, list[Any]]:
     """Return the lines of the eval.csv of all runs as columns. A number that a line does not have is NaN.
 
-    Damaged lines are left out, as in `read_rows`.
+    Damaged lines are left out, as in `read_rows`. Without any line, the columns are those of ALWAYS.
     """
     rows = [row for folder in folders for row in _rows(Run(folder))]
-    names = dict.fromkeys(name for row in rows for name in row)
+    names = dict.fromkeys(name for row in rows for name in row) or ALWAYS
     return {name: [row.get(name, math.nan) for row in rows] for name in names}
 
 

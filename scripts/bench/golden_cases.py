@@ -24,7 +24,9 @@ TABLE = Path(__file__).with_name("learn.yaml")
 FIXED = ("mode=single", "seed=1", "device=cpu", "trainer.threads=1", "trainer.products=torch")
 NEUTRAL = ("mode=", "worker.num=", "reanalyzer.", "manage.", "logger.", "checkpoint.")
 """Words that do not change what an update does."""
-UNSCALED = "tuned=none env.normalize_obs=false env.normalize_reward=false"
+RAW = "env.normalize_obs=false env.normalize_reward=false"
+"""What a run of mode=offline without tuned values does by default."""
+UNSCALED = f"tuned=none {RAW}"
 MOST_PERIOD = 10
 KINDS = {"box": "Pendulum-v1", "discrete": "CartPole-v1"}
 
@@ -115,8 +117,10 @@ def commands() -> list[str]:
 
 def command(row: Mapping[str, Any]) -> str:
     """Return the case of a row of learn.yaml: its command without the words that do not change an update."""
-    words = [word for word in flat(row["overrides"]) if not word.startswith(NEUTRAL)]
-    return " ".join([f"env={row['env']}", f"algo={row['algo']}", *words])
+    typed = list(flat(row["overrides"]))
+    words = [word for word in typed if not word.startswith(NEUTRAL)]
+    raw = [RAW] if "mode=offline" in typed else []
+    return " ".join([f"env={row['env']}", f"algo={row['algo']}", *words, *raw])
 
 
 def flat(given: Iterable[Any]) -> Iterable[str]:  # Any: an override, or a list of them

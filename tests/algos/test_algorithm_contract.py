@@ -1,7 +1,5 @@
 """What every built-in algorithm has to do, in addition to the public contract."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from learners import ACTIONS, CPU
 from drl_cli.algos import base
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.api import Context
 from drl_cli.errors import Diverged
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.builders import RolloutBuilder
@@ -181,18 +178,3 @@ def test_divergence_names_the_value_and_keeps_the_batch(case, value, says):
     assert caught.value.batch.keys() == columns.keys()
     for key, column in caught.value.batch.items():
         np.testing.assert_array_equal(column, columns[key][1])
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-def test_compiled_updates_equal_plain_ones(name, kind):
-    case = Case(name, kind)
-    algorithms = [case.algorithm(context=Context(torch.device("cpu"), compiles=compiles)) for compiles in (False, True)]
-    for seed in range(3):
-        plain, compiled = (algorithm.learn(case.batch(seed, rows=64), Counts(seed)) for algorithm in algorithms)
-        for metric, value in plain.metrics.items():
-            torch.testing.assert_close(compiled.metrics[metric], value, rtol=1e-4, atol=1e-5)
-    plain, compiled = (algorithm.state() for algorithm in algorithms)
-    for key, value in plain.items():
-        torch.testing.assert_close(compiled[key], value, rtol=1e-4, atol=2e-5)

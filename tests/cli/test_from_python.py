@@ -160,6 +160,8 @@ def test_curves_are_columns_of_equal_length(tmp_path):
     assert drl_cli.curves("*/*/tw*", str(tmp_path))["mean"] == [7.0]
     with pytest.raises(drl_cli.UsageError, match="no run 'nine'"):
         drl_cli.curves("nine", str(tmp_path))
+    make_run(tmp_path, "three", [])
+    assert drl_cli.curves("three", str(tmp_path))["mean"] == []
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypatch):

@@ -242,7 +242,7 @@ def test_a_repeated_run_takes_changes_and_names_the_nearest_key(small_run, drl_h
 @pytest.mark.parametrize(("algo", "env", "mode"), COMBINATIONS)
 def test_every_combination_that_fits_runs(train_here, composed, capsys, env, algo, mode):
     overrides = (f"env={env}", f"algo={algo}", f"mode={mode}")
-    config = build(composed(*overrides))
+    config = build(composed(*overrides, "total_env_steps=160"))
     if config.is_on_policy:
         overrides += ("trainer.batch_size=32",)
     if ACTIONS[env] not in load_algorithm(algo).ACTIONS:

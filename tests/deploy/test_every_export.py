@@ -36,12 +36,10 @@ MEMORY = ("gru", "lstm")
 BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
 HEADS = ("dqn", "iqn", "mrq", "ppo", "rainbow", "sac")
 """One algorithm for each kind of head and of acting. Torsos and memories do not depend on the others."""
+GRAPHS = ("torch", "onnx")
 MATRIX = [
-    (algo, network, format)
-    for algo in ALGOS
-    for network in NETWORKS
-    for format in FORMATS
-    if network == "mlp" or algo in HEADS
+    *((algo, "mlp", format) for algo in ALGOS for format in GRAPHS),
+    *((algo, network, format) for algo in HEADS for network in NETWORKS if network != "mlp" for format in FORMATS),
 ]
 
 

@@ -106,6 +106,12 @@ def test_wrappers_that_fail(name, message):
         build(named(name))
 
 
+def test_a_wrapper_without_its_argument_is_shown_with_it():
+    path = "gymnasium.wrappers:FrameStackObservation"
+    with pytest.raises(EnvFault, match=re.escape(f"; say env.wrappers=[{{_name_: {path}, stack_size: ...}}]")):
+        read_spec(config(path))
+
+
 CHANGES = [
     ("env.wrappers", {"wrappers": (f"{__name__}:Plus",)}),
     ("env.action_repeat=2", {"action_repeat": 2}),

@@ -645,10 +645,10 @@ def test_a_process_of_its_own_answers_the_same(place, drl, row):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_all_of_them_as_processes(place, drl):
+def test_some_of_them_as_processes(place, drl):
     """The processor's time stands for the clock's, which other programs have a part in."""
     seconds = []
-    for args, code, says in [*TABLE, *((args, 2, names) for args, names in MUTATED)]:
+    for args, code, says in [*TABLE, *((args, 2, names) for args, names in MUTATED)][::12]:
         words = args if isinstance(args, list) else shlex.split(filled(args, place))
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = drl("train", *words, cwd=place.cwd)
