@@ -47,12 +47,14 @@ def spec_apart(config: EnvConfig, trains: bool, timeout_s: float) -> EnvSpec:
     return spec
 
 
-def try_apart(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
+def try_apart(
+    config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float, is_thorough: bool = False
+) -> list[str]:
     """Return the warnings of `try_env`. Raise EnvFault, or ProcessEnded if the environment aborts or hangs."""
 
     def call(tick: Tick) -> list[str]:
         limit_s = timeout_s if tick is no_tick else None  # the child's `tick` ends a call that takes too long
-        return try_env(config, spec, num=num, seconds=seconds, timeout_s=limit_s, tick=tick)
+        return try_env(config, spec, num=num, seconds=seconds, timeout_s=limit_s, tick=tick, is_thorough=is_thorough)
 
     return apart(config, timeout_s, call)
 

@@ -13,6 +13,7 @@ from drl_cli.envs.frame_stack import allowed_action
 from drl_cli.envs.hang import CallWatch, Hung, Tick, hang_limit, no_tick
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts, at, outside_box
+from drl_cli.envs.sizes import Sizes
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 STEPS = 200
@@ -20,9 +21,18 @@ TRIES = 3
 
 
 def try_env(
-    config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float | None, tick: Tick = no_tick
+    config: EnvConfig,
+    spec: EnvSpec,
+    *,
+    num: int,
+    seconds: float,
+    timeout_s: float | None,
+    tick: Tick = no_tick,
+    is_thorough: bool = False,
 ) -> list[str]:
     """Take random steps in `num` environments until STEPS steps or `seconds` seconds are over. Return warnings.
+
+    With `is_thorough`, the warnings include sizes and parts that nobody has to change.
 
     Workers rebuild an environment after a single fault. Therefore EnvFault is raised only if all of TRIES trials with
     different seeds fail, or if a trial hangs for `timeout_s` (None: no limit).
@@ -41,6 +51,7 @@ def try_env(
         finally:
             trial.close()
         again = "in a run, the environment would be rebuilt (worker.max_restarts)"
+        trial.notes.update(trial.sizes.lines(is_thorough))
         return sorted(trial.notes) + [f"{config.id}: {fault}, in a trial; {again}" for fault in faults]
     raise EnvFault(f"{faults[0]}{trial.when}") from faults[0].__cause__
 
@@ -55,7 +66,7 @@ class Trial:
         self.config, self.spec, self.seed, self.tick = config, spec, seed, tick
         self.envs: list[Env] = []
         self.columns = leaves(spec.obs)
-        self.rng = np.random.default_rng(seed)
+        self.rng, self.sizes = np.random.default_rng(seed), Sizes(config)
         self.notes: set[str] = set()
         self.has_ended = self.is_outside = False  # whether an episode ended; whether an observation left its Box
         self.method, self.calls, self.steps = "its constructor", CallWatch(), 0
@@ -144,4 +155,6 @@ class Trial:
             self.notes.add(f"{id}: observations are {type(obs).__name__}s, not arrays; converting them takes time")
         if cause := not_finite(floats, 0, reward):
             raise EnvFault(cause)
+        if self.method == "step":
+            self.sizes.add(floats, reward)
         return parts

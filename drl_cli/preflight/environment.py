@@ -80,7 +80,8 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
     with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
         try:
-            notes = try_apart(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
+            limit_s, dry = config.worker.step_timeout_s, config.dry_run
+            notes = try_apart(config.env, spec, num=num, seconds=seconds, timeout_s=limit_s, is_thorough=dry)
         except ProcessEnded as error:
             raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
     for note in notes:

@@ -38,7 +38,7 @@ class Good(gymnasium.Env):
         self.steps = self.resets = 0
 
     def obs(self):
-        return np.zeros(3, np.float32)
+        return np.full(3, 0.1 + self.steps % 2 / 2, np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -47,7 +47,7 @@ class Good(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        return self.obs(), 0.0, False, self.steps % 50 == 0, {}
+        return self.obs(), 1.0, False, self.steps % 50 == 0, {}
 
 
 def changed(**members):
@@ -61,8 +61,8 @@ def fails(self, kind, text, is_due):
 
 NoneReset = changed(reset=lambda self, *, seed=None, options=None: None)
 NoneStep = changed(step=lambda self, action: None)
-TooLarge = changed(obs=lambda self: np.array([0, 0.5, 3.25], np.float32))
-Endless = changed(step=lambda self, action: (self.obs(), 0.0, False, False, {}))
+TooLarge = changed(obs=lambda self: Good.obs(self) + np.array([0, 0, 3.15], np.float32))
+Endless = changed(step=lambda self, action: (*Good.step(self, action)[:2], False, False, {}))
 OldReset = changed(reset=lambda self, *, seed=None, options=None: self.obs())
 NoSeed = changed(reset=lambda self: (self.obs(), {}))
 OldStep = changed(step=lambda self, action: (self.obs(), 0.0, False, {}))
@@ -84,8 +84,8 @@ SecondReset = changed(
 SixthStep = changed(
     step=lambda self, action: fails(self, RuntimeError, "worn out", self.steps == 5) or Good.step(self, action)
 )
-Lists = changed(obs=lambda self: [0.0, 0.0, 0.0])
-Doubles = changed(obs=lambda self: np.zeros(3))
+Lists = changed(obs=lambda self: Good.obs(self).tolist())
+Doubles = changed(obs=lambda self: Good.obs(self).astype(np.float64))
 Once = changed(  # environment 1 is only asked for its spaces
     step=lambda self, action: fails(self, RuntimeError, "a hiccup", self.number == 2 and self.steps == 3)
     or Good.step(self, action)

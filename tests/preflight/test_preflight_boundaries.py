@@ -102,7 +102,8 @@ def test_a_dry_run_tries_the_environment_for_longer(composed, monkeypatch, spec,
     monkeypatch.setattr(apart, "try_apart", lambda config, spec, **limits: (tried.append(limits), [])[1])
     config = build(composed("tuned=none", "env=Pendulum-v1", "worker.step_timeout_s=9", *overrides))
     try_environment(config, spec)
-    assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9}]
+    is_dry = "dry_run=true" in overrides
+    assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9, "is_thorough": is_dry}]
 
 
 @pytest.mark.parametrize(

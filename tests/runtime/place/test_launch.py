@@ -174,11 +174,12 @@ def test_a_session_that_never_started_is_not_shut_down(ray, session, children, m
 
 
 def test_a_start_that_takes_too_long_is_an_error(ray, session, monkeypatch):
-    go_on = threading.Event()
-    monkeypatch.setattr(session, "_start", lambda: go_on.wait(10))
+    began, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
     monkeypatch.setattr(launch, "WAIT_S", 0.0)
     with pytest.raises(RoleLost, match="Ray did not start within 0 s"):
         session.wait()
+    assert began.wait(10)  # otherwise the thread could call the true `_start` after this test
     go_on.set()
 
 

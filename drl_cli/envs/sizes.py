@@ -1,0 +1,77 @@
+"""Warnings about the steps of a trial: sizes that networks learn badly from, and random numbers that are not saved."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.observations import at
+from drl_cli.types import Array
+
+LARGE, SMALL = 100.0, 1e-3
+"""A root mean square beyond these is far from 1."""
+ENOUGH = 100
+"""Steps after which a part of an observation that has not changed is named."""
+MOST_NAMED = 5
+
+
+class Sizes:
+    """Collects observations and rewards of a trial's steps. The generators are compared with those at the start."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        self.config = config
+        self._rows: dict[str, list[Array]] = defaultdict(list)
+        self._rewards: list[float] = []
+        self._numpy, self._python = np.random.get_state()[1:3], random.getstate()
+
+    def add(self, floats: dict[str, Array], reward: float) -> None:
+        """Add the float parts of a step's observation, each `[1, ...]`, and the step's reward. Leave out images."""
+        for path, value in floats.items():
+            if value.ndim <= 2:
+                self._rows[path].append(value.reshape(-1))
+        self._rewards.append(reward)
+
+    def lines(self, is_thorough: bool) -> Iterator[str]:
+        """Yield a warning for each size that no key scales. If `is_thorough`, also name what never changes."""
+        yield from self._generators()
+        num, id = len(self._rewards), self.config.id
+        for path, rows in self._rows.items():
+            values = np.stack(rows).astype(np.float64)
+            sizes, changes = np.sqrt(np.square(values).mean(0)), values.std(0) > 0
+            if (line := _far(sizes[changes])) and not self.config.normalize_obs:
+                yield f"{id}: observations{at(path)} {line}; env.normalize_obs=true brings them near 1"
+            if is_thorough and num >= ENOUGH and not changes.all():
+                parts = _numbers(np.flatnonzero(~changes))
+                yield f"{id}: {parts} of observations{at(path)} never changed in {num} steps"
+        if is_thorough and num >= ENOUGH and not any(self._rewards):
+            advice = "if success is rare, reward=rnd rewards what is new"
+            yield f"{id}: all rewards of {num} random steps were 0; {advice}"
+        size = np.sqrt(np.square([reward for reward in self._rewards if reward] or [1.0]).mean(keepdims=True))
+        if (line := _far(size)) and not (self.config.normalize_reward or self.config.reward_scale != 1.0):
+            yield f"{id}: rewards {line}; env.normalize_reward=true brings them near 1"
+
+    def _generators(self) -> Iterator[str]:
+        numpy = np.random.get_state()[1:3]
+        names = {
+            "numpy's": not (np.array_equal(numpy[0], self._numpy[0]) and numpy[1] == self._numpy[1]),
+            "Python's": random.getstate() != self._python,
+        }
+        for name, is_used in names.items():
+            if is_used:
+                advice = "draw from self.np_random, or a resumed run differs from one that was not stopped"
+                yield f"{self.config.id}: its random numbers come from {name} global generator; {advice}"
+
+
+def _far(sizes: Array) -> str:
+    """Return what is unusual about the sizes of parts, or an empty text."""
+    if len(sizes) and sizes.max() >= LARGE:
+        return f"are of size {sizes.max():.1g}"
+    return f"are of size {sizes.min():.1g}" if len(sizes) and sizes.min() <= SMALL else ""
+
+
+def _numbers(places: Array) -> str:
+    """Return `parts 0, 3 and 12 more`, the first parts of a row by number."""
+    named, more = ", ".join(map(str, places[:MOST_NAMED])), len(places) - MOST_NAMED
+    return f"part{'s' * (len(places) > 1)} {named}{f' and {more} more' if more > 0 else ''}"

@@ -1,0 +1,80 @@
+import random
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import read_spec
+from drl_cli.envs.trial import try_env
+
+
+class Raw(gymnasium.Env):
+    """Observations `[scale * t, 7, noise]`; rewards from 0 to `reward`."""
+
+    observation_space, action_space = Box(-1e9, 1e9, (3,), np.float32), Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, scale=1.0, reward=1.0, source=None):
+        self.scale, self.reward, self.source, self.t = scale, reward, source, 0
+
+    def obs(self):
+        draw = {"numpy": np.random.random, "python": random.random, None: self.np_random.random}[self.source]
+        return np.array([self.scale * (1 + self.t % 2), 7.0, 0.5 + draw()], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.obs(), self.reward * (self.t % 2), self.t >= 20, False, {}
+
+
+gymnasium.register("TestSizes-v0", Raw)
+CONSTANT = "part 1 of observations never changed in 200 steps"
+NUMPY = "its random numbers come from numpy's global generator; draw from self.np_random"
+
+
+def warnings(is_thorough, keys=(), **kwargs):
+    config = EnvConfig("test", "TestSizes-v0", kwargs, None, 1.0, "none", False, False)
+    config = config if not keys else EnvConfig(**{**vars(config), **dict(keys)})
+    notes = try_env(config, read_spec(config), num=1, seconds=60.0, timeout_s=60.0, is_thorough=is_thorough)
+    return [note.removeprefix("TestSizes-v0: ") for note in notes]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({}, []),
+        ({"scale": 1e4}, [r"observations are of size 2e\+04; env.normalize_obs=true brings them near 1"]),
+        ({"scale": -1e4}, [r"observations are of size 2e\+04; env"]),
+        ({"scale": 1e-4}, [r"observations are of size 0.0002; env.normalize_obs=true"]),
+        ({"scale": 60}, []),
+        ({"reward": -1e3}, [r"rewards are of size 1e\+03; env.normalize_reward=true brings them near 1"]),
+        ({"reward": 1e-3}, [r"rewards are of size 0.001; env.normalize_reward=true"]),
+        ({"reward": 0.0}, []),
+        ({"source": "numpy"}, [NUMPY]),
+        ({"source": "python"}, ["its random numbers come from Python's global generator; draw"]),
+    ],
+)
+def test_an_unusual_environment_has_one_warning(kwargs, expected):
+    found = warnings(False, **kwargs)
+    assert len(found) == len(expected)
+    assert all(re.match(text, line) for text, line in zip(expected, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("normalize_obs", True), ("normalize_reward", True), ("reward_scale", 0.01)]
+)
+def test_what_a_key_scales_is_not_named(key, value):
+    (line,) = warnings(False, {key: value}, scale=1e4, reward=1e4)
+    assert line.startswith("rewards" if key == "normalize_obs" else "observations")
+
+
+def test_a_dry_run_also_names_what_never_changes():
+    assert warnings(True) == [CONSTANT]
+    nothing = "all rewards of 200 random steps were 0; if success is rare, reward=rnd rewards what is new"
+    assert warnings(True, reward=0.0) == [nothing, CONSTANT]
