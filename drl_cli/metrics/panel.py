@@ -117,6 +117,8 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
         evaluation.append(f"best {status.best[1]:.1f} at {status.best[0]:,}")
     target = [] if status.goal is None else [f"target {status.goal:g}"]
     yield "evaluation", Items([*evaluation, *target], [mean for _, mean in status.scores])
+    if status.doubt:
+        yield "learning", _text(status.doubt, style="bold")
     rates = [f"{number(status.opt_steps_per_s)} updates/s"]
     if not is_offline:
         rates = [f"{number(status.env_steps_per_s)} env/s", *rates, f"ratio {ratio_text(status)}"]

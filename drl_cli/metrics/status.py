@@ -27,13 +27,13 @@ class Status:
 
     A run without workers has `total_updates`, and its `position` counts updates.
 
-    `scores` are pairs (position, mean return) of evaluations, the oldest first. `train_return` and `train_length` are
-    means over the last `train_episodes` training episodes. `ratio` is the number of updates per environment step, and
-    `ratio_asked` is its target or None. `reanalyzed` and `reanalyzed_asked` are the same for the steps that
-    re-analysers searched again per transition. `worker_time` (environment, policy, rows, waiting) and `trainer_time`
-    (batch, update, waiting) are fractions of time in the last reports. `roles` maps each kind of role to its number of
-    `processes`, the processor `cores` in use and the memory `rss_mb`, summed over all nodes; `nodes` has the same for
-    each host. `cpu_percent` is the load of the whole machine.
+    `scores` are pairs (position, mean return) of evaluations, the oldest first. `doubt` is a line if the run does not
+    learn. `train_return` and `train_length` are means over the last `train_episodes` training episodes. `ratio` is the
+    number of updates per environment step, and `ratio_asked` is its target or None. `reanalyzed` and `reanalyzed_asked`
+    are the same for the steps that re-analysers searched again per transition. `worker_time` (environment, policy,
+    rows, waiting) and `trainer_time` (batch, update, waiting) are fractions of time in the last reports. `roles` maps
+    each kind of role to its number of `processes`, the processor `cores` in use and the memory `rss_mb`, summed over
+    all nodes; `nodes` has the same for each host. `cpu_percent` is the load of the whole machine.
     """
 
     run_id: str = ""
@@ -62,6 +62,7 @@ class Status:
     scores: tuple[tuple[int, float], ...] = ()
     best: tuple[int, float] | None = None
     goal: float | None = None
+    doubt: str = ""
     env_steps_per_s: float | None = None
     opt_steps_per_s: float | None = None
     ratio: float | None = None

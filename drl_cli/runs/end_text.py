@@ -26,6 +26,7 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     if (reached := summary.get("time_to_return_s")) is not None:
         at = "" if is_offline else f"at step {summary['time_to_return_env_steps']:,}, "
         lines.append(f"stop.return reached {at}after {clock(reached)}")
+    lines += [text for text in (summary.get("doubt"),) if text]
     lines += saved_text(summary, folder)
     return "\n".join([*lines, *next_lines(_commands(summary, folder))])
 

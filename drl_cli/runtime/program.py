@@ -27,6 +27,7 @@ from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
 from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.messages import EvalReport
+from drl_cli.runtime.orchestrator.doubts import doubt
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch, Seat
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
@@ -110,6 +111,10 @@ def build(
     def on_evaluation(report: EvalReport) -> None:
         progress.evaluated(report)
         console.evaluation(report.statistics, config.clock.of(report.params_header), report.is_best)
+        before, progress.doubt = progress.doubt, doubt(config, progress, console.status.losses)
+        console.update(doubt=progress.doubt)
+        if ":" in progress.doubt and not before:  # with a cause; without, the run may still begin to learn
+            console.line(progress.doubt)
 
     restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
     writer = local.spawn("writer", CheckpointWriter, config, folder)

@@ -25,6 +25,8 @@ from drl_cli.utils.run_log import tell
 
 log = logging.getLogger(__name__)
 
+FIRST, FEWEST = 20, 5
+"""The returns of up to FIRST episodes are kept, those that end before the first update, and in any case of FEWEST."""
 LATEST = 100
 """The displayed training return is the mean of this many episodes. Often, no episode ends in a report period."""
 SAVED = (
@@ -35,6 +37,7 @@ SAVED = (
     "skipped_updates",
     "warm_env_steps",
     "peak_rss_mb",
+    "first",
 )
 """Attributes that a checkpoint stores in addition to `counts()`."""
 SUMMARY = (
@@ -51,8 +54,9 @@ class Progress:
 
     `inserts` counts transitions inserted into replay, `samples` counts batches drawn, and `loads` counts published
     versions. `started` is the start time of the process [s since the epoch]. `latest` has (return, length) of the last
-    training episodes, and `scores` has (position, mean return) of the last evaluations. `goal_reached` is True if an
-    evaluation in this process has reached stop.return.
+    training episodes, and `scores` has (position, mean return) of the last evaluations. `first` has the returns of the
+    first episodes. `goal_reached` is True if an evaluation in this process has reached stop.return. `doubt` is a line
+    if the run does not learn.
     """
 
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
@@ -70,6 +74,8 @@ class Progress:
         self.last: EvalReport | None = None
         self.goal_reached = False
         self.latest: deque[tuple[float, int]] = deque(maxlen=LATEST)
+        self.first: list[float] = []
+        self.doubt = ""
         self.scores: deque[tuple[int, float]] = deque(maxlen=MAX_SCORES)
         self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # [s] since this process started
         self.peak_rss_mb = 0.0
@@ -120,6 +126,8 @@ class Progress:
         ended = [(episode.ret, episode.length) for episode in header.episodes]
         self._episodes.extend(ended)
         self.latest.extend(ended)
+        room = (FIRST if self.opt_steps == 0 else FEWEST) - len(self.first)
+        self.first += [ret for ret, _ in ended[: max(0, room)]]
         for episode in header.episodes:
             self._means.add({f"rollout/{name}": value for name, value in episode.info.items()})
         self.work_s += header.work_s
@@ -213,7 +221,8 @@ class Progress:
 
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
         """Continue from `state()`. Without a saved replay, the warm-up is repeated."""
-        state = {"reanalyzer_restarts": 0, "reanalyzed_steps": 0, **state}  # checkpoints of older versions lack them
+        missing = {"reanalyzer_restarts": 0, "reanalyzed_steps": 0, "first": []}  # in checkpoints of older versions
+        state = {**missing, **state}
         for name in (*self.counts(), *SAVED):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
@@ -334,6 +343,7 @@ class Progress:
             "best_return": best.mean if best else None,
             "best_step": self.config.clock.of(best.params_header) if best else None,
             "eval_episodes": self.config.manage.eval_episodes,
+            "doubt": self.doubt or None,
             **self.mean_rates(),
             "policy_lag_mean": self._lags[0] / max(1, self._lags[1]),
             "policy_lag_max": self._lags[2],
