@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # slow to import
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
     """Return the environment's spec. Raise UsageError if the environment is missing, fails, or can't be used."""
-    from drl_cli.envs.apart import ProcessEnded, spec_apart
+    from drl_cli.envs.trials.apart import ProcessEnded, spec_apart
 
     if not config.has_env:
         raise UsageError(f"env={NO_ENV}: there is no environment; say env=ID")
@@ -75,7 +75,7 @@ def join_cluster(config: Config) -> "Cluster":
 
 def try_environment(config: Config, spec: EnvSpec) -> None:
     """Take random steps. Raise UsageError (exit 4) if the environment fails. Warn if it behaves unusually."""
-    from drl_cli.envs.apart import ProcessEnded, try_apart
+    from drl_cli.envs.trials.apart import ProcessEnded, try_apart
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
     with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
@@ -104,8 +104,8 @@ def check_goals(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if replay changes goals, and the environment has no goals or can't compute their rewards."""
     if not config.replay.changes_goals:
         return
-    from drl_cli.envs.apart import ProcessEnded, apart
     from drl_cli.envs.goals import GoalOutcome
+    from drl_cli.envs.trials.apart import ProcessEnded, apart
 
     if RETURN in config.data_columns:
         name = title(config.algo_name)

@@ -83,7 +83,7 @@ class TrainerConfig:
     """The trainers and their minibatches."""
 
     num: Count
-    batch_size: Count
+    batch_size: Annotated[Count, OR_NULL]
     updates_per_call: Count | None
     threads: Literal["auto"] | Count
     products: Literal["auto", "torch", "onednn"]

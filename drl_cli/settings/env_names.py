@@ -182,7 +182,7 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
     """
     typed = typed_values(overrides)
     name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
-    from drl_cli.envs.apart import ProcessEnded, spec_apart
+    from drl_cli.envs.trials.apart import ProcessEnded, spec_apart
 
     try:
         node = option_values("env", name) if option_file("env", name) is not None else env_options(name)

@@ -14,8 +14,14 @@ from drl_cli.utils.ranges import Count
 
 RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
 EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
-WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
-"""The values in a run with tuned values, which were chosen beside these."""
+ROLLOUT = "trainer.batch_size"
+WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False, ROLLOUT: 2048}
+"""The values in a run with tuned values, which were chosen beside these. Of the files, only PPO's has no batch size."""
+BATCH = 256
+"""The batch size of other algorithms if `trainer.batch_size=null` is typed."""
+
+SHORT = 50_000
+"""A run of at most this many steps is short."""
 
 Plain = Mapping[str, Any]
 """A composed config as plain values, by group and key."""
@@ -27,7 +33,9 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     `choices` are the options of the groups. If a tuned option is among them, or if the config is that of an earlier run
     (not `is_new`), the values are WITH_TUNED. Otherwise, `values_for` gives them.
     """
-    found = WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain)
+    found = dict(WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain))
+    if not _is_on_policy(plain):
+        found[ROLLOUT] = BATCH
     filled = dict(plain)
     for path, value in found.items():
         group, _, key = path.partition(".")
@@ -46,8 +54,8 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
 
-    On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts. In mode=offline,
-    only the evaluation period follows from the length.
+    On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts, which are smaller
+    in a short run of PPO. In mode=offline, only the evaluation period follows from the length.
     """
     is_offline = plain.get("mode") == "offline"
     key = "total_updates" if is_offline else "total_env_steps"
@@ -58,10 +66,10 @@ def values_for(plain: Plain) -> dict[str, Any]:
     if is_offline:
         return {**WITH_TUNED, EVAL_PERIOD: eval_period}
     scaled = {EVAL_PERIOD: eval_period, OBS: True, REWARD: True}
-    if str(_value(plain, "replay.sampler")).startswith("fifo"):
-        return {**WITH_TUNED, **scaled}
-    ratio, envs = (1.0, 1) if length <= 50_000 else (0.5, 4) if length <= 200_000 else (0.25, 16)
-    return {**scaled, RATIO: ratio, WARM_UP: max(100, min(1000, length // 50)), ENVS: envs}
+    if _is_on_policy(plain):
+        return {**WITH_TUNED, **scaled, ROLLOUT: 512 if length <= SHORT else 2048}
+    ratio, envs = (1.0, 1) if length <= SHORT else (0.5, 4) if length <= 200_000 else (0.25, 16)
+    return {**WITH_TUNED, **scaled, RATIO: ratio, WARM_UP: max(100, min(1000, length // 50)), ENVS: envs}
 
 
 def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
@@ -78,9 +86,14 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
         parts += [f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}"] if ratio else []
         parts += [f"{envs} environment{'s' * (envs > 1)} per worker"] if envs else []
         parts += [f"{chosen[WARM_UP]} steps of warm-up"]
+    parts += ["rollouts of 512 steps"] if chosen.get(ROLLOUT) == 512 else []
     scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
     return f"no tuned values: {', '.join(parts)}" if parts else None
+
+
+def _is_on_policy(plain: Plain) -> bool:
+    return str(_value(plain, "replay.sampler")).startswith("fifo")
 
 
 def _value(plain: Plain, path: str) -> Any:

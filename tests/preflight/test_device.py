@@ -10,8 +10,8 @@ import torch
 from graphs import TINY, make_config
 
 from drl_cli.cli.train import _prepared
-from drl_cli.envs import apart
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.trials import apart
 from drl_cli.errors import MISSING, RESOURCES, USAGE, UsageError
 from drl_cli.metrics.console import Console
 from drl_cli.preflight.device import check_gpus, gain, takes_gpu, with_device

@@ -105,7 +105,7 @@ REFUSED = {
         ("algo=ppo worker.unroll=100", "worker.unroll=100 x worker.envs 16 = 1600", "say trainer.batch_size=3200"),
         ("algo=ppo worker.unroll=64 trainer.num=4", "trainer.batch_size 2048 / trainer", "say trainer.batch_size=4096"),
         ("worker.unroll=4 worker.block_rows=32", "worker.block_rows=32 is not 64 = worker.unroll 4"),
-        ("algo=ppo total_env_steps=2047", "total_env_steps=2047", "trainer.batch_size=2048"),
+        ("algo=ppo total_env_steps=511", "total_env_steps=511", "trainer.batch_size=512"),
         ("algo=ppo replay.capacity=4095", "replay.capacity=4095", "below 4096"),
         ("algo=ppo worker.num=1 replay.max_staleness=2 worker.block_rows=4112", "4112", "batch_size 2048", "too old"),
         ("algo=ppo worker.block_rows=8 orchestrator.band=1e-9", "worker.block_rows=8", "worker.envs=16"),

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from drl_cli.envs import apart
+from drl_cli.envs.trials import apart
 from drl_cli.errors import MISSING, RESOURCES, UsageError
 from drl_cli.preflight import environment, resources
 from drl_cli.preflight.algorithm import memory_problems, try_algorithm

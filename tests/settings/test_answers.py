@@ -38,11 +38,11 @@ class My(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         self.count = 0
-        return np.zeros(3, np.float32), {}
+        return np.full(3, 0.5, np.float32), {}
 
     def step(self, action):
         self.count += 1
-        return np.zeros(3, np.float32), 0.0, False, self.count == 50, {}
+        return np.full(3, self.count % 2, np.float32), 1.0, False, self.count == 50, {}
 
 
 class Unregistered(My):

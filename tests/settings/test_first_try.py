@@ -12,6 +12,7 @@ from drl_cli.settings.first_try import (
     OBS,
     RATIO,
     REWARD,
+    ROLLOUT,
     WARM_UP,
     WITH_TUNED,
     first_try_line,
@@ -20,11 +21,12 @@ from drl_cli.settings.first_try import (
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
+OF_ALL = {key: value for key, value in WITH_TUNED.items() if key != ROLLOUT}
 
 
 def values(*words):
     config = flatten(to_yaml_keys(make_config(*words)))
-    return {key: config[key] for key in WITH_TUNED}
+    return {key: config[key] for key in OF_ALL}
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,10 @@ def test_a_typed_value_stays():
 
 
 def test_null_can_be_typed():
-    words = [f"{key}=null" for key in WITH_TUNED]
+    words = [f"{key}=null" for key in OF_ALL]
     assert values(*UNTUNED, *words, "total_env_steps=5000") == values(*UNTUNED, "total_env_steps=5000")
+    for env in ("MountainCarContinuous-v0", "Pendulum-v1"):
+        assert make_config(f"env={env}", "algo=sac", f"{ROLLOUT}=null").trainer.batch_size == 256
 
 
 def test_an_algorithms_file_stays():
@@ -72,12 +76,25 @@ def test_an_algorithms_file_stays():
 def test_values_beside_tuned_ones_do_not_follow_from_the_length():
     found = values("env=LunarLanderContinuous", "algo=sac", "total_env_steps=20000")
     assert (found[ENVS], found[OBS], found[REWARD]) == (16, False, False)
-    assert values("env=MountainCarContinuous-v0", "algo=sac", "tuned=sac-images", "total_env_steps=5000") == WITH_TUNED
+    assert values("env=MountainCarContinuous-v0", "algo=sac", "tuned=sac-images", "total_env_steps=5000") == OF_ALL
 
 
 def test_on_policy_runs_have_16_environments_and_no_warm_up():
     found = values("env=MountainCarContinuous-v0", "algo=ppo", "total_env_steps=5000")
-    assert found == {**WITH_TUNED, EVAL_PERIOD: 500, OBS: True, REWARD: True}
+    assert found == {**OF_ALL, EVAL_PERIOD: 500, OBS: True, REWARD: True}
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (("env=MountainCarContinuous-v0", "total_env_steps=50000"), 512),
+        (("env=MountainCarContinuous-v0", "total_env_steps=50001"), 2048),
+        (("env=MountainCarContinuous-v0", "total_env_steps=5000", "trainer.batch_size=1024"), 1024),
+        (("env=CartPole-v1", "total_env_steps=5000"), 512),  # its tuned values
+    ],
+)
+def test_a_short_run_of_ppo_has_small_rollouts(words, rows):
+    assert make_config("algo=ppo", *words).trainer.batch_size == rows
 
 
 def test_offline_runs_normalise_nothing():
@@ -100,12 +117,13 @@ def test_the_line_names_what_was_chosen():
     )
     assert line(f"{RATIO}=1", "total_env_steps=5000").startswith(f"no tuned values: {pace}")
     assert (
-        line(*(f"{key}={value}".lower() for key, value in WITH_TUNED.items() if value is not None), f"{WARM_UP}=9")
-        is None
+        line(*(f"{key}={value}".lower() for key, value in OF_ALL.items() if value is not None), f"{WARM_UP}=9") is None
     )
     assert line("mode=offline", "algo=iql", "data.source=x.npz", "total_updates=3000") is None
     on_policy = first_try_line(mapping([*UNTUNED[:1], "algo=ppo"]), ())
     assert on_policy == "no tuned values: vector observations and rewards normalised"
+    short = first_try_line(mapping([*UNTUNED[:1], "algo=ppo", "total_env_steps=5000"]), ())
+    assert short == "no tuned values: rollouts of 512 steps, vector observations and rewards normalised"
 
 
 @pytest.mark.parametrize("length", [5000, 100_000, 1_000_000])

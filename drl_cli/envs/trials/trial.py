@@ -13,7 +13,7 @@ from drl_cli.envs.frame_stack import allowed_action
 from drl_cli.envs.hang import CallWatch, Hung, Tick, hang_limit, no_tick
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts, at, outside_box
-from drl_cli.envs.sizes import Sizes
+from drl_cli.envs.trials.sizes import Sizes
 from drl_cli.types import MASK, Array, EnvSpec, leaves
 
 STEPS = 200

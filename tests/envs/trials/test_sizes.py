@@ -8,7 +8,7 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.trial import try_env
+from drl_cli.envs.trials.trial import try_env
 
 
 class Raw(gymnasium.Env):

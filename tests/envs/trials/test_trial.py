@@ -7,7 +7,7 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.trial import STEPS, try_env
+from drl_cli.envs.trials.trial import STEPS, try_env
 
 
 class Endless(gymnasium.Env):

@@ -18,7 +18,7 @@ from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.games.names import games
 from drl_cli.envs.hang import Tick, no_tick
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.trial import try_env
+from drl_cli.envs.trials.trial import try_env
 from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import bare_import, innermost_last, place, raised
 
