@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Sizes:
         self.config = config
         self._rows: dict[str, list[Array]] = defaultdict(list)
         self._rewards: list[float] = []
-        self._numpy, self._python = np.random.get_state()[1:3], random.getstate()
+        self._before = _generators()
 
     def add(self, floats: dict[str, Array], reward: float) -> None:
         """Add the float parts of a step's observation, each `[1, ...]`, and the step's reward. Leave out images."""
@@ -35,13 +36,16 @@ class Sizes:
 
     def lines(self, is_thorough: bool) -> Iterator[str]:
         """Yield a warning for each size that no key scales. If `is_thorough`, also name what never changes."""
-        yield from self._generators()
         num, id = len(self._rewards), self.config.id
+        for whose, state in _generators().items():
+            if state != self._before[whose]:
+                advice = "draw from self.np_random, or a resumed run differs from one that was not stopped"
+                yield f"{id}: its random numbers come from {whose} global generator; {advice}"
         for path, rows in self._rows.items():
             values = np.stack(rows).astype(np.float64)
             sizes, changes = np.sqrt(np.square(values).mean(0)), values.std(0) > 0
             if (line := _far(sizes[changes])) and not self.config.normalize_obs:
-                yield f"{id}: observations{at(path)} {line}; env.normalize_obs=true brings them near 1"
+                yield f"{id}: observations{at(path)} have parts {line}; env.normalize_obs=true brings them near 1"
             if is_thorough and num >= ENOUGH and not changes.all():
                 parts = _numbers(np.flatnonzero(~changes))
                 yield f"{id}: {parts} of observations{at(path)} never changed in {num} steps"
@@ -50,25 +54,20 @@ class Sizes:
             yield f"{id}: all rewards of {num} random steps were 0; {advice}"
         size = np.sqrt(np.square([reward for reward in self._rewards if reward] or [1.0]).mean(keepdims=True))
         if (line := _far(size)) and not (self.config.normalize_reward or self.config.reward_scale != 1.0):
-            yield f"{id}: rewards {line}; env.normalize_reward=true brings them near 1"
+            yield f"{id}: rewards are {line}; env.normalize_reward=true brings them near 1"
 
-    def _generators(self) -> Iterator[str]:
-        numpy = np.random.get_state()[1:3]
-        names = {
-            "numpy's": not (np.array_equal(numpy[0], self._numpy[0]) and numpy[1] == self._numpy[1]),
-            "Python's": random.getstate() != self._python,
-        }
-        for name, is_used in names.items():
-            if is_used:
-                advice = "draw from self.np_random, or a resumed run differs from one that was not stopped"
-                yield f"{self.config.id}: its random numbers come from {name} global generator; {advice}"
+
+def _generators() -> dict[str, Any]:
+    """Return the states of the global random generators, by whose they are."""
+    numpy = np.random.get_state(legacy=False)["state"]
+    return {"numpy's": (numpy["key"].tobytes(), numpy["pos"]), "Python's": random.getstate()}
 
 
 def _far(sizes: Array) -> str:
-    """Return what is unusual about the sizes of parts, or an empty text."""
+    """Return the size of a part that is far from 1, or an empty text."""
     if len(sizes) and sizes.max() >= LARGE:
-        return f"are of size {sizes.max():.1g}"
-    return f"are of size {sizes.min():.1g}" if len(sizes) and sizes.min() <= SMALL else ""
+        return f"of size {sizes.max():.1g}"
+    return f"of size {sizes.min():.1g}" if len(sizes) and sizes.min() <= SMALL else ""
 
 
 def _numbers(places: Array) -> str:

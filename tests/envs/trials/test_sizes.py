@@ -49,9 +49,9 @@ def warnings(is_thorough, keys=(), **kwargs):
     ("kwargs", "expected"),
     [
         ({}, []),
-        ({"scale": 1e4}, [r"observations are of size 2e\+04; env.normalize_obs=true brings them near 1"]),
-        ({"scale": -1e4}, [r"observations are of size 2e\+04; env"]),
-        ({"scale": 1e-4}, [r"observations are of size 0.0002; env.normalize_obs=true"]),
+        ({"scale": 1e4}, [r"observations have parts of size 2e\+04; env.normalize_obs=true brings them near 1"]),
+        ({"scale": -1e4}, [r"observations have parts of size 2e\+04; env"]),
+        ({"scale": 1e-4}, [r"observations have parts of size 0.0002; env.normalize_obs=true"]),
         ({"scale": 60}, []),
         ({"reward": -1e3}, [r"rewards are of size 1e\+03; env.normalize_reward=true brings them near 1"]),
         ({"reward": 1e-3}, [r"rewards are of size 0.001; env.normalize_reward=true"]),
