@@ -23,11 +23,13 @@ BEYOND = 3.0
 def doubt(config: Config, progress: Progress, losses: Mapping[str, float]) -> str:
     """Return a line if no evaluation is better than the first episodes by more than the noise, otherwise ''.
 
-    The first episodes are those of the untrained policy. Before a third of the run, nothing can be said. `losses` are
-    the last means of the trainer's metrics.
+    The first episodes are those of the untrained policy. Nothing can be said before a third of the run, after
+    `load_weights`, or if evaluations are in another environment. `losses` are the last means of the trainer's metrics.
     """
     first, best = progress.first, progress.best
     if best is None or len(first) < LEAST or 3 * progress.position < config.clock.total:
+        return ""
+    if config.load_weights or config.manage.env_kwargs:
         return ""
     noise = 2 * stdev(first) * math.sqrt(1 / len(first) + 1 / config.manage.eval_episodes)
     if best.mean > fmean(first) + noise:

@@ -40,6 +40,11 @@ def test_a_run_that_learns_or_has_not_yet_shown_anything_is_not_doubted(run):
     assert doubt(*after(*LONG, **run), {}) == ""
 
 
+@pytest.mark.parametrize("word", ["load_weights=runs/one", "+manage.env_kwargs.g=5.0"])
+def test_a_good_start_or_another_environment_is_not_compared(word):
+    assert doubt(*after(*LONG, word), {}) == ""
+
+
 def test_without_a_cause_only_the_fact_is_said():
     fact = "no evaluation is better than the first 5 episodes, whose mean return is -10.0"
     assert doubt(*after(*LONG), {"entropy": 0.0, "q_mean": -15.0}) == fact
