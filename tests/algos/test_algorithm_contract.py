@@ -15,7 +15,6 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.testing import check_algorithm, contract
 from drl_cli.types import Column, EnvSpec, transition_schema
 
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
@@ -70,16 +69,6 @@ class Case:
 @pytest.fixture
 def case(name, kind):
     return Case(name, kind)
-
-
-def test_the_public_contract_and_that_updates_are_replayed(name, kind, monkeypatch):
-    reasons, check_replays = [], contract.check_replays
-    monkeypatch.setattr(contract, "check_replays", lambda case: reasons.extend(check_replays(case)))
-    options = load_algorithm(name).Config.__dataclass_fields__
-    few = [f"algo.{option}=2" for option in ("epochs", "simulations") if option in options]
-    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
-    check_algorithm(name, env, "network.hidden=[16,16]", *few)
-    assert reasons == []
 
 
 def test_priorities_are_errors_without_weights(name, case):
