@@ -19,9 +19,7 @@ TINY = (*FEW, "orchestrator.min_inserts=128", "trainer.batch_size=64")
 ON_POLICY = (*FEW, "trainer.batch_size=256")
 RUNS = {
     "sac": ("env=Pendulum-v1", "algo=sac", "env.normalize_obs=true", "network.hidden=[64,64]", *TINY),
-    "dqn": ("env=CartPole-v1", "algo=dqn", "network.hidden=[64,64]", *TINY),
     "rainbow": ("env=CartPole-v1", "algo=rainbow", "network.hidden=[64,64]", *TINY),
-    "iqn": ("env=CartPole-v1", "algo=iqn", "network.hidden=[64,64]", *TINY),
     "ppo": ("env=Pendulum-v1", "algo=ppo", "network.hidden=[64,64]", *ON_POLICY),
     "choices": ("env=FrozenLake-v1", "algo=dqn", "network.hidden=[64]", *TINY),
     "image": ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn", "network.hidden=[64]", "network.channels=0.5", *TINY),
@@ -38,7 +36,7 @@ def run(request, tmp_path_factory):
     return folder, evaluate(folder, EvalOptions(episodes=20, checkpoint="last"), {})
 
 
-@pytest.mark.parametrize("format", ["numpy", "torch", "onnx"])
+@pytest.mark.parametrize("format", ["numpy", "onnx"])  # torch has the graph of onnx
 def test_an_exported_policy_has_the_return_of_drl_eval(run, format):
     """The export itself compares actions on at least 1000 observations."""
     folder, evaluated = run
