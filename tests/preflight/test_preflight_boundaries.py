@@ -80,7 +80,7 @@ RECURRENT = ("bc", "cql", "d4pg", "ddpg", "droq", "fql", "iql", "mpo", "redq", "
     [
         (("algo=sac", "network=lstm"), "network.memory=lstm learns from sequences"),
         (("algo=ppo", "network=gru"), None),
-        (("algo=ppo", "network=gru", "trainer.num=2"), "network.memory=gru: rollouts can't be shared by trainer.num=2"),
+        (("algo=ppo", "network=gru", "trainer.num=2"), "network.memory=gru: trainer.num=2 can't share rollouts; say"),
         (("algo=ppo", "trainer.num=2"), None),
         (("algo=sac", "network=lstm", "replay=sequences", "trainer.num=2"), None),
         *(((f"algo={algo}", "network=lstm", "replay=sequences", "algo.n_step=2"), None) for algo in RECURRENT),
