@@ -106,6 +106,15 @@ def test_a_dry_run_tries_the_environment_for_longer(composed, monkeypatch, spec,
     assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9, "is_thorough": is_dry}]
 
 
+@pytest.mark.parametrize(("algo", "is_silent"), [("bc", True), ("iql", False)])
+def test_the_size_of_rewards_is_nothing_to_an_algorithm_that_reads_none(composed, monkeypatch, spec, algo, is_silent):
+    tried = []
+    monkeypatch.setattr(apart, "try_apart", lambda env, spec, **limits: (tried.append(env.normalize_reward), [])[1])
+    config = build(composed("env=Pendulum-v1", f"algo={algo}", "mode=offline", "data.source=recorded.npz"))
+    try_environment(config, spec)
+    assert (config.env.normalize_reward, tried) == (False, [is_silent])
+
+
 @pytest.mark.parametrize(
     ("error", "is_answered"),
     [
