@@ -83,7 +83,9 @@ def answer(words: Sequence[str]) -> int:
         if auto_line is not None:
             print(auto_line)
         print("".join(f"{line}\n" for line in [*changes, *lines]), end="")
-        if not config.dry_run:
+        if config.dry_run:
+            print(f"{config.env.name}: all checks passed; nothing was measured")
+        else:
             measure(config, spec, options, command, typed)
     return DONE
 

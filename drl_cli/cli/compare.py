@@ -22,7 +22,7 @@ from drl_cli.runs.table import NONE, between, number, steps, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.seeding import integers
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")
@@ -115,8 +115,8 @@ def paired_lines(options: Options) -> list[str]:
     )
     (difference, *ends), (better, *bounds) = paired(first, second)
     return [
-        f"A  {one}  mean {first.mean():.1f}",
-        f"B  {other}  mean {second.mean():.1f}",
+        f"A  {one}  mean {score_text(first.mean())}",
+        f"B  {other}  mean {score_text(second.mean())}",
         f"A - B: {between(difference, ends[0], ends[1])} over {len(seeds)} episodes with the same seeds",
         f"A is better in a share of {between(better, bounds[0], bounds[1], '.2f')} of them",
     ]
@@ -170,7 +170,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
             UNIT_TEXTS[head_unit]: steps(one.position, one.unit, head_unit),
             "seconds": number(one.wall_s),
             "final IQM [95%]": between(*one.final),
-            "score": number(one.score, ".1f"),
+            "score": score_text(one.score),
             "goal": number(one.threshold, "g"),
             "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.runs)}",
             "steps to": steps(one.steps_to, one.unit, head_unit),

@@ -270,7 +270,7 @@ def missing(package: str, extra: str = "") -> list[str]:
             lacking.append(needed.name)
         else:
             lacking += [name for inner in sorted(needed.extras) for name in missing(needed.name, inner)]
-    return lacking
+    return list(dict.fromkeys(lacking))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from drl_cli.runs.find import check_format, find_runs, find_saved_step, find_ste
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.run import Run, read_json
 from drl_cli.runs.statistics import interval
-from drl_cli.runs.table import between, number, table
+from drl_cli.runs.table import between, table
 from drl_cli.runtime.config import Config
 from drl_cli.settings.options import parse, usage, without_flags
 from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.roles.evaluator import Score
@@ -106,7 +106,7 @@ def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
     for folder, result in results.items():
         if options.min_return is not None and result["mean"] < options.min_return:
             name = f"{folder.name}: " if len(steps) > 1 else ""
-            line = f"{name}mean return {result['mean']:.1f} is below min_return={options.min_return:g}"
+            line = f"{name}mean return {score_text(result['mean'])} is below min_return={options.min_return:g}"
             errors.append(UsageError(line, BELOW))
     if errors:
         raise UsageError([line for error in errors for line in error.problems], errors[0].exit_code)
@@ -197,7 +197,7 @@ def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, 
     how = "stochastic" if result["stochastic"] else "greedy"
     how += f", simulations {result['simulations']}" if "simulations" in result else ""
     how += f", in {result['env']}" if "env" in result else ""
-    texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
+    texts = {key: f"{value}" if isinstance(value, int) else score_text(value) for key, value in statistics.items()}
     texts["mean"] = _mean_text(result)
     lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']:,} updates, {how})"]
     lines.append("  ".join(f"{key} {value}" for key, value in texts.items()))
@@ -217,7 +217,7 @@ def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
     names = ("std", "min", "median", "max", "length_mean")
     rows = []
     for folder, result in results.items():
-        scores = [_mean_text(result), *(number(result[name], ".1f") for name in names)]
+        scores = [_mean_text(result), *(score_text(result[name]) for name in names)]
         rows.append([folder.name, result["checkpoint"], str(result["episodes"]), *scores])
     head = ("run", "checkpoint", "episodes", "mean [95%]", *names)
     return table(head, rows, sys.stdout, left=("run", "checkpoint"))

@@ -10,7 +10,7 @@ from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 FORMATS = "onnx: ONNX, for any runtime; torch: torch.export; numpy: arrays, run by numpy alone"
 
@@ -48,8 +48,9 @@ def export(options: Options) -> int:
     print(f"{policy.run.name}  {policy.checkpoint.name}  ->  {relative_path(folder)}")
     if line := not_exported(load_algorithm(config.algo.name).Policy, config.network):
         print(line)
+    exported, trained = score_text(parity.return_exported), score_text(parity.return_trained)
     returns = (
-        f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}"
+        f"{parity.episodes} episodes: return {exported}, the run's {trained}"
         if policy.has_env
         else "they are random, because the run had no environment"
     )

@@ -1,6 +1,7 @@
 """drl-list TOPIC: list algorithms, environments, modes, keys, runs, sweeps or datasets. One function per topic."""
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, UsageError
 from drl_cli.settings.conf import conf_dir, options
 from drl_cli.settings.options import parse, usage
+from drl_cli.utils.outside import look_in
 from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import did_you_mean
 
@@ -66,6 +68,7 @@ def algos(args: Sequence[str]) -> list[str]:
     if asked.env is not None:
         from drl_cli.runs.fitting import fitting
 
+        look_in(os.getcwd())  # the user names the environment, which may be in a module there
         return fitting(asked.env, asked.mode)
     if args:
         raise UsageError(f"{' '.join(args)}: say for which environment: drl-list algos env=NAME {' '.join(args)}")

@@ -11,6 +11,7 @@ from drl_cli.runs.recorded import all_datasets, dataset_path
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.types import Column, EnvSpec, leaves
+from drl_cli.utils.shown import score_text
 
 COUNTS = ("steps", "episodes", "ended", "cut", "mean", "min", "max", "score", "covers")
 HEAD = ("dataset", "env", *COUNTS, "observations", "actions")
@@ -71,8 +72,8 @@ def _row(source: str, options: Options) -> list[str]:
     returns, score = [NONE] * 3, NONE
     if len(found := facts.whole_returns):
         mean = float(found.mean())
-        returns = [number(float(value), ".1f") for value in (mean, found.min(), found.max())]
-        score = NONE if facts.reference is None else number(normalised(mean, facts.reference), ".1f")
+        returns = [score_text(float(value)) for value in (mean, found.min(), found.max())]
+        score = NONE if facts.reference is None else score_text(normalised(mean, facts.reference))
     covered = f"{coverage(dataset):.0%}"
     return [source, facts.env or NONE, *counts, *returns, score, covered, _obs_text(spec), spec.action.text]
 

@@ -32,6 +32,7 @@ from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
+from drl_cli.utils.shown import score_text
 
 Sort = Literal["newest", "best", "final", "steps", "seconds"]
 
@@ -126,7 +127,7 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     listed = runs[:limit]
     differing = differences(listed)
     head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
-    scores = [number(run.score, ".1f") for run in listed]
+    scores = [score_text(run.score) for run in listed]
     has_scores = any(score != NONE for score in scores)
     head += ["score"] * has_scores
     described = [key for key in DESCRIBING if any(run.config.get(key) for run in listed)]
@@ -134,7 +135,7 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     rows = []
     for run, values, score in zip(listed, differing, scores, strict=True):
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
-        row += [steps(run.position, run.unit), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
+        row += [steps(run.position, run.unit), number(run.wall_s), score_text(run.best), score_text(run.final)]
         row += [score] * has_scores
         row += [as_typed(value) if (value := run.config.get(key)) else NONE for key in described]
         rows.append([*row, override_text(values) or NONE] if any(differing) else row)
@@ -156,7 +157,7 @@ def group_table(runs: Sequence[Run], options: Options) -> list[str]:
         num_done = sum(run.status == "done" for run in group.runs)
         position, seconds = (_mean(map(ORDER[name], group.runs)) for name in ("steps", "seconds"))
         evaluated = [run for run in group.runs if run.best is not None]
-        best, final = (number(_mean(map(ORDER[name], evaluated)), ".1f") for name in ("best", "final"))
+        best, final = (score_text(_mean(map(ORDER[name], evaluated))) for name in ("best", "final"))
         row = [group.env, group.label, str(len(group.runs)), str(num_done)]
         rows.append([*row, steps(position, group.runs[0].unit), number(seconds), best, final])
     head = ("env", "runs of", "seeds", "done", "env steps", "seconds", "best", "final")
@@ -233,7 +234,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
         env, algo = (", ".join(sorted({_value(run, key) for run in runs})) for key in ("env.name", "algo.preset"))
         num_done, keys = sum(job.is_done for job in sweep.jobs), (key for job in sweep.jobs for key in job.differs)
         row = [sweep.folder.name, env or NONE, algo or NONE, str(len(sweep.jobs)), str(num_done)]
-        row += [number(best.best, ".1f"), best.id] if best else [NONE, NONE]
+        row += [score_text(best.best), best.id] if best else [NONE, NONE]
         rows.append([*row, ", ".join(dict.fromkeys(keys))])
     head = ("sweep", "env", "algo", "jobs", "done", "best", "best run", "over")
     return _table(head, rows, len(folders))

@@ -13,7 +13,7 @@ from drl_cli.runs.run import read_json
 from drl_cli.utils.headless import has_display, headless
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.deploy.play import Played
@@ -107,7 +107,9 @@ def failures(policy: "TrainedPolicy", options: Options) -> list[int]:
         raise UsageError(f"only=failures reads the returns of a greedy evaluation of this checkpoint: {command}{at}")
     worst = sorted(zip(result["returns"], result["seeds"], strict=True))
     if not (seeds := [seed for value, seed in worst if value < below]):
-        raise UsageError(f"only=failures: all {len(worst)} episodes reached {below:g}, the lowest {worst[0][0]:.1f}")
+        raise UsageError(
+            f"only=failures: all {len(worst)} episodes reached {below:g}, the lowest {score_text(worst[0][0])}"
+        )
     return seeds[: options.episodes]
 
 
@@ -130,7 +132,7 @@ def play(options: Options) -> list[str]:
 
 def _lines(played: "Sequence[Played]") -> list[str]:
     return [
-        f"{episode.title}: return {episode.ret:.1f}, {episode.steps} steps{', cut there' if episode.was_cut else ''}"
+        f"{episode.title}: return {score_text(episode.ret)}, {episode.steps} steps" + ", cut there" * episode.was_cut
         for episode in played
     ]
 

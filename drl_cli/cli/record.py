@@ -23,7 +23,7 @@ from drl_cli.settings.compose import compose
 from drl_cli.settings.trust import remember
 from drl_cli.utils.clock import now
 from drl_cli.utils.ranges import Count, Natural
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.data.episode import Episode, Written
@@ -245,13 +245,14 @@ def _max_steps(options: Options, config: Config) -> int:
 
 def lines(written: "Written") -> list[str]:
     """Return lines with the counts and returns of a recording."""
-    found, num, pieces = written.statistics(), written.episodes, len(written.pieces)
+    found: dict[str, Any] = {**written.statistics()}  # Any: numbers, and a list
+    num, pieces = written.episodes, len(written.pieces)
     counts = f"{written.steps:,} steps in {num:,} episode{'s' * (num > 1)}, {written.terminations:,} of them terminated"
     if pieces:
         counts += f"; {pieces:,} of them only in part, without {'their returns' if pieces > 1 else 'its return'}"
     if not written.returns:
         return [counts]
-    mean, std, low, high = (f"{found[f'return_{name}']:.1f}" for name in ("mean", "std", "min", "max"))
+    mean, std, low, high = (score_text(found[f"return_{name}"]) for name in ("mean", "std", "min", "max"))
     return [counts, f"return: mean {mean}  std {std}  min {low}  max {high}"]
 
 

@@ -169,7 +169,7 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
-    from drl_cli.preflight.data import check_identity, with_absolute_paths, with_reference, with_table
+    from drl_cli.preflight.data import check_identity, data_advice, with_absolute_paths, with_reference, with_table
     from drl_cli.preflight.device import with_device
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.pace import node_problems
@@ -204,6 +204,7 @@ def _prepared(
             config, found = with_measured_reference(config, dataset, args)
             lines += found
         config = with_capacity(config, spec) if dataset is None else with_table(config, spec, dataset)
+        lines += [] if resumed else data_advice(config)
         return config, [*changes, *lines], spec, resumed, cluster, dataset
 
 
@@ -230,7 +231,7 @@ def _train(
     from drl_cli.algos.lookup import load_algorithm
     from drl_cli.deploy.formats import kind_of
     from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
-    from drl_cli.preflight.data import data_advice, data_text, describe, spaces_of, with_absolute_paths
+    from drl_cli.preflight.data import data_text, describe, spaces_of, with_absolute_paths
     from drl_cli.preflight.pace import rollout_text, waiting_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
@@ -256,7 +257,6 @@ def _train(
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from {'update' if config.is_offline else 'step'} {resumed.position:,}" if resumed else ""
         network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
-        network += [] if resumed else data_advice(config)
         network += [
             *rollout_text(config),
             *waiting_text(config, spec),

@@ -10,6 +10,7 @@ from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.video import Video
 from drl_cli.envs.frames import CantRender, frame, frames_per_second, modes, rendering
 from drl_cli.types import MASK
+from drl_cli.utils.shown import score_text
 
 HOLD_S = 1.0
 """Seconds for which the last frame of an episode is shown."""
@@ -52,7 +53,7 @@ def _write(video: Video, game: Game, head: Sequence[str], max_steps: int, ret: f
     picture = frame(game.id, game.raw)
     is_last = game.has_ended or steps == max_steps
     for _ in range(1 + is_last * round(HOLD_S * video.fps)):
-        video.write(picture, [*head, f"return {ret:.1f}   step {steps:,}"])
+        video.write(picture, [*head, f"return {score_text(ret)}   step {steps:,}"])
 
 
 def watch(
@@ -76,7 +77,8 @@ def _game(policy: TrainedPolicy, seed: int, mode: str = "rgb_array") -> Game:
     try:
         return Game(rendering(policy.env, mode), policy.spec, seed)
     except TypeError as error:  # the constructor does not take render_mode
-        raise CantRender(f"{policy.env.id} can't be made with render_mode={mode}: {error}") from error
+        advice = "give its constructor the argument render_mode=None, and write a method render"
+        raise CantRender(f"{policy.env.id} can't be made with render_mode={mode}: {error}; {advice}") from error
 
 
 def _play_one(

@@ -14,6 +14,7 @@ from drl_cli.errors import UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.auto import CHANGES, results
 from drl_cli.runtime.config import Config
+from drl_cli.utils.shown import score_text
 
 EPISODES = 20
 
@@ -41,9 +42,10 @@ def with_measured_reference(config: Config, dataset: Dataset | None, words: Sequ
     elif dataset is not None and len(dataset.facts.whole_returns):
         expert, source = float(dataset.facts.whole_returns.max()), "the best episode of the dataset"
     else:
-        raise UsageError(f"data.reference=auto: there is no return of an expert; say [{random:.1f},EXPERT]")
+        raise UsageError(f"data.reference=auto: there is no return of an expert; say [{score_text(random)},EXPERT]")
     if line := reference_problem((random, expert)):
         raise UsageError(f"data.reference=auto: from {source}: data.{line}")
-    text = f"data.reference=[{random:.1f},{expert:.1f}]: {EPISODES} episodes of random actions, and {source}"
+    interval = f"[{score_text(random)},{score_text(expert)}]"
+    text = f"data.reference={interval}: {EPISODES} episodes of random actions, and {source}"
     data = dataclasses.replace(config.data, reference=(random, expert))
     return dataclasses.replace(config, data=data), [text]

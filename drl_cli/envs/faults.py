@@ -46,7 +46,8 @@ def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset`
 
 def endless(id: str, steps: int) -> str:
     """Return a warning that no episode ended in this number of steps."""
-    return f"{id}: no episode ended in {steps:,} steps; if episodes never end, set env.max_episode_steps"
+    limits = "env.max_episode_steps and manage.max_episode_steps"
+    return f"{id}: no episode ended in {steps:,} steps; if episodes never end, set {limits}"
 
 
 def because(text: str, error: BaseException) -> EnvFault:

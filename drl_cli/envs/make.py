@@ -141,7 +141,11 @@ def arguments(id: str) -> list[str]:
     """Return the names of the arguments of an environment's constructor, or none if they can't be read."""
     try:
         found = _found(id)
-        entry = found.entry_point if isinstance(found, EnvRegistration) else gymnasium.spec(found).entry_point
+        entry = (
+            found.entry_point
+            if isinstance(found, EnvRegistration)
+            else gymnasium.spec(found.rpartition(":")[2]).entry_point
+        )
         make = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
         kinds = inspect.signature(make).parameters.values() if make is not None else ()
     except (gymnasium.error.Error, ImportError, TypeError, ValueError, AttributeError):

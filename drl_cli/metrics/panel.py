@@ -11,7 +11,7 @@ from rich.text import Text
 from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import NO_EPISODE, clock, left_text, number, ratio_text, reanalyzed_text, step_text
-from drl_cli.utils.shown import shown
+from drl_cli.utils.shown import score_text, shown
 
 COLORS = dict.fromkeys(("failed", "diverged", "killed"), "red") | dict.fromkeys(("interrupted", "paused"), "yellow")
 COLORS["done"] = "green"
@@ -108,13 +108,14 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     training = [NO_EPISODE]
     if status.train_return is not None:
         last = f"mean of the last {status.train_episodes} of {status.episodes:,} episodes"
-        training = [f"return {status.train_return:.1f}", f"length {number(status.train_length)}", last]
+        training = [f"return {score_text(status.train_return)}", f"length {number(status.train_length)}", last]
     if not is_offline:
         yield "training", Items(training)
     at = step_text(status)
-    evaluation = [f"return {mean:.1f} at {at} {position:,}" for position, mean in status.scores[-1:]] or ["none yet"]
+    newest = [f"return {score_text(mean)} at {at} {position:,}" for position, mean in status.scores[-1:]]
+    evaluation = newest or ["none yet"]
     if status.best is not None and status.scores:
-        evaluation.append(f"best {status.best[1]:.1f} at {status.best[0]:,}")
+        evaluation.append(f"best {score_text(status.best[1])} at {status.best[0]:,}")
     target = [] if status.goal is None else [f"target {status.goal:g}"]
     yield "evaluation", Items([*evaluation, *target], [mean for _, mean in status.scores])
     if status.doubt:

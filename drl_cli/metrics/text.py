@@ -1,9 +1,10 @@
 """Lines of text about a run, for terminals without a panel. ASCII only."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from drl_cli.metrics.status import Status
+from drl_cli.utils.shown import score_text
 
 NO_EPISODE = "no episode has ended yet"
 LINE_LOSSES = 3
@@ -50,7 +51,7 @@ def report_line(status: Status) -> str:
     if status.awaits:
         return f"{_begin(status, status.position)}  waiting for {status.awaited}  {rates}".rstrip()
     mean, length = status.train_return, status.train_length
-    episodes = f"{_cell('train return {}', mean, 9, '.1f')}  {_cell('length {}', length)}"
+    episodes = f"{_cell('train return {}', mean, 9, score_text)}  {_cell('length {}', length)}"
     if mean is None:
         episodes = f"{NO_EPISODE:<{len(episodes)}}"
     if is_offline:
@@ -64,18 +65,18 @@ def report_line(status: Status) -> str:
 
 def evaluation_line(status: Status, statistics: Mapping[str, float], position: int, is_best: bool) -> str:
     """Return a line about an evaluation that is already in `status`. Only the mean must be in `statistics`."""
-    best = "" if status.best is None else f"  best {status.best[1]:.1f}"
+    best = "" if status.best is None else f"  best {score_text(status.best[1])}"
     target = "" if status.goal is None else f"  target {status.goal:g}"
     spread = ""
     if "std" in statistics:
-        low_high = f"[{statistics['min']:.1f}, {statistics['max']:.1f}]"
-        spread = f"  +- {statistics['std']:.1f} {low_high} over {statistics['episodes']:.0f} episodes"
+        low_high = f"[{score_text(statistics['min'])}, {score_text(statistics['max'])}]"
+        spread = f"  +- {score_text(statistics['std'])} {low_high} over {statistics['episodes']:.0f} episodes"
     if "normalized_score" in statistics:
-        spread += f"  score {statistics['normalized_score']:.1f}"
+        spread += f"  score {score_text(statistics['normalized_score'])}"
     mark = "  (new best)" if is_best else ""
     newest = max(status.position, position)  # training has gone on during the evaluation
     at = f"  at {step_text(status)} {position:,}" if position < newest else ""
-    return f"{_begin(status, newest)}  eval  return {statistics['mean']:>9.1f}{spread}{best}{target}{at}{mark}"
+    return f"{_begin(status, newest)}  eval  return {score_text(statistics['mean']):>9}{spread}{best}{target}{at}{mark}"
 
 
 def step_text(status: Status) -> str:
@@ -88,7 +89,7 @@ def _begin(status: Status, position: int) -> str:
     return f"{clock(status.wall_s):>9}  {share:>6.1%}  {step_text(status)} {position:>{len(f'{status.total:,}')},}"
 
 
-def _cell(text: str, value: float | None, width: int = 6, form: str = ",.0f") -> str:
+def _cell(text: str, value: float | None, width: int = 6, show: Callable[[float | None], str] = number) -> str:
     """Return the text with the value in place of `{}`, or as many spaces if the value is unknown."""
-    cell = text.format(f"{number(value, form):>{width}}")
+    cell = text.format(f"{show(value):>{width}}")
     return " " * len(cell) if value is None else cell

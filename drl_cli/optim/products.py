@@ -11,6 +11,8 @@ from typing import Any
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.machine import describe_processor, is_zen_5
 
+log = logging.getLogger(__name__)
+
 
 class Products:
     """Matrix products in float32 with torch's default library: MKL on a CPU, cuBLAS on a GPU."""
@@ -101,7 +103,7 @@ class BFloat16(OneDNN):
         self.is_cpu = device.type == "cpu"
         self.is_emulated = self.is_cpu and not (_has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
         if self.is_emulated:
-            logging.warning("this CPU has no bfloat16 products: precision=bf16 rounds, and is slower than float32")
+            log.warning("this CPU has no bfloat16 products: precision=bf16 rounds, and is slower than float32")
 
     def chosen(self) -> Mapping[str, Any]:
         library = "onednn" if self.is_cpu and not self.is_emulated else "torch"

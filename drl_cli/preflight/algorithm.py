@@ -197,7 +197,7 @@ def memory_problems(config: Config) -> Iterator[str]:
     if config.worker_priorities and (config.replay.table == "sequences" or (is_sequences and memory != "none")):
         yield "replay.initial_priority=worker: workers can't rate sequences; say replay.initial_priority=max"
     if memory != "none" and config.trainer.num > 1 and config.is_on_policy:
-        yield f"network.memory={memory}: rollouts can't be shared by trainer.num={config.trainer.num}; say 1"
+        yield f"network.memory={memory}: trainer.num={config.trainer.num} can't share rollouts; say trainer.num=1"
 
 
 def check_writes(config: Config, spec: EnvSpec) -> None:

@@ -13,6 +13,7 @@ from drl_cli.replay.mixed import recorded_rows
 from drl_cli.runtime.config import Config
 from drl_cli.types import MASK, EnvSpec, leaves
 from drl_cli.utils.machine import free_memory
+from drl_cli.utils.shown import score_text
 
 
 def open_data(config: Config) -> Dataset | None:
@@ -173,7 +174,11 @@ def data_text(config: Config, dataset: Dataset) -> list[str]:
     from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
 
     facts, returns = dataset.facts, dataset.facts.whole_returns
-    figures = f", return {returns.mean():.1f} [{returns.min():.1f}, {returns.max():.1f}]" if len(returns) else ""
+    figures = (
+        f", return {score_text(returns.mean())} [{score_text(returns.min())}, {score_text(returns.max())}]"
+        if len(returns)
+        else ""
+    )
     part = f"; {config.data.share:.0%} of every batch" if config.mixes_data else ""
     lines = [
         f"data: {facts.source}: {facts.steps:,} steps in {facts.episodes:,} episodes "

@@ -8,6 +8,7 @@ from drl_cli.algos.lookup import title
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
 from drl_cli.networks.images import as_image, is_large
+from drl_cli.preflight.unread_rules import WITHOUT_REWARDS
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
@@ -78,10 +79,13 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
     from drl_cli.envs.trials.apart import ProcessEnded, try_apart
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
+    env = config.env
+    if config.algo.name in WITHOUT_REWARDS:  # no warning about the size of rewards
+        env = dataclasses.replace(env, normalize_reward=True)
     with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
         try:
             limit_s, dry = config.worker.step_timeout_s, config.dry_run
-            notes = try_apart(config.env, spec, num=num, seconds=seconds, timeout_s=limit_s, is_thorough=dry)
+            notes = try_apart(env, spec, num=num, seconds=seconds, timeout_s=limit_s, is_thorough=dry)
         except ProcessEnded as error:
             raise UsageError(f"{config.env.id}: {error}", USER_CODE) from None
     for note in notes:

@@ -25,6 +25,8 @@ PACE_KEYS = (
     *("orchestrator.limiter", "orchestrator.band", "orchestrator.gather_window_s"),
 )
 EXPLORING_BY_EPSILON = ("dqn", "c51", "qr_dqn", "iqn")
+WITHOUT_REWARDS = ("bc",)
+"""The algorithms whose updates read no rewards."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ def _makes_one_step(config: Config) -> bool:
     is_whole = algo.minibatch_size is None or algo.minibatch_size >= config.trainer.batch_size
     is_same = config.mode != "async" if algo.name == "ppo" else getattr(algo, "target_period", 1) == 1
     return bool(algo.epochs == 1 and is_whole and is_same and config.network.memory == "none")
+
+
+def _differs_in_exploration(config: Config) -> bool:
+    """Return whether a ladder has several workers or environments that explore differently."""
+    worker = config.worker
+    is_alone = worker.num == 1 and (worker.exploration == "ladder" or worker.envs == 1)
+    return not (isinstance(worker.exploration, str) and is_alone)
 
 
 def _reads_minari(config: Config) -> bool:
@@ -166,6 +175,19 @@ RULES: tuple[Rule, ...] = (
         "say worker.envs={envs} for as many environments, or mode=sync",
         harmless=(1, "auto"),
         verdict="gains nothing",
+    ),
+    Rule(
+        ("env.normalize_reward", "env.reward_scale", "env.reward_clip"),
+        lambda config: False,
+        "{algo} learns the dataset's actions, whatever their rewards",
+        algos=WITHOUT_REWARDS,
+        harmless=(False,),
+    ),
+    Rule(
+        ("worker.exploration",),
+        _differs_in_exploration,
+        "a ladder begins at the second worker (or environment, for env_ladder), and there is only one",
+        "leave it out, or say worker.num=4 mode=sync",
     ),
     Rule(
         ("reanalyzer.ratio", "reanalyzer.windows", "reanalyzer.max_restarts"),

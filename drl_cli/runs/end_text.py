@@ -12,6 +12,7 @@ from drl_cli.metrics.text import clock
 from drl_cli.optim.schedules import UNIT_TEXTS, Unit
 from drl_cli.runs.run import SPACES_FILE, read_json
 from drl_cli.runs.table import number
+from drl_cli.utils.shown import score_text
 
 
 def end_text(summary: Mapping[str, Any], folder: Path) -> str:
@@ -19,8 +20,8 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     is_offline = summary.get("mode") == "offline"
     env_steps = "" if is_offline else f"{number(summary.get('env_steps'))} env steps, "
     lines = [
-        f"{summary['status']}: best return {number(summary.get('best_return'), '.1f')}, "
-        f"last {number(summary.get('final_return'), '.1f')}, {env_steps}"
+        f"{summary['status']}: best return {score_text(summary.get('best_return'))}, "
+        f"last {score_text(summary.get('final_return'))}, {env_steps}"
         f"{number(summary.get('opt_steps'))} updates, {number(summary.get('wall_s'))} s{_speed(summary)}"
     ]
     if (reached := summary.get("time_to_return_s")) is not None:

@@ -14,7 +14,7 @@ from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.runtime.files.retention import best_model, candidates
 from drl_cli.settings.build import build, with_new_keys
 from drl_cli.settings.trust import consent, read_run
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 from drl_cli.utils.spelling import did_you_mean
 
 NAME = "name="
@@ -107,7 +107,7 @@ def _matches(run: str, output_dir: str) -> list[Path]:
 
 def _with_return(run: Path) -> str:
     best = Run(run).best
-    return run.name if best is None else f"{run.name} (best return {best:.1f})"
+    return run.name if best is None else f"{run.name} (best return {score_text(best)})"
 
 
 def _named(name: str, runs: Sequence[Path]) -> list[Path]:

@@ -12,6 +12,7 @@ from drl_cli.settings.algorithm import algorithm_names, algorithm_of
 from drl_cli.settings.check import check_option
 from drl_cli.settings.env_names import typed_spec
 from drl_cli.utils.outside import ModuleRaised, NotFound
+from drl_cli.utils.shown import score_text
 
 MOST_LINES = 20
 """The largest number of lines for one environment."""
@@ -61,5 +62,5 @@ def _rank(result: dict[str, Any]) -> tuple[Any, ...]:
 
 def _row(result: dict[str, Any]) -> tuple[str, ...]:
     threshold = "-" if result["threshold"] is None else f"{result['threshold']:g}"
-    numbers = (number(result["return"], ".1f"), number(result["steps"]), number(result["seconds"]))
+    numbers = (score_text(result["return"]), number(result["steps"]), number(result["seconds"]))
     return result["algo"], threshold, *numbers, str(result["seeds"])

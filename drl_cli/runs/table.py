@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TextIO
 
 from drl_cli.optim.schedules import UNIT_TEXTS, Unit
-from drl_cli.utils.shown import cell
+from drl_cli.utils.shown import cell, score_text
 
 NONE = "-"
 """Text for a missing value."""
@@ -35,10 +36,11 @@ def steps(value: float | None, unit: Unit, head: Unit = "env_steps") -> str:
     return text if unit == head or text == NONE else f"{text} {UNIT_TEXTS[unit]}"
 
 
-def between(value: float | None, low: float, high: float, form: str = ".1f") -> str:
-    """Format a value and its interval `[low, high]`. Leave an interval of NaN out."""
-    ends = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
-    return number(value, form) + ends
+def between(value: float | None, low: float, high: float, form: str | None = None) -> str:
+    """Format a return, or a value by `form`, and its interval `[low, high]`. Leave an interval of NaN out."""
+    show = score_text if form is None else partial(number, form=form)
+    ends = "" if math.isnan(low) else f" [{show(low)}, {show(high)}]"
+    return show(value) + ends
 
 
 def _rich(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str]) -> str:

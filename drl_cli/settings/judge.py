@@ -133,6 +133,9 @@ def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
     """Return a sentence with the key that the user probably means, or with advice, or ''."""
     full = f"{group}.{name}" if group else name
     excluded = OFF_POLICY if is_on_policy(keys) else ON_POLICY
+    mappings = [key for key, each in keys.items() if isinstance(each.type, MappingOf)]
+    if "." in group and (found := nearest(group, mappings, cutoff=CLEAR)):  # env.kwarg.target
+        return f" Did you mean {found[0]}.{name}?"
     advice, others = note(full), [key for key in synonyms(full, keys) if key not in excluded]
     others.sort(key=lambda key: key not in ON_POLICY)
     siblings = [_last(key) for key, each in keys.items() if each.group == group]

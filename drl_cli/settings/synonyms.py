@@ -119,7 +119,7 @@ A word may belong to several keys: `n_steps` of a DQN is not `n_steps` of a PPO.
 
 NOTES: Mapping[str, str] = {
     "several seeds are a sweep: drl-train -m seed=0,1,2; in a search, hpo.seeds=3": "seeds n_seeds num_seeds",
-    "drl-play run=RUN records a video of a run": "render video capture_video",
+    "drl-play run=RUN records a video of a run": "render render_mode video capture_video",
     "drl-eval run=RUN evaluates a run": "eval test",
     "evaluations take the best action; drl-eval run=RUN stochastic=true samples actions": "deterministic greedy",
     "logger.recorders=[my_mod:MyRecorder] gets each report; in Python, drl_cli.train(..., on_evaluation=FUNCTION)": (

@@ -40,6 +40,10 @@ class Unreadable(TypeError):
         super().__init__("; ".join(problems))
 
 
+NOTHING = ("none", "false", "inf")
+"""Values by which a user may mean null, in small letters. yaml reads `off` and `no` as False."""
+
+
 @dataclass(frozen=True)
 class ValueType:
     """A type of values. This base class accepts any value.
@@ -167,6 +171,8 @@ class OneOf(ValueType):
         if not inside and len(refusals) > 1:  # each type names only itself
             hint = _word_hint(value, self.words) if isinstance(value, str | bool) else ""
             refusals = [f"{path}: must be {self.text}, got {shown(value)}{hint and f'.{hint}'}"]
+        if not inside and any(isinstance(each, Null) for each in self.types) and str(value).lower() in NOTHING:
+            refusals[-1] += f"; say {path}=null"
         problems += inside or refusals
         return None
 

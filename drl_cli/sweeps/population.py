@@ -28,7 +28,7 @@ from drl_cli.sweeps.results import write_best
 from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys
 from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable
 from drl_cli.utils.files import write_csv
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 MEMBER_KEYS = ("seed", "total_env_steps")
 """Keys that the population sets for every member."""
@@ -274,7 +274,7 @@ class Rounds:
 
 def turn_text(turn: Turn) -> str:
     """Return the turn's score and values as text. If the turn has no score, return its state and values."""
-    return "  ".join([f"{turn.score:.1f}" if turn.score is not None else turn.state, *typed(turn.values)])
+    return "  ".join([score_text(turn.score) if turn.score is not None else turn.state, *typed(turn.values)])
 
 
 def finish_population(sweep: Sweep, population: Population) -> int:

@@ -13,7 +13,7 @@ from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.space import Value, typed
 from drl_cli.sweeps.job import NO_RUN, Job
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 MOST_ROWS = 20
 
@@ -31,7 +31,7 @@ def print_jobs(sweep: Sweep) -> None:
     rows = list[Row]()
     for job in by_return(sweep.jobs):
         results, run = job.results(), Run(job.run or NO_RUN)
-        row = {name: number(results[f"{name}_return"], ".1f") for name in ("best", "final")}
+        row = {name: score_text(results[f"{name}_return"]) for name in ("best", "final")}
         row |= {"seed": str(run.config.get("seed", NONE))}
         row |= {key: job.differs.get(key, NONE) for key in sweep.differing_keys}
         row |= {"steps": number(results["env_steps"]), "status": job.status, "job": str(job.number)}
@@ -78,7 +78,7 @@ def _mean_best(jobs: Sequence[Job]) -> float:
 
 def _mean_and_spread(returns: Sequence[float]) -> str:
     spread = stdev(returns) if len(returns) > 1 else None
-    return f"{fmean(returns):.1f} ± {number(spread, '.1f')}"
+    return f"{score_text(fmean(returns))} ± {score_text(spread)}"
 
 
 def print_values(name: str, rows: Iterable[tuple[float | None, Mapping[str, Value], Row]], file: Path) -> None:
@@ -86,7 +86,7 @@ def print_values(name: str, rows: Iterable[tuple[float | None, Mapping[str, Valu
     found = list[Row]()
     for score, values, more in sorted(rows, key=lambda row: _order(row[0]), reverse=True):
         cells = dict(text.partition("=")[::2] for text in typed(values))
-        found.append({name: number(score, ".1f"), **cells, **more})
+        found.append({name: score_text(score), **cells, **more})
     _print(found, file)
 
 
@@ -108,7 +108,7 @@ def print_next(sweep: Sweep) -> None:
             commands.append(f"drl-eval run={relative_path(run)} episodes=100")
             if len(groups) > 1 and len(jobs) > 1:
                 label = " ".join(f"{key}={value}" for key, value in values.items())
-                mean = f"mean of the best returns {_mean_best(jobs):.1f}, {len(jobs)} seeds"
+                mean = f"mean of the best returns {score_text(_mean_best(jobs))}, {len(jobs)} seeds"
                 print(f"best group: {label} ({mean}); drl-eval takes its best seed")
     print("\n".join(next_lines([*commands, f"drl-compare {relative_path(sweep.folder)}"])))
 

@@ -17,7 +17,7 @@ from drl_cli.sweeps.ranking import by_return, print_values
 from drl_cli.sweeps.study import Study, Trial, Trials
 from drl_cli.utils.files import write_csv
 from drl_cli.utils.outside import source_file
-from drl_cli.utils.shown import print
+from drl_cli.utils.shown import print, score_text
 
 
 def finish_search(trials: Trials) -> int:
@@ -32,7 +32,7 @@ def finish_search(trials: Trials) -> int:
         more = "" if running else f" hpo.trials={2 * len(study.trials)}"  # trials that have failed do not run again
         print(f"error: {problem}\nnext: drl-train -m resume={shlex.quote(str(folder))}{more}", file=sys.stderr)
         return SWEEP
-    print(f"best: {' '.join(typed(best.values))}   objective {best.objective:.1f}")
+    print(f"best: {' '.join(typed(best.values))}   objective {score_text(best.objective)}")
     scores = {name: trials.fresh_scores(trial) for name, trial in (("best", best), ("defaults", None))}
     for name, values in scores.items():
         if count := study.hpo.fresh_seeds:
@@ -74,7 +74,7 @@ def verdict(best: Sequence[float], defaults: Sequence[float], count: int) -> tup
     )
     more = f"-m resume=latest hpo.fresh_seeds={3 * count} tells more"
     doubt = f", but within the noise of {count} seeds; {more}" if gain <= 2 * math.sqrt(spread) else ""
-    return True, f"the best values are better than the defaults by {gain:.1f} on fresh seeds{doubt}"
+    return True, f"the best values are better than the defaults by {score_text(gain)} on fresh seeds{doubt}"
 
 
 def _commands(trials: Trials, winner: Trial | None, chosen: Sequence[str]) -> list[str]:
@@ -109,8 +109,8 @@ def print_trials(trials: Trials) -> None:
 def _mean_text(values: Sequence[float], count: int) -> str:
     if not values:
         return "none was done"
-    spread = f" +- {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}" + ("" if len(values) == count else f" ({len(values)} done)")
+    spread = f" +- {score_text(statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{score_text(statistics.mean(values))}{spread}" + ("" if len(values) == count else f" ({len(values)} done)")
 
 
 def write_best(folder: Path, overrides: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from drl_cli.runs.table import NONE, number
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.clock import now
-from drl_cli.utils.shown import cell, print
+from drl_cli.utils.shown import cell, print, score_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +60,7 @@ def line(job: Job, count: int) -> str:
 def cells(job: Job) -> tuple[str, str, str]:
     """Return the job's best return, environment steps and seconds as text."""
     results = job.results()
-    return number(results["best_return"], ".1f"), number(results["env_steps"]), number(results["wall_s"], ".0f")
+    return score_text(results["best_return"]), number(results["env_steps"]), number(results["wall_s"], ".0f")
 
 
 def table(sweep: Sweep) -> "Table":

@@ -1,6 +1,7 @@
-"""Print texts that may come from a file, such as a run's name, so that they can't control the terminal."""
+"""Print texts that may come from a file, so that they can't control the terminal, and format returns."""
 
 import builtins
+import math
 import re
 from typing import TextIO
 
@@ -18,6 +19,18 @@ def shown(text: object) -> str:
 def cell(text: object) -> str:
     r"""Return a text for one cell of a table: `shown`, with newlines as \n."""
     return shown(text).replace("\n", r"\n")
+
+
+def score_text(value: float | None) -> str:
+    """Format a return: one decimal, or three significant digits if one decimal is wrong by more than 0.5 percent.
+
+    Rewards may be of any size: 0.0312 would otherwise read as 0.0, and 0.96 as 1.0. None, NaN and infinity become "-".
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    text = f"{value:.1f}"
+    is_close = math.isclose(float(text), value, rel_tol=0.005, abs_tol=1e-9)  # 1e-9: a rounding error of a spread
+    return text if is_close else f"{value:.3g}"
 
 
 def print(*texts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:

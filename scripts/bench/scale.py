@@ -4,7 +4,7 @@
 
 Each worker has `--envs` environments and a tiny network, and the limiter is off, so that only the calls are measured.
 The numbers cover `--seconds` after all processes started. "CPU" is processor seconds per second. "efficiency" is
-steps/s divided by the number of workers times the steps/s of one worker. "hand-overs/s" counts blocks; each block
+steps/s divided by the number of workers times the steps/s of one worker. "blocks/s" counts blocks; each block
 needs two calls, a collect and an insert.
 """
 
@@ -39,13 +39,11 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, nargs="+", default=[1.0, 0.1])
     parser.add_argument("--proxies", type=int, nargs="+", default=[0])
     parser.add_argument("--envs", type=int, default=16, help="per worker")
-    parser.add_argument("--rows", type=int, default=256, help="per hand-over")
+    parser.add_argument("--rows", type=int, default=256, help="per block")
     parser.add_argument("--seconds", type=float, default=12.0, help="that are measured")
     parser.add_argument("--start-each", type=float, default=1.5, help="seconds left for the start of each worker")
     args = parser.parse_args()
-    print(
-        "| step | workers | proxies | steps/s | efficiency | hand-overs/s | main CPU | all CPU | start-up s | all MB |"
-    )
+    print("| step | workers | proxies | steps/s | efficiency | blocks/s | main CPU | all CPU | start-up s | all MB |")
     print("| --- |" + " --- |" * 9)
     for step_ms in args.step_ms:
         one = None

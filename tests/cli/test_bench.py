@@ -67,6 +67,12 @@ def test_a_key_that_drl_train_refuses_is_refused(drl_here):
     assert done.stderr.startswith("error: orchestrator.min_inserts=64 has no effect: PPO is on-policy")
 
 
+def test_a_dry_run_says_that_nothing_was_measured(drl_here):
+    done = drl_here("bench", "env=Pendulum-v1", "algo=sac", "dry_run=true")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("Pendulum-v1: all checks passed; nothing was measured\n")
+
+
 def test_the_proposed_command_has_the_flags_that_were_typed(tmp_path, monkeypatch, capsys):
     class Fake:
         def __init__(self, *args):

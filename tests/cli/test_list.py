@@ -62,6 +62,15 @@ def test_what_learns_from_data_begins_with_what_is_made_for_it():
     assert not {"ppo", "sac", "iql"} & {*names}
 
 
+def test_an_environment_of_a_module_in_this_folder(tmp_path, listed, monkeypatch):
+    lines = ("import gymnasium", "from gymnasium.envs.classic_control import CartPoleEnv")
+    registers = 'gymnasium.register("ListedHere-v0", CartPoleEnv)'
+    (tmp_path / "listed_here.py").write_text("\n".join((*lines, registers)))
+    monkeypatch.chdir(tmp_path)
+    first, _ = listed("algos", "env=listed_here:ListedHere-v0")
+    assert first.startswith("listed_here:ListedHere-v0: Discrete(2) actions, mode=async; algo=auto takes mrq")
+
+
 def test_wrong_words_for_algorithms():
     with pytest.raises(UsageError, match=r"no environment 'Pendulm'. Did you mean Pendulum-v1"):
         algos(["env=Pendulm"])

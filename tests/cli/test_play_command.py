@@ -92,7 +92,10 @@ def test_what_is_missing_is_exit_3(monkeypatch):
 
 def test_an_environment_that_can_not_be_drawn_is_exit_2_and_one_that_raises_exit_4(train_here):
     _, folder = train_here("env=user_envs:Tiny-v0", "mode=single")
-    with pytest.raises(UsageError, match=r"user_envs:Tiny-v0 can't be made with render_mode=rgb_array") as caught:
+    with pytest.raises(
+        UsageError,
+        match=r"user_envs:Tiny-v0 can't be made with render_mode=rgb_array: .*; give its constructor the argument",
+    ) as caught:
         play(Options(run=str(folder)))
     assert caught.value.exit_code == 2
     config = (folder / "config.yaml").read_text()

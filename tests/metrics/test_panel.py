@@ -154,7 +154,7 @@ def test_lines_of_training_and_evaluation_are_aligned():
     )
     score = evaluation_line(STATUS, SCORE, 10_000, is_best=True)
     assert score == (
-        "  0:00:34   12.3%  step  12,288  eval  return     201.5  +- 3.2 [195.0, 205.0] over 10 episodes  "
+        "  0:00:34   12.3%  step  12,288  eval  return     201.5  +- 3.25 [195.0, 205.0] over 10 episodes  "
         "best 201.5  target 240  at step 10,000  (new best)"
     )
     assert score.index("201.5") + 5 == reports[0].index("-182.3") + 6  # the returns end in one column

@@ -257,3 +257,8 @@ def test_the_saved_spaces_say_whether_a_mask_comes_beside_the_observations(kind,
     inside = spaces.Dict({"obs": box, "action_mask": spaces.MultiBinary(3)})
     spec = StepMap.of_spaces("x", inside, choice).spec
     assert spaces_of(SimpleNamespace(spaces=(inside, choice), spec=spec))["has_mask"] is False
+
+
+def test_a_dry_run_prints_the_advice(capsys):
+    assert answer(["env=Pendulum-v1", "algo=iql", "mode=single", "dry_run=true"]) == 0
+    assert NO_DATA in capsys.readouterr().out

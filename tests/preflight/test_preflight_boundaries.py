@@ -80,7 +80,7 @@ RECURRENT = ("bc", "cql", "d4pg", "ddpg", "droq", "fql", "iql", "mpo", "redq", "
     [
         (("algo=sac", "network=lstm"), "network.memory=lstm learns from sequences"),
         (("algo=ppo", "network=gru"), None),
-        (("algo=ppo", "network=gru", "trainer.num=2"), "network.memory=gru: rollouts can't be shared by trainer.num=2"),
+        (("algo=ppo", "network=gru", "trainer.num=2"), "network.memory=gru: trainer.num=2 can't share rollouts; say"),
         (("algo=ppo", "trainer.num=2"), None),
         (("algo=sac", "network=lstm", "replay=sequences", "trainer.num=2"), None),
         *(((f"algo={algo}", "network=lstm", "replay=sequences", "algo.n_step=2"), None) for algo in RECURRENT),
@@ -104,6 +104,15 @@ def test_a_dry_run_tries_the_environment_for_longer(composed, monkeypatch, spec,
     try_environment(config, spec)
     is_dry = "dry_run=true" in overrides
     assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9, "is_thorough": is_dry}]
+
+
+@pytest.mark.parametrize(("algo", "is_silent"), [("bc", True), ("iql", False)])
+def test_the_size_of_rewards_is_nothing_to_an_algorithm_that_reads_none(composed, monkeypatch, spec, algo, is_silent):
+    tried = []
+    monkeypatch.setattr(apart, "try_apart", lambda env, spec, **limits: (tried.append(env.normalize_reward), [])[1])
+    config = build(composed("env=Pendulum-v1", f"algo={algo}", "mode=offline", "data.source=recorded.npz"))
+    try_environment(config, spec)
+    assert (config.env.normalize_reward, tried) == (False, [is_silent])
 
 
 @pytest.mark.parametrize(

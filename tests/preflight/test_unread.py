@@ -13,6 +13,7 @@ from drl_cli.preflight.unread_rules import RULES
 PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
 TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mode=single")
 OFFLINE = (*TD3, "mode=offline", "data.source=recorded.npz")
+BC = (PENDULUM, "algo=bc", *OFFLINE[2:])
 NO_ENV = ("env=none", *OFFLINE[1:])
 MRQ, A2C = (PENDULUM, "algo=mrq"), (CUE, "algo=a2c", "mode=single")
 SEARCH = (CUE, "algo=gumbel_muzero")
@@ -21,6 +22,7 @@ RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 UNREAD = [
     (OFFLINE, "total_env_steps=5000"),
     (OFFLINE, "data.share=0.3"),
+    *((BC, f"env.{typed}") for typed in ("normalize_reward=true", "reward_scale=0.1", "reward_clip=1")),
     *(
         (NO_ENV, f"manage.{typed}")
         for typed in ("eval_period=5", "eval_episodes=3", "confirm_episodes=3", "max_episode_steps=9", "video_period=1")
@@ -46,6 +48,8 @@ UNREAD = [
     ((*DQN, "mode=sync"), "orchestrator.sample_load_ratio=4"),
     ((*DQN, "mode=sync"), "orchestrator.gather_window_s=1"),
     ((*DQN, "mode=single"), "worker.num=4"),
+    ((*DQN, "mode=sync", "worker.num=1"), "worker.exploration=ladder"),
+    ((*DQN, "mode=sync", "worker.num=1", "worker.envs=1"), "worker.exploration=env_ladder"),
     (TD3, "replay.her_k=8"),
     *((SEARCH, f"reanalyzer.{typed}") for typed in ("ratio=2", "windows=8", "max_restarts=3")),
     *[(TD3, "replay.seq_len=4"), (TD3, "replay.burn_in=2"), (TD3, "replay.overlap=2")],
@@ -79,6 +83,15 @@ READ = [
     *[((*DQN, "mode=async"), "orchestrator.band=5000"), ((*DQN, "mode=sync"), "orchestrator.limiter=ratio")],
     *[((*DQN, "mode=single"), "worker.num=1"), ((*DQN, "mode=sync"), "worker.num=2")],
     ((*DQN, "mode=single", "resume=latest"), "worker.num=2"),
+    *[(BC, "env.normalize_obs=true"), (OFFLINE, "env.normalize_reward=true")],
+    *(
+        ((*DQN, "mode=sync", *words), f"worker.exploration={kind}")
+        for words, kind in (
+            *[(("worker.num=2",), "ladder"), (("worker.num=2", "worker.envs=1"), "env_ladder")],
+            (("worker.num=1", "worker.envs=2"), "env_ladder"),
+            (("worker.num=1",), "[{epsilon:0.1}]"),
+        )
+    ),
     (DQN, "algo.epsilon_end=0.1"),
     (DQN, "algo.epsilon_steps=50"),
     ((*DQN, "algo.munchausen=0.9", "algo.soft_temperature=0.03"), "algo.munchausen_floor=-2"),

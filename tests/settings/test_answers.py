@@ -334,6 +334,15 @@ VALUES = [
     ("worker.envs=1000000 env=CartPole-v1 algo=ppo", 2, "does not fit in replay.capacity=65536; lower worker.envs"),
     ("worker.envs=1000000000 mode=single", 7, "worker.num=1 x worker.envs=1000000000 needs 4656.6 GiB"),
     ("env=Pendulum-v1 env.kwargs.colour=1", 2, "Pendulum-v1 has no argument 'colour'.   arguments: render_mode, g"),
+    ("env=answers_mod:AnswersMy-v0 env.kwargs.gg=1", 2, "has no argument 'gg'. Did you mean g?   arguments: g"),
+    ("env=Pendulum-v1 env.kwarg.colour=1", 2, "env.kwarg has no option 'colour'. Did you mean env.kwargs.colour?"),
+    ("env=Pendulum-v1 env.max_episode_steps=none", 2, "a whole number, got 'none'; say env.max_episode_steps=null"),
+    (
+        "env=Pendulum-v1 env.max_episode_steps=off",
+        2,
+        "must be a whole number, got false; say env.max_episode_steps=null",
+    ),
+    ("env=Pendulum-v1 env.render_mode=human", 2, "For that: drl-play run=RUN records a video of a run"),
 ]
 RUNS = [
     ("resume=", 2, "resume: say which run: resume=latest, a path, the start of a run id, or a run's name"),

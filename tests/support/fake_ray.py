@@ -110,7 +110,8 @@ class FakeRay(ModuleType):
         self._private = SimpleNamespace(
             worker=worker, utils=utils, node=node, external_storage=storage, services=services
         )
-        self._raylet = SimpleNamespace(random=random)
+        config = SimpleNamespace(initialize=lambda text: self.calls.append(("read_variables", text)))
+        self._raylet = SimpleNamespace(random=random, Config=config)
 
     def init(self, **options):
         self.calls.append(("init", options))

@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import drl_cli
 from drl_cli.utils import shown as module
 from drl_cli.utils.run_log import Shown
-from drl_cli.utils.shown import cell, shown
+from drl_cli.utils.shown import cell, score_text, shown
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,28 @@ def test_every_module_prints_through_shown():
             for alias in node.names
         }
         assert path.name == "shown.py" or "print" not in names or "print" in imported, path
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *[(200.0, "200.0"), (-182.34, "-182.3"), (1.0, "1.0"), (0.0, "0.0"), (18.9, "18.9"), (-285784.44, "-285784.4")],
+        *[
+            (0.96, "0.96"),
+            (0.0619, "0.0619"),
+            (-0.00123, "-0.00123"),
+            (5.14, "5.14"),
+            (1e-7, "1e-07"),
+            (3.6e-15, "0.0"),
+        ],
+        *[(None, "-"), (float("nan"), "-"), (float("inf"), "-")],
+    ],
+)
+def test_a_return_of_any_size_can_be_read(value, text):
+    assert score_text(value) == text
+
+
+def test_no_module_logs_past_the_run_log():
+    """The functions of `logging` write to the root logger, which neither train.log nor `warning: ` have."""
+    for path in Path(drl_cli.__file__).parent.rglob("*.py"):
+        assert not re.search(r"\blogging\.(warning|error)\(", path.read_text()), path

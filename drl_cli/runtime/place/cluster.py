@@ -119,12 +119,26 @@ def why_not_joined(address: str, error: Exception) -> str:
 
 def _token() -> str | None:
     """Return the token that Ray would send: from the environment, from the file named there, or ~/.ray/auth_token."""
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        return None
+    return _own_token() if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" else None
+
+
+def _own_token() -> str | None:
     if os.environ.get("RAY_AUTH_TOKEN"):
         return os.environ["RAY_AUTH_TOKEN"]
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or token_path())
     return path.read_text().strip() if path.is_file() else None
+
+
+def take_token() -> bool:
+    """Set RAY_AUTH_MODE=token if the variable is not set and this user has a token, as `ray start` does.
+
+    Return whether the variable was set. Every run without ray.address leaves a token, so that a cluster which the user
+    starts later asks for it.
+    """
+    is_needed = "RAY_AUTH_MODE" not in os.environ and _own_token() is not None
+    if is_needed:
+        os.environ["RAY_AUTH_MODE"] = "token"
+    return is_needed
 
 
 def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:

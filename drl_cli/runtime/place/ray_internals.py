@@ -28,7 +28,7 @@ USED = {
     "ray._private.services": ("find_gcs_addresses",),
     "ray._private.external_storage": ("random",),
     "ray._private.utils": ("get_ray_address_file",),
-    "ray._raylet": ("random",),
+    "ray._raylet": ("random", "Config.initialize"),
 }
 """The names, by module, without which a run loses a convenience or notices a dead process later."""
 
@@ -84,6 +84,14 @@ def draw_apart() -> None:
     for name in ("ray._raylet", "ray._private.external_storage"):
         with suppress(ImportError):
             setattr(import_module(name), "random", random.Random())  # noqa: B010  # mypy does not know the attribute
+
+
+def read_variables() -> None:
+    """Have Ray, which read its environment variables when it was imported, read them again."""
+    import ray._raylet
+
+    if hasattr(ray._raylet, "Config"):
+        ray._raylet.Config.initialize("")
 
 
 @contextmanager

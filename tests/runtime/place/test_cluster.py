@@ -152,6 +152,20 @@ def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):
     assert cluster.unreachable(guarded) is None
 
 
+def test_the_token_of_this_user_is_sent_as_ray_start_asks_for_it(guarded, monkeypatch, tmp_path):
+    assert not cluster.take_token()
+    assert "RAY_AUTH_MODE" not in os.environ
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("right\n")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert not cluster.take_token()
+    assert "we have none" in cluster.unreachable(guarded)
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    assert cluster.take_token()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert cluster.unreachable(guarded) is None
+
+
 @pytest.fixture
 def user_modules(tmp_path, monkeypatch):
     """A folder of a user: a module, the module that it imports, a package, and an unrelated module."""

@@ -115,3 +115,10 @@ def test_an_address_that_another_user_may_have_written_is_not_taken(
         address_file.unlink()
         os.mkfifo(address_file, 0o600)
     assert internals.own_address() is None
+
+
+def test_ray_reads_its_variables_again(ray, internals):
+    internals.read_variables()
+    assert ray.calls == [("read_variables", "")]
+    del ray._raylet.Config
+    internals.read_variables()  # a Ray without this part

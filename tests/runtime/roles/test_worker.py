@@ -94,7 +94,8 @@ def test_episodes_that_do_not_end_give_one_warning(monkeypatch, index, is_limite
     worker = Worker(config, replace(read_spec(config.env), is_limited=is_limited), index, 0)
     notes = [worker.collect(RANDOM)[0].notes for _ in range(4)]
     line = (
-        "drl_cli.envs.probes:Counter-v0: no episode ended in 60 steps; if episodes never end, set env.max_episode_steps"
+        "drl_cli.envs.probes:Counter-v0: no episode ended in 60 steps; "
+        "if episodes never end, set env.max_episode_steps and manage.max_episode_steps"
     )
     assert notes == [(f"worker 0: {line}",) if count == due else () for count in range(1, 5)]
 
