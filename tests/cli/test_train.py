@@ -329,7 +329,8 @@ def test_a_failed_run_leaves_one_line_and_a_complete_folder(train_here, capsys, 
 
 def test_divergence_names_the_update_and_keeps_its_batch(train_here, capsys):
     _, folder = train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward", "env.normalize_reward=false")
-    error, path = capsys.readouterr().err.splitlines()
+    warning, error, path = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: user_envs:Tiny-v0: rewards are of size 1e+30; env.normalize_reward=true")
     assert error.startswith("error: ")
     assert "Traceback" in (folder / "error.txt").read_text()
     assert_complete(folder, "diverged", 5)
