@@ -77,8 +77,11 @@ def _mean_best(jobs: Sequence[Job]) -> float:
 
 
 def _mean_and_spread(returns: Sequence[float]) -> str:
-    spread = stdev(returns) if len(returns) > 1 else None
-    return f"{score_text(fmean(returns))} ± {score_text(spread)}"
+    mean = score_text(fmean(returns))
+    if len(returns) < 2:
+        return f"{mean} ± {NONE}"
+    spread, places = stdev(returns), len(mean.partition(".")[2])
+    return f"{mean} ± {score_text(spread) if 'e' in mean else f'{spread:.{places}f}'}"
 
 
 def print_values(name: str, rows: Iterable[tuple[float | None, Mapping[str, Value], Row]], file: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_folder_named_wandb_is_not_the_package(tmp_path, monkeypatch):
     ("override", "code", "problem"),
     [
         ("manage.env_kwargs.width=3", USAGE, "manage.env_kwargs: with them the environment has other observations"),
-        ("manage.env_kwargs.size=3", USER_CODE, "manage.env_kwargs={'size': 3}: telling:Telling-v0 raised TypeError"),
+        ("manage.env_kwargs.size=3", USAGE, "manage.env_kwargs.size: telling:Telling-v0 has no argument 'size'"),
     ],
 )
 def test_an_evaluation_environment_that_does_not_fit_is_refused(override, code, problem):

@@ -143,7 +143,8 @@ def test_a_row_with_data_names_its_datasets_and_counts_updates():
     mixed = ROW | {"data": ["a"]}
     wanted = ["env=CartPole-v1", "algo=dqn", "mode=sync", "total_env_steps=50000", "data=outputs/data/a.npz"]
     assert learn.overrides(mixed, ["mode=sync"]) == wanted
-    assert learn.command(OFFLINE) == "env=CartPole-v1 algo=dqn algo.lr=1"  # golden values come from random rows
+    raw = "env.normalize_obs=false env.normalize_reward=false"
+    assert learn.command(OFFLINE) == f"env=CartPole-v1 algo=dqn algo.lr=1 {raw}"  # golden values come from random rows
     text = learn.page({"dqn": OFFLINE}, RECORDS, {"dqn": "a1b2"}, {"datasets": {"a": ["x 1", "y"], "b": ["z"]}})
     assert "| `env=CartPole-v1 algo=dqn data=[outputs/data/a.npz,outputs/data/b.npz] mode=offline algo.lr=1` |" in text
     assert "\n- outputs/data/a.npz: `x 1; y`\n- outputs/data/b.npz: `z`\n" in text
