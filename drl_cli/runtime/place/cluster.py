@@ -69,21 +69,29 @@ def unreachable(address: str) -> str | None:
     """Return why no cluster can be joined at `address`, or None. Ray would try for minutes and give no reason."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return None
+    token = _token()
+    refusal = _refusal(address, token)
+    if refusal == "UNAUTHENTICATED":
+        ours = "ours is another" if token else "we have none"
+        return (
+            f"ray.address: the cluster at {address} asks for a token and {ours}. Set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN=... (or RAY_AUTH_TOKEN_PATH) to those of the cluster"
+        )
+    if refusal:
+        return f"ray.address: no Ray cluster answers at {address}. Start one there: ray start --head --port=..."
+    return None
+
+
+def _refusal(address: str, token: str | None) -> str | None:
+    """Return the name of the gRPC error with which the cluster at `address` answers, or None if it lets us in."""
     import grpc
 
-    token = _token()
     with grpc.insecure_channel(address) as channel:
         ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")
         try:
             ask(b"", timeout=5, metadata=[("authorization", f"Bearer {token}")] if token else None)
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                ours = "ours is another" if token else "we have none"
-                return (
-                    f"ray.address: the cluster at {address} asks for a token and {ours}. Set RAY_AUTH_MODE=token and "
-                    "RAY_AUTH_TOKEN=... (or RAY_AUTH_TOKEN_PATH) to those of the cluster"
-                )
-            return f"ray.address: no Ray cluster answers at {address}. Start one there: ray start --head --port=..."
+            return str(error.code().name)
     return None
 
 
@@ -129,13 +137,14 @@ def _own_token() -> str | None:
     return path.read_text().strip() if path.is_file() else None
 
 
-def take_token() -> bool:
-    """Set RAY_AUTH_MODE=token if the variable is not set and this user has a token, as `ray start` does.
+def take_token(address: str) -> bool:
+    """Set RAY_AUTH_MODE=token if the cluster asks for a token, this user has one, and the variable is not set.
 
     Return whether the variable was set. Every run without ray.address leaves a token, so that a cluster which the user
     starts later asks for it.
     """
-    is_needed = "RAY_AUTH_MODE" not in os.environ and _own_token() is not None
+    is_open = "RAY_AUTH_MODE" in os.environ or os.environ.get("RAY_USE_TLS") == "1" or _own_token() is None
+    is_needed = not is_open and _refusal(address, None) == "UNAUTHENTICATED"
     if is_needed:
         os.environ["RAY_AUTH_MODE"] = "token"
     return is_needed

@@ -161,7 +161,7 @@ class Cluster:
         self._thread: threading.Thread | None = None
         if address == "auto":
             address = cluster.found_here(ray_internals.own_address(), ray_internals.all_addresses)
-        if cluster.take_token():
+        if cluster.take_token(address):
             ray_internals.read_variables()
         if problem := cluster.unreachable(address):
             raise ClusterUnfit([problem])

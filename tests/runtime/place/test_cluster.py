@@ -153,17 +153,27 @@ def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):
 
 
 def test_the_token_of_this_user_is_sent_as_ray_start_asks_for_it(guarded, monkeypatch, tmp_path):
-    assert not cluster.take_token()
+    assert not cluster.take_token(guarded)
     assert "RAY_AUTH_MODE" not in os.environ
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("right\n")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert not cluster.take_token()
+    assert not cluster.take_token(guarded)
     assert "we have none" in cluster.unreachable(guarded)
     monkeypatch.delenv("RAY_AUTH_MODE")
-    assert cluster.take_token()
+    assert cluster.take_token(guarded)
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert cluster.unreachable(guarded) is None
+
+
+def test_an_open_cluster_gets_no_token(no_token, monkeypatch):
+    """Its nodes would not know the token, and each process of the run would end at once."""
+    monkeypatch.setattr(cluster, "_own_token", lambda: "right")
+    monkeypatch.setattr(cluster, "_refusal", lambda address, token: None)
+    assert not cluster.take_token("10.0.0.1:6379")
+    monkeypatch.setattr(cluster, "_refusal", lambda address, token: "UNAVAILABLE")
+    assert not cluster.take_token("10.0.0.1:6379")
+    assert "RAY_AUTH_MODE" not in os.environ
 
 
 @pytest.fixture

@@ -221,14 +221,14 @@ def answers(ray, monkeypatch):
     monkeypatch.setattr(launch, "_ask", ask)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray_internals, "own_address", lambda: "10.0.0.1:6379")
-    monkeypatch.setattr(launch.cluster, "take_token", lambda: False)
+    monkeypatch.setattr(launch.cluster, "take_token", lambda address: False)
     monkeypatch.setattr(launch.cluster, "unreachable", lambda address: None)
     monkeypatch.setattr(launch.cluster, "shipped_modules", lambda modules: [Path("/user/my_env.py")])
     return given
 
 
 def test_ray_learns_of_a_token_before_it_joins(ray, answers, monkeypatch):
-    monkeypatch.setattr(launch.cluster, "take_token", lambda: True)
+    monkeypatch.setattr(launch.cluster, "take_token", lambda address: True)
     answers.rounds = [[OURS, OURS]]
     Cluster("10.0.0.1:6379", ENV, ["my_env"])
     assert [name for name, *_ in ray.calls] == ["read_variables", "shutdown", "init"]
