@@ -125,8 +125,8 @@ def weights(run):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [*((kind, "sync") for kind in (CNN, LSTM, R2D2, IQN)), (R2D2, "single")],
-    ids=["cnn", "lstm", "r2d2", "iqn", "r2d2-single"],
+    [(CNN, "sync"), (LSTM, "sync"), (R2D2, "single"), (IQN, "single")],
+    ids=["cnn-sync", "lstm-sync", "r2d2-single", "iqn-single"],
 )
 @pytest.mark.exhaustive
 def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, kind, mode):
@@ -150,7 +150,7 @@ ROLLOUTS = ("env=CartPole-v1", "manage.eval_episodes=2", "manage.eval_period=204
 FALLBACK = (*OFTEN, "env=drl_cli.envs.probes:Counter-v0")  # no recorded result: MR.Q
 
 
-@pytest.mark.parametrize(("args", "mode"), [(ROLLOUTS, "async"), (OFTEN, "sync"), (FALLBACK, "single")])
+@pytest.mark.parametrize(("args", "mode"), [(ROLLOUTS, "async"), (FALLBACK, "single")])
 @pytest.mark.exhaustive
 def test_a_killed_run_of_algo_auto_resumes_with_the_chosen_algorithm(start, args, mode):
     run = start(*args, "algo=auto", f"mode={mode}")
