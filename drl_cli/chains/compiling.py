@@ -33,6 +33,7 @@ from drl_cli.chains import native
 from drl_cli.chains.program import in_place
 from drl_cli.utils.compiling import waiting_for_compiler
 from drl_cli.utils.machine import describe_processor, library_folder
+from drl_cli.utils.torch_ops import keep_headers_in
 
 if TYPE_CHECKING:
     from drl_cli.chains.record import Record
@@ -144,6 +145,7 @@ def compile_graph(library: str) -> None:
     """Compile the graph that is read from stdin, and write the library. There is never an unfinished library."""
     from torch._inductor import aot_compile, config
 
+    keep_headers_in(library_folder().path)
     config.memory_planning = True  # one allocation for all intermediate results
     with open(0, "rb") as source:
         module, examples = torch.load(source, weights_only=False)

@@ -16,6 +16,7 @@ from drl_cli.optim.schedules import RunClock
 from drl_cli.utils.compiling import waiting_for_compiler
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.machine import library_folder
+from drl_cli.utils.torch_ops import keep_headers_in
 
 if TYPE_CHECKING:
     from drl_cli.chains.replays import Replays
@@ -82,7 +83,7 @@ class Context:
         if not self.compiles:
             return function
         try:
-            library_folder()
+            keep_headers_in(library_folder().path)
         except OSError as error:
             raise Refused(f"trainer.compile=true: {error}") from error
         # The option makes compiled code round like torch without compilation. Any: options of torch

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from drl_cli.utils.lazy import torch
 
@@ -46,3 +47,20 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(trim_threshold, 2**28)
         mallopt(mmap_threshold, 2**25)
+
+
+def keep_headers_in(folder: Path) -> None:
+    """Have torch precompile C++ headers in this folder. Its own folder is in /tmp, where other users may put files.
+
+    A compiler that reads a precompiled header of somebody else builds libraries with foreign code. A torch that has
+    another place for them precompiles no headers.
+    """
+    from torch._inductor import codecache, config
+
+    if hasattr(codecache, "_HEADER_DIR"):
+        headers = folder / "precompiled_headers"
+        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
+        return
+    for place, name in ((config, "cpp_cache_precompile_headers"), (config.aot_inductor, "precompile_headers")):
+        if hasattr(place, name):
+            setattr(place, name, False)

@@ -442,10 +442,13 @@ def test_algorithms_make_the_same_updates_compiled(name):
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_a_small_update_is_compiled_for_real_and_taken_from_the_cache_the_next_time(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     for _ in range(2):
         learner, when = Alternating(), When("before")
         learn(Chain(learner.update, learner, when), learner, 3)
         assert torch.equal(learner.w, eager(3)[1])
         assert when.take_notes()[0][0] == logging.INFO
     assert len([*tmp_path.glob("*.so")]) == 2
+    assert list((tmp_path / "tmp").iterdir()) == []
     np.testing.assert_array_equal(learner.calls, [4])

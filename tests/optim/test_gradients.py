@@ -208,6 +208,14 @@ def test_the_batch_of_a_compiled_graph_is_a_plain_dict(monkeypatch):
     assert seen == [dict]
 
 
+def test_torch_precompiles_headers_in_the_private_folder(monkeypatch, tmp_path):
+    places = []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("drl_cli.optim.context.keep_headers_in", places.append)
+    Context(torch.device("cpu"), compiles=True).compiled(len)
+    assert places == [tmp_path]
+
+
 def test_results_of_cuda_graphs_are_copied(monkeypatch):
     """A graph writes its next results into the same memory."""
     (own, metric), is_on = torch.zeros(2), False
