@@ -1,7 +1,6 @@
 """Wrappers for `env.action_repeat`, `env.wrappers` (those of the user) and `env.frame_stack`."""
 
 import difflib
-import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from gymnasium.spaces import Box
 from drl_cli.envs.catalog import makes
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault, wrapper_path
 from drl_cli.types import Array, FrameStack
-from drl_cli.utils.outside import NotFound, bare_import, raised
+from drl_cli.utils.outside import NotFound, bare_import, missing_arguments, raised
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -96,9 +95,8 @@ def wrap(env: "gymnasium.Env[Any, Any]", config: EnvConfig) -> "gymnasium.Env[An
 
 def _with_arguments(path: str, error: Exception) -> str:
     """Return how to type the arguments that a wrapper was called without, or an empty text."""
-    lacks = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", str(error))
-    names = re.findall(r"'(\w+)'", lacks[1]) if isinstance(error, TypeError) and lacks else []
-    return f"; say env.wrappers=[{{_name_: {path}, {', '.join(f'{name}: ...' for name in names)}}}]" if names else ""
+    values = ", ".join(f"{name}: ..." for name in missing_arguments(error))
+    return f"; say env.wrappers=[{{_name_: {path}, {values}}}]" if values else ""
 
 
 def _find(path: str) -> Callable[..., "gymnasium.Env[Any, Any]"]:

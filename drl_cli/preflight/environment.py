@@ -15,12 +15,15 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.env_names import is_mujoco
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.headless import has_display
-from drl_cli.utils.outside import raised
+from drl_cli.utils.outside import missing_arguments, raised
 from drl_cli.utils.run_log import tell
 from drl_cli.utils.spelling import did_you_mean
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
+
+OWN_SCALE = ("mrq", "muzero", "gumbel_muzero", "sampled_muzero")
+"""The algorithms that scale rewards by themselves."""
 
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
@@ -50,8 +53,7 @@ def argument_line(config: Config, error: Exception) -> str | None:
     """Return an error line with the environment's arguments, if `env.kwargs` lacks one or has a wrong one."""
     from drl_cli.envs.make import arguments
 
-    lacks = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", str(error))
-    if isinstance(error, TypeError) and lacks and (names := re.findall(r"'(\w+)'", lacks[1])):
+    if names := missing_arguments(error):
         values = " ".join(f"env.kwargs.{name}=..." for name in names if name in arguments(config.env.id))
         return f"env.kwargs: {config.env.id} needs {', '.join(names)}; say {values}" if values else None
     match = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
@@ -80,7 +82,7 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
     env = config.env
-    if config.algo.name in WITHOUT_REWARDS:  # no warning about the size of rewards
+    if config.algo.name in (*WITHOUT_REWARDS, *OWN_SCALE):  # no warning about the size of rewards
         env = dataclasses.replace(env, normalize_reward=True)
     with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
         try:

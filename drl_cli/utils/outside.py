@@ -138,6 +138,12 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
+def missing_arguments(error: BaseException) -> list[str]:
+    """Return the names of the arguments that a call lacked, if this is Python's error about them."""
+    lacks = re.search(r"missing \d+ required [\w-]+ arguments?: (.*)", str(error))
+    return re.findall(r"'(\w+)'", lacks[1]) if isinstance(error, TypeError) and lacks else []
+
+
 def place(dump: str) -> str:
     """Return the place of a text of `faulthandler` as `_place` does; its last line is the innermost line."""
     return _place([(Path(file), int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', dump)])

@@ -106,11 +106,25 @@ def test_a_dry_run_tries_the_environment_for_longer(composed, monkeypatch, spec,
     assert tried == [{"num": num, "seconds": seconds, "timeout_s": 9, "is_thorough": is_dry}]
 
 
-@pytest.mark.parametrize(("algo", "is_silent"), [("bc", True), ("iql", False)])
-def test_the_size_of_rewards_is_nothing_to_an_algorithm_that_reads_none(composed, monkeypatch, spec, algo, is_silent):
+OFFLINE = ("mode=offline", "data.source=recorded.npz")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_silent"),
+    [
+        (("algo=bc", *OFFLINE), True),
+        (("algo=iql", *OFFLINE), False),
+        (("algo=mrq",), True),
+        (("algo=sampled_muzero",), True),
+        (("algo=sac", "env.normalize_reward=false"), False),
+    ],
+)
+def test_algorithms_that_read_no_rewards_or_scale_them_get_no_advice_about_their_size(
+    composed, monkeypatch, spec, words, is_silent
+):
     tried = []
     monkeypatch.setattr(apart, "try_apart", lambda env, spec, **limits: (tried.append(env.normalize_reward), [])[1])
-    config = build(composed("env=Pendulum-v1", f"algo={algo}", "mode=offline", "data.source=recorded.npz"))
+    config = build(composed("env=Pendulum-v1", *words))
     try_environment(config, spec)
     assert (config.env.normalize_reward, tried) == (False, [is_silent])
 

@@ -35,7 +35,7 @@ class Sizes:
         self._rewards.append(reward)
 
     def lines(self, is_thorough: bool) -> Iterator[str]:
-        """Yield a warning for each size that no key scales. If `is_thorough`, also name what never changes."""
+        """Yield a warning for each size that no key scales. If `is_thorough`, also name what is always equal."""
         num, id = len(self._rewards), self.config.id
         for whose, state in _generators().items():
             if state != self._before[whose]:
@@ -53,7 +53,8 @@ class Sizes:
             advice = "if success is rare, reward=rnd rewards what is new"
             yield f"{id}: all rewards of {num} random steps were 0; {advice}"
         size = np.sqrt(np.square([reward for reward in self._rewards if reward] or [1.0]).mean(keepdims=True))
-        if (line := _far(size)) and not (self.config.normalize_reward or self.config.reward_scale != 1.0):
+        is_scaled = self.config.normalize_reward or self.config.reward_scale != 1.0 or self.config.reward_clip
+        if (line := _far(size)) and not is_scaled:
             yield f"{id}: rewards are {line}; env.normalize_reward=true brings them near 1"
 
 

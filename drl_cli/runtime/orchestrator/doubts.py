@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import fmean, stdev
 
-from drl_cli.metrics.text import number
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.utils.shown import score_text
 
 LEAST = 5
 """Number of first episodes that tell how good an untrained policy is."""
@@ -17,7 +17,7 @@ FEW_UPDATES, FEW_ROLLOUTS = 5000, 20
 SURE = 0.02
 """A policy with an entropy [nats] below this takes nearly always the same actions."""
 BEYOND = 3.0
-"""Values may be larger than returns by this factor, because returns are of whole episodes and values of one policy."""
+"""Values are far beyond returns if they are larger by this factor."""
 
 
 def doubt(config: Config, progress: Progress, losses: Mapping[str, float]) -> str:
@@ -35,7 +35,8 @@ def doubt(config: Config, progress: Progress, losses: Mapping[str, float]) -> st
     if best.mean > fmean(first) + noise:
         return ""
     causes = list(islice(suggestions(config, progress, losses), MOST))
-    line = f"no evaluation is better than the first {len(first)} episodes, whose mean return is {fmean(first):.1f}"
+    mean = score_text(fmean(first))
+    line = f"no evaluation is better than the first {len(first)} episodes, whose mean return is {mean}"
     return f"{line}: {'; '.join(causes)}" if causes else line
 
 
@@ -44,7 +45,7 @@ def suggestions(config: Config, progress: Progress, losses: Mapping[str, float])
     returns = [ret for ret, _ in progress.latest]
     if len(returns) >= LEAST and len(set(returns)) == 1:
         advice = "" if config.reward.name != "none" else "; if success is rare, reward=rnd rewards what is new"
-        yield f"all of the last {len(returns)} episodes returned {number(returns[0], '.4g')}{advice}"
+        yield f"all of the last {len(returns)} episodes returned {score_text(returns[0])}{advice}"
     if config.is_on_policy:
         rollouts = config.total_env_steps // config.trainer.batch_size
         if rollouts < FEW_ROLLOUTS:
@@ -62,7 +63,7 @@ def suggestions(config: Config, progress: Progress, losses: Mapping[str, float])
 
 def _largest_value(config: Config, episodes: Sequence[tuple[float, int]]) -> float:
     """Return a bound for the mean value of states in the reward's units of training. It is infinite if unknown."""
-    if config.env.normalize_reward or config.algo_name == "mrq" or not episodes:
+    if config.env.normalize_reward or config.algo.name == "mrq" or not episodes:
         return math.inf
     endless = max(abs(ret) / max(1, length) for ret, length in episodes) / max(1e-6, 1 - config.algo.gamma)
     return BEYOND * config.env.reward_scale * max(endless, *(abs(ret) for ret, _ in episodes), 1.0)

@@ -67,7 +67,8 @@ def test_an_unusual_environment_has_one_warning(kwargs, expected):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("normalize_obs", True), ("normalize_reward", True), ("reward_scale", 0.01)]
+    ("key", "value"),
+    [("normalize_obs", True), ("normalize_reward", True), ("reward_scale", 0.01), ("reward_clip", 1.0)],
 )
 def test_what_a_key_scales_is_not_named(key, value):
     (line,) = warnings(False, {key: value}, scale=1e4, reward=1e4)

@@ -57,8 +57,13 @@ PPO = ("algo=ppo", "total_env_steps=100000")
 @pytest.mark.parametrize(
     ("words", "run", "losses", "cause"),
     [
-        (LONG, {"latest": [0.0] * 5}, {}, r"all of the last 5 episodes returned 0; .* reward=rnd rewards what is new"),
-        ((*LONG, "reward=rnd"), {"latest": [-3.0] * 6}, {}, "all of the last 6 episodes returned -3"),
+        (
+            LONG,
+            {"latest": [0.0] * 5},
+            {},
+            r"all of the last 5 episodes returned 0.0; .* reward=rnd rewards what is new",
+        ),
+        ((*LONG, "reward=rnd"), {"latest": [-3.0] * 6}, {}, "all of the last 6 episodes returned -3.0"),
         (
             ("total_env_steps=4000",),
             {},
