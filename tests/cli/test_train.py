@@ -345,6 +345,24 @@ def test_divergence_names_the_update_and_keeps_its_batch(train_here, capsys):
 # Console
 
 
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (("env=drl_cli.envs.probes:Counter-v0", "+env.kwargs.spread=1"), 2),  # all episodes return the same
+        (("env=Pendulum-v1", "tuned=none", "algo.lr=1e-9", "orchestrator.sample_insert_ratio=1"), 1),  # no cause
+    ],
+)
+def test_a_run_that_does_not_learn_says_so_at_its_end_and_at_once_if_it_knows_a_cause(
+    drl_here, tiny, monkeypatch, tmp_path, words, times
+):
+    monkeypatch.chdir(tmp_path)
+    done = drl_here("train", *tiny, "mode=single", "algo=sac", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("no evaluation is better than the first ")]
+    assert len(lines) == times
+    assert all(("reward=rnd" in line) == (times == 2) for line in lines)
+
+
 def test_json_prints_one_object_per_line(train_here, capsys):
     summary, folder = train_here("env=Pendulum-v1", "console=json", "logger.report_s=0.01", "logger.console_s=0.01")
     out = capsys.readouterr().out

@@ -299,6 +299,10 @@ def test_no_time_is_left_once_everything_awaited_is_there(done, left):
     assert status.awaited == f"warm-up {done}/100, 0.5 steps/s, about {left} s left"
 
 
+def test_a_doubt_is_a_row():
+    assert row(dataclasses.replace(STATUS, doubt="no evaluation is better"), "learning") == "no evaluation is better"
+
+
 def test_the_newest_24_evaluations_are_bars():
     many = dataclasses.replace(STATUS, scores=tuple((i, float(i == 25)) for i in range(50)))
     assert [letter for letter in row(many, "evaluation") if letter in BARS] == [BARS[0]] * 24

@@ -12,16 +12,16 @@ from drl_cli.envs.trials.trial import try_env
 
 
 class Raw(gymnasium.Env):
-    """Observations `[scale * t, 7, noise]`; rewards from 0 to `reward`."""
+    """Observations `[scale * t, constant, noise]`; rewards from 0 to `reward`."""
 
     observation_space, action_space = Box(-1e9, 1e9, (3,), np.float32), Box(-1, 1, (1,), np.float32)
 
-    def __init__(self, scale=1.0, reward=1.0, source=None):
-        self.scale, self.reward, self.source, self.t = scale, reward, source, 0
+    def __init__(self, scale=1.0, reward=1.0, source=None, constant=7.0):
+        self.scale, self.reward, self.source, self.constant, self.t = scale, reward, source, constant, 0
 
     def obs(self):
         draw = {"numpy": np.random.random, "python": random.random, None: self.np_random.random}[self.source]
-        return np.array([self.scale * (1 + self.t % 2), 7.0, 0.5 + draw()], np.float32)
+        return np.array([self.scale * (1 + self.t % 2), self.constant, 0.5 + draw()], np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -53,6 +53,8 @@ def warnings(is_thorough, keys=(), **kwargs):
         ({"scale": -1e4}, [r"observations have parts of size 2e\+04; env"]),
         ({"scale": 1e-4}, [r"observations have parts of size 0.0002; env.normalize_obs=true"]),
         ({"scale": 60}, []),
+        ({"constant": 1e6}, []),
+        ({"constant": 0.0}, []),
         ({"reward": -1e3}, [r"rewards are of size 1e\+03; env.normalize_reward=true brings them near 1"]),
         ({"reward": 1e-3}, [r"rewards are of size 0.001; env.normalize_reward=true"]),
         ({"reward": 0.0}, []),

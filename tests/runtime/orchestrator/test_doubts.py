@@ -49,6 +49,7 @@ def test_without_a_cause_only_the_fact_is_said():
     fact = "no evaluation is better than the first 5 episodes, whose mean return is -10.0"
     assert doubt(*after(*LONG), {"entropy": 0.0, "q_mean": -15.0}) == fact
     assert doubt(*after(*LONG, best=-7.5), {}) == fact  # within the noise
+    assert doubt(*after("total_env_steps=4000", LONG[1]), {}) == fact  # few updates, but one for each step
 
 
 PPO = ("algo=ppo", "total_env_steps=100000")
