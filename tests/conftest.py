@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from choices import evenly
 from go_on import GoOn
 from graphs import TINY, make_config
 
@@ -27,11 +28,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for w
 
 def pytest_addoption(parser):
     parser.addoption("--go-on", action="store_true", help="leave out what has passed before and has not changed")
+    parser.addoption("--cases", type=int, help="take at most so many cases of each test, evenly spaced")
 
 
 def pytest_configure(config):
     if config.getoption("--go-on"):
         config.pluginmanager.register(GoOn(config.rootpath))
+
+
+@pytest.hookimpl(trylast=True)  # after -m, so that only cases that would run are counted
+def pytest_collection_modifyitems(config, items):
+    most = config.getoption("--cases")
+    if most is not None:
+        taken = evenly(items, most)
+        config.hook.pytest_deselected(items=[item for item in items if item not in taken])
+        items[:] = [item for item in items if item in taken]
 
 
 @pytest.fixture(autouse=True, scope="session")

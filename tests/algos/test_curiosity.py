@@ -39,6 +39,7 @@ def test_options_of_the_command_line_reach_the_module():
     assert module.encoder[-1].out_features == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reward", "env"), [("rnd", "Reach"), ("icm", "Choose"), *some([("icm", "Reach"), ("icm", "Switches")])]
 )

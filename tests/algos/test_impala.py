@@ -125,6 +125,7 @@ def test_appo_clips_ratios_to_the_policy_at_the_start_of_the_update():
     assert 0.0 < update.metrics["clip_fraction"].item() < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", some(["CartPole-v1", "Pendulum-v1"], "Pendulum-v1"))
 def test_the_target_policy_is_replaced_after_its_period(env):
     words = (f"env={env}", *SMALL[1:], "algo.minibatch_size=10", "algo.target_period=24")

@@ -252,6 +252,7 @@ def sharpened(module, horizon):
     return algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1, 2, 4])
 @pytest.mark.parametrize("module", [muzero, gumbel_muzero])
 def test_a_search_equals_a_reference(module, horizon):
@@ -321,6 +322,7 @@ def test_compiled_updates_equal_plain_ones():
     torch.testing.assert_close(compiled.params["value_prefix"].flat, plain.params["value_prefix"].flat)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", some(["muzero", "gumbel_muzero", "sampled_muzero"], "gumbel_muzero"))
 def test_the_contract(algo):
     env = "env=Pendulum-v1" if algo == "sampled_muzero" else "env=CartPole-v1"

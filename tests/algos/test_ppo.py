@@ -238,6 +238,7 @@ def test_the_entropy_coefficient_falls_linearly():
     torch.testing.assert_close(moved[0], moved[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_contract_with_all_options():
     every = ("algo.epochs=2", "algo.kl_coef=0.5", "algo.value_clip=0.2", "algo.entropy_coef=0.01", "algo.entropy_end=0")
     check_algorithm("ppo", "env=Pendulum-v1", "algo.squash=true", *every, "network.hidden=[8]")

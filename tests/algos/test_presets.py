@@ -28,6 +28,7 @@ def test_none_is_forgotten_here():
     assert set(options("algo")) - set(algorithms()) == presets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -65,6 +65,7 @@ def test_the_best_actions_are_learned(case):
     check_learning(name, *options, updates=updates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_step", some([1, 3], 3))
 def test_forever(n_step):
     """1 / (1 - 0.9) = 10 if and only if truncation bootstraps; else, with episodes of 5 steps, below 3.6."""
@@ -76,6 +77,7 @@ def test_forever(n_step):
     assert q.max() < 11.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gae_lambda", some([0.9, 0.0, 1.0], 0.9))
 def test_ppo_forever(gae_lambda):
     """As above: the value is 10 if and only if truncated episodes and the ends of rollouts bootstrap."""

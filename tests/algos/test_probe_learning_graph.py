@@ -64,6 +64,7 @@ def learn(run_graph):
     return learn_it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "steps", "probe"),
     [
@@ -105,6 +106,7 @@ def test_several_choices_at_once(learn):
     assert learn(4000, f"{PROBES}Switches-v0", *PPO)["mean"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "part"),
     [
@@ -131,6 +133,7 @@ def test_what_was_seen_once_is_remembered(learn, steps, algo, memory):
     assert learn(steps, *algo, f"network.memory={memory}")["mean"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algo", [pytest.param(CUE_DQN, id="dqn"), pytest.param(CUE_PPO, id="ppo", marks=pytest.mark.exhaustive)]
 )
@@ -145,7 +148,7 @@ def commands():
     return {re.search(r":(\w+)-v0 algo=(\w+)", " ".join(args)).group(1, 2): args for args in found}
 
 
-IN_ASYNC = (("Both", "ppo"), ("Masked", "dqn"), ("PatchReach", "sac"))
+IN_ASYNC = (("PatchReach", "sac"),)
 
 
 @pytest.mark.slow

@@ -255,6 +255,7 @@ def test_dropout_masks_the_hidden_layers_of_the_critic():
     assert case.learn(algorithm, 0, 2)[-1].steps > 0
 
 
+@pytest.mark.slow
 def test_the_contract_with_dropout():
     small = ("env=Pendulum-v1", "tuned=none", "network.hidden=[8]", "algo.minibatch_size=8", "algo.epochs=1")
     check_algorithm("reppo", *small, "network.dropout=0.1")

@@ -25,6 +25,7 @@ def rnd(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_ppo_with_the_module_of_the_page_keeps_the_contract():
     check_algorithm("ppo", *SMALL, "reward=my_rnd:RND")
 

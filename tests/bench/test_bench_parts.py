@@ -41,6 +41,7 @@ def test_collect_is_measured_with_the_number_of_environments_asked_for():
     assert all(rate.per_s > 0 and rate.per_cpu_s > 0 for rate in (*ours, *bare))
 
 
+@pytest.mark.slow
 def test_the_bare_loop_plays_the_games_of_ale_py_with_the_workers_actions():
     pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
     game = ("env=Pong", "algo=dqn", "env.backend=ale", "network.channels=0.125", "network.hidden=[8]", "worker.envs=2")

@@ -141,6 +141,7 @@ def learn(case, time, skips, rounds=12):
     return results[0], results[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", ["before", "beside"])
 @pytest.mark.parametrize("name", some(CASES, "sac-skip", "td3"))
 def test_two_trainers_with_programs_equal_two_without(instant, name, time):

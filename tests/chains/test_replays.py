@@ -193,6 +193,7 @@ def test_an_algorithm_that_draws_lots_in_python_is_told(monkeypatch):
         check_replays(case)
 
 
+@pytest.mark.slow
 def test_recording_does_not_import_the_compiler():
     """The import of torch._dynamo takes more than a second, which every short run would wait for."""
     code = (

@@ -94,6 +94,7 @@ def test_all_problems_at_once():
     assert len(problems_of("secnds=2", "seconds=0", "algo.lrr=1", "worker.envs=0")) == 4
 
 
+@pytest.mark.slow
 def test_a_run_to_resume_is_refused(small_run):
     (problem,) = problems_of(f"resume={small_run.folder}")
     assert problem.startswith("resume: drl-bench trains nothing")

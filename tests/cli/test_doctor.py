@@ -221,6 +221,7 @@ def test_a_stuck_ray_does_not_keep_the_command_from_ending(monkeypatch):
     assert caught.value.code == MISSING
 
 
+@pytest.mark.slow
 def test_the_command_without_ray(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = drl_here("doctor", "ray=false")

@@ -171,6 +171,7 @@ def save_dataset(path, env, steps=40):
     )
 
 
+@pytest.mark.slow
 def test_a_run_made_here_goes_on_from_another_folder(tmp_path, drl, drl_here, user_folder, tiny, monkeypatch):
     """The user typed the module once; later commands find it where it was, and a copy asks."""
     done = drl("train", "env=user_envs:Tiny-v0", *tiny, cwd=user_folder)

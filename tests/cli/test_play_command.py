@@ -12,6 +12,7 @@ from drl_cli.deploy.trained import open_policy
 from drl_cli.errors import MISSING, UsageError
 
 
+@pytest.mark.slow
 def test_a_video_of_the_first_episode_of_drl_eval(copied, drl_here, tmp_path, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     done = drl_here("play", "format=gif", "max_steps=200")

@@ -59,6 +59,7 @@ def trained(drl_here, tmp_path, monkeypatch):
     return train
 
 
+@pytest.mark.slow
 def test_a_shortened_warm_up_is_said_stored_and_kept_by_a_longer_run(trained):
     out, folder = trained(*SMALL, "total_env_steps=500")
     assert (out.count(LINE), read_config(folder).orchestrator.min_inserts) == (1, 50)
@@ -79,6 +80,7 @@ def test_a_run_above_the_default_warm_up_is_as_before(trained):
     assert (read_config(folder).orchestrator.min_inserts, weights(typed)) == (1000, weights(folder))
 
 
+@pytest.mark.slow
 def test_a_dry_run_a_sweep_and_a_benchmark_say_so(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = (*SMALL, "total_env_steps=500", "dry_run=true")

@@ -38,7 +38,7 @@ COMBINATIONS = [
     for algo in algorithms()
     for env in ACTIONS
     for mode in load_algorithm(algo).MODES
-    if mode != "offline"  # which needs a dataset: test_offline_run.py
+    if mode == "async" or (algo, env) in (*IN_ALL_MODES, *IN_SINGLE)  # offline runs: test_offline_run.py
 ]  # fmt: skip
 
 
@@ -412,6 +412,7 @@ def test_the_help_of_another_group_keeps_the_keys_of_the_algorithm():
     assert help_text(["algo=auto", "algo"]).count("\nalgo=") > 20
 
 
+@pytest.mark.slow
 def test_a_preset_keeps_the_name_that_was_typed(drl_here, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf/algo").mkdir(parents=True)

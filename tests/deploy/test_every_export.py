@@ -38,8 +38,15 @@ HEADS = ("dqn", "iqn", "mrq", "ppo", "rainbow", "sac")
 """One algorithm for each kind of head and of acting. Torsos and memories do not depend on the others."""
 GRAPHS = ("torch", "onnx")
 MATRIX = [
-    *((algo, "mlp", format) for algo in ALGOS for format in GRAPHS),
-    *((algo, network, format) for algo in HEADS for network in NETWORKS if network != "mlp" for format in FORMATS),
+    *((algo, "mlp", "onnx") for algo in ALGOS),
+    *((algo, "mlp", "torch") for algo in HEADS),
+    *(
+        (algo, network, format)
+        for algo in ("dqn", "ppo")
+        for network in NETWORKS
+        if network != "mlp"
+        for format in FORMATS
+    ),
 ]
 
 

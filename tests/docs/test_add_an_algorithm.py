@@ -241,12 +241,14 @@ def test_the_api_imports_torch_only_when_it_is_needed():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["single", "sync"], "sync"))
 def test_a_resumed_run_equals_an_uninterrupted_run(folder, run_graph, mode):
     args = ("env=Pendulum-v1", "algo=my_td3", f"mode={mode}", "worker.num=2" if mode == "sync" else "worker.num=1")
     check_resumed_run(run_graph, *args)
 
 
+@pytest.mark.slow
 def test_bf16_and_skip_work_without_code_in_the_algorithm(folder, run_graph):
     args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256", "network.hidden=[64,64]")
     plain, rounded, skips = (

@@ -271,6 +271,7 @@ def listening(group):
     return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.slow
 def test_the_mean_over_processes_and_the_error_when_one_is_killed():
     with peers(2) as ranks:
         calls = [rank.submit(on_group, mean, [float(i), 10.0 * i]) for i, rank in enumerate(ranks)]

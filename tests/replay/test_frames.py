@@ -83,6 +83,7 @@ def distinct(table):
     return len({id(frame) for name in IMAGES for frame in rows[name].flat})
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(
     axis=st.sampled_from([0, -1]),

@@ -28,6 +28,7 @@ def is_inside(env_steps):
     return room_at(env_steps) == room_at(env_steps + 96)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "is_said_before"),
     some([("sync", True), ("async", False), ("single", True)], ("sync", True), ("async", False)),

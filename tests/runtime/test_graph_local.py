@@ -27,6 +27,7 @@ from drl_cli.runtime.roles.manage import Manage
 MODES = ("single", "sync", "async")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", some(["uniform", "prioritized"], "prioritized"))
 def test_equal_seeds_give_equal_weights(run_graph, replay):
     """Single, sync and sync with proxies also give equal weights."""
@@ -309,6 +310,7 @@ def result(graph):
     return graph.progress.env_steps, weights(graph), best, steps, [step for step, _ in graph.progress.scores]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args", [pytest.param(("mode=single",), id="single"), pytest.param(SYNC, id="sync", marks=pytest.mark.exhaustive)]
 )
@@ -321,6 +323,7 @@ def test_a_run_ends_at_the_same_step_however_long_its_evaluations_take(slowly, a
     assert 512 + 32 <= first[0] <= 512 + 64  # a quarter of the period later
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, SLOW], ids=["evaluated", "evaluating"])
 @pytest.mark.parametrize("stop_at", some([384, 512], 384))
 def test_a_resumed_run_repeats_the_evaluation_that_a_signal_left_undecided(slowly, delay, stop_at):

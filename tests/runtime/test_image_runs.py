@@ -26,6 +26,7 @@ def table(graph):
     return graph.replay.shards[0].role.table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [

@@ -153,6 +153,7 @@ def test_training_continues_from_saved_weights_with_new_optimizers(build_graph, 
         assert trainer.normalizer.statistics.count == 1000 + graph.progress.inserts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(MODES, "async"))
 def test_saved_weights_need_no_random_steps(build_graph, tmp_path, mode):
     folder, _ = saved(tmp_path, SAC)

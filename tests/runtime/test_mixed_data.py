@@ -43,6 +43,7 @@ def test_the_share_is_held_in_every_batch(run_graph, data, mode, options):
     assert graph.replay.shards[0].role.table.stats()["recorded_rows"] > 390
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("env.normalize_obs=true",), ("replay=prioritized",)])
 def test_equal_seeds_give_equal_weights_and_a_resumed_run_goes_on_bit_for_bit(run_graph, data, options):
     words = (*MIXED, data, "mode=single", *options)

@@ -58,6 +58,7 @@ def test_windows_of_n_steps_end_with_their_episodes(run_graph, data):
         assert rows["discount"][row] == (0.0 if recorded["terminations"][last] else 0.5 ** len(window))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("algo=mrq",), ("algo=r2d2", "env=CartPole-v1")], ids=["windows", "recurrent"])
 def test_equal_seeds_give_equal_weights_and_other_seeds_do_not(run_graph, data, options, tmp_path):
     if "env=CartPole-v1" in options:
@@ -250,6 +251,7 @@ def test_rows_of_workers_and_of_data_have_the_same_columns(run_graph, data):
     np.testing.assert_allclose(recorded["mc_return"][ended], recorded["reward"][ended], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_returns_goes_on_bit_for_bit(run_graph):
     words = (*CAL_QL, "mode=single", "worker.block_rows=4")
 

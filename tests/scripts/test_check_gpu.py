@@ -35,6 +35,7 @@ def is_alive(pid):
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 def test_without_a_gpu_one_line_says_so_and_the_exit_status_is_3():
     env = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([SCRIPTS / "check", "gpu"], env=env, capture_output=True, text=True)

@@ -182,6 +182,7 @@ def options_read():
     return found
 
 
+@pytest.mark.slow
 def test_every_option_is_read_by_the_code():
     """Acme had two options that never reached its learner."""
     found = options_read()

@@ -64,6 +64,7 @@ def test_a_word_without_a_counterpart_gets_no_hint(algo):
     assert [(word, text) for word in NO_COUNTERPART.split() if (text := hint(algo, word))] == []
 
 
+@pytest.mark.slow
 def test_every_word_gets_its_answer_from_an_algorithm_that_has_the_key():
     for answer, words in WORDS.items():
         named = [name for name in algorithms() if answer.partition("=")[0] in keys_of(config_class(name))]

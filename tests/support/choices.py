@@ -1,6 +1,16 @@
-"""Parameters of tests of which most are only in `scripts/check all`."""
+"""Which cases of a test every check has; `scripts/check all` has all."""
+
+from collections import defaultdict
 
 import pytest
+
+
+def evenly(items, most):
+    """Return the tests of `items`, as a set, with at most `most` cases of each, evenly spaced and with the first."""
+    tests = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    return {item for cases in tests.values() for i, item in enumerate(cases) if i * most % len(cases) < most}
 
 
 def some(values, *always):

@@ -142,6 +142,7 @@ def test_the_screen_in_colour():
     assert (env.render().shape, env.render().dtype, env.metadata["render_fps"]) == ((210, 160, 3), np.uint8, 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", some(["nature", "machado"], "machado"))
 def test_a_resume_continues_episodes(protocol):
     """A resumed batch continues the third episode or so of each environment, and then begins equal ones."""

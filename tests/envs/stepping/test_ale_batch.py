@@ -94,6 +94,7 @@ def test_transitions_equal_those_of_single_environments(made, steps, num_episode
     assert lost >= lives > 0 or lost == lives == 0
 
 
+@pytest.mark.slow
 def test_truncation_at_the_loss_of_a_life_keeps_both_marks():
     """A step that loses a life and is the last one of `max_episode_steps` is terminated and truncated."""
     made = config(noop_max=0)
@@ -104,6 +105,7 @@ def test_truncation_at_the_loss_of_a_life_keeps_both_marks():
     assert (bool(played[-1][1].terminated[0]), bool(played[-1][1].truncated[0])) == (True, True)
 
 
+@pytest.mark.slow
 def test_episodes_begin_with_1_to_noop_max_noop_frames():
     """The vector environment also begins episodes without no-op frames. AleBatch repeats the reset of such episodes."""
     batch, begun, kept = AleBatch(config(noop_max=2), spec_of("Breakout"), [1, 2, 3, 4]), [], []
@@ -163,6 +165,7 @@ def test_equal_seeds_give_equal_episodes():
     assert not np.array_equal(first.obs[0], first.obs[1])
 
 
+@pytest.mark.slow
 def test_a_resume_begins_episodes_with_new_seeds():
     made, spec = config("Pong"), spec_of("Pong")
     batch, plain = AleBatch(made, spec, [1, 2]), EnvBatch(made, spec, [1, 2])
@@ -288,6 +291,7 @@ def test_a_missing_or_old_package_is_named(monkeypatch, version, answer):
         read_spec(config("Pong"))
 
 
+@pytest.mark.slow
 def test_rows_of_a_worker_equal_those_of_single_environments():
     """Two workers whose consoles have equal seeds fill replay with the same bytes."""
     network = ("network.channels=0.125", "network.hidden=[8]", "worker.exploration=[{epsilon: 1.0}]")

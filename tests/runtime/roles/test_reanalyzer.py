@@ -138,6 +138,7 @@ def test_columns_that_rows_do_not_have_are_refused(columns, text):
         made.reanalyze()
 
 
+@pytest.mark.slow
 def test_a_run_in_one_process_searches_again_and_a_resumed_one_goes_on_with_its_ratio(run_graph, build_graph):
     args = (*SMALL[len(TINY) :], "replay.capacity=4000")
     first = run_graph(*args, "total_env_steps=512")

@@ -73,6 +73,7 @@ def test_a_trainer_with_compiled_updates_equals_one_without(algo, schedule, cloc
     assert chained.algorithm.optimizer.metrics()["lr"] == plain.algorithm.optimizer.metrics()["lr"]
 
 
+@pytest.mark.slow
 def test_a_resumed_trainer_continues_bit_for_bit():
     whole, first, second = (make("trainer.compile=true") for _ in range(3))
     train(whole, 5)
