@@ -17,6 +17,7 @@ from drl_cli.errors import CHECKPOINT, DONE, CheckpointError, UsageError, as_usa
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.end_text import relative_path
 from drl_cli.runtime.config import Config
+from drl_cli.settings.build import option_values
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
@@ -225,7 +226,10 @@ def output_path(options: Options, default: Path) -> Path:
 
 def _of_run(step: Path, config: Config, manifest: Mapping[str, Any]) -> dict[str, Any]:
     counts = {name: manifest[name] for name in ("env_steps", "opt_steps", "version")}
-    return {"algo": config.algo_name, "run": step.parents[1].name, "checkpoint": step.name, "weights": counts}
+    usual = option_values("env", config.env.name).get("kwargs", {})
+    kwargs = {name: value for name, value in config.env.kwargs.items() if usual.get(name) != value}
+    run = {"algo": config.algo_name, "run": step.parents[1].name, "checkpoint": step.name, "weights": counts}
+    return run | ({"env_kwargs": kwargs} if kwargs else {})
 
 
 def _counts(options: Options) -> tuple[int | None, int | None]:

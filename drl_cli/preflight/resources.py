@@ -18,10 +18,13 @@ from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils import gpu
 from drl_cli.utils.machine import compiler, free_memory, num_cores
+from drl_cli.utils.run_log import tell
 
 GB = 2**30
 NETWORK_COPIES = 8
 """Minimum number of copies of the weights, such as gradients, optimizer state, critics, targets, published policy."""
+MOST_PER_CORE = 4
+"""With more workers for each core there is a warning. Environments that wait, such as a simulator's, may need more."""
 WORKER_BYTES = 60 * 2**20
 """Minimum memory [bytes] of a worker's process."""
 ENV_BYTES = 5000
@@ -75,13 +78,18 @@ def with_capacity(config: Config, spec: EnvSpec) -> Config:
 
 
 def check_workers(config: Config) -> None:
-    """Raise UsageError if the processes of the workers, or their environments, don't fit in memory."""
+    """Raise UsageError if the processes of the workers, or their environments, don't fit in memory.
+
+    Print a warning if there are many more processes than processor cores.
+    """
     if config.ray.address is not None:
         return
     num, envs, free = config.num_workers, config.worker.envs, free_memory()
     if not config.is_one_process and not config.debug.in_process:
         advice = f"this machine has {num_cores()} cores; say worker.num=N with fewer, or leave it out"
         check_fits(f"worker.num={num}", num * WORKER_BYTES, free, advice)
+        if num > MOST_PER_CORE * num_cores():
+            tell(f"warning: worker.num={num}: so many processes slow each other down; {advice}")
     check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
 
 

@@ -17,7 +17,8 @@ ENV_NAME = re.compile(r"[\w./:-]+")
 def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
     """Replace `run:RUN` in `data=` by the path of this run's dataset, and add the environment that a dataset names.
 
-    A command line with an environment keeps it. Return a line if there is none.
+    A command line with an environment keeps it. Return a line if there is none, or if the environment was made with
+    arguments for the recording: a dataset is data, and never gives arguments to code.
 
     If the environment is unknown or is not installed, the run has no environment and therefore no evaluations. Raise
     UsageError if there is no such run, and DatasetError if the dataset can't be opened.
@@ -37,16 +38,19 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
         return command, None
     from drl_cli.data.open import open_recording  # slow: imports gymnasium
 
-    recorded = [
-        (source, open_recording(source, download=typed.get("data.download") == "true").env) for source in sources
-    ]
+    opened = [open_recording(source, download=typed.get("data.download") == "true") for source in sources]
+    recorded = [(source, each.env) for source, each in zip(sources, opened, strict=True)]
     envs = {env if isinstance(env, str) and ENV_NAME.fullmatch(env) else None for _, env in recorded}
     found = envs.pop() if len(envs) == 1 else None
     if found is not None:
         for source, env in recorded:
             consent(consent_file(source), {"env": {"id": env}}, trust=trusts(command.overrides))
     if found is not None and typed_spec((*command.overrides, f"env={found}")) is not None:
-        return dataclasses.replace(command, overrides=[*command.overrides, f"env={found}"]), None
+        given = [each.provenance.get("env_kwargs") for each in opened]
+        names = {f"env.kwargs.{name}" for kwargs in given if isinstance(kwargs, dict) for name in kwargs}
+        untyped = sorted(names - typed.keys())
+        line = f"evaluations are without the recording's {', '.join(untyped)}: type {'it' if len(untyped) == 1 else 'them'}"
+        return dataclasses.replace(command, overrides=[*command.overrides, f"env={found}"]), line if untyped else None
     if typed.get("mode") != "offline":
         return command, None
     why = "the dataset does not name its environment" if found is None else f"{found} is not installed here"

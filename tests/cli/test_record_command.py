@@ -10,7 +10,9 @@ from drl_cli.cli.eval import evaluate
 from drl_cli.cli.record import told
 from drl_cli.data.episode import Written
 from drl_cli.data.open import open_dataset, open_recording
+from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.find import read_config
+from drl_cli.settings.command_line import read_command
 
 
 def recorded(done):
@@ -126,6 +128,20 @@ def test_what_the_replay_of_a_run_holds(copied, drl_here):
     inside = np.ones(dataset.facts.steps - 1, bool)
     inside[dataset.ends[:-1] - 1] = False
     np.testing.assert_array_equal(rows["next_obs"][:-1][inside], rows["obs"][1:][inside])
+
+
+def test_a_dataset_has_the_arguments_of_its_environment_and_a_command_names_those_that_it_lacks(copied, drl_here):
+    import yaml
+
+    config = yaml.safe_load((copied / "config.yaml").read_text())
+    config["env"]["kwargs"] = {"g": 9.0}
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    done = drl_here("record", "episodes=1", "output=a.npz")
+    assert provenance(done)["env_kwargs"] == {"g": 9.0}
+    words = ["mode=offline", f"data={done.stdout.splitlines()[-1]}"]
+    line = "evaluations are without the recording's env.kwargs.g: type it"
+    assert with_data_env(read_command(words))[1] == line
+    assert with_data_env(read_command([*words, "env.kwargs.g=9"]))[1] is None
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,17 @@ def test_workers_may_fill_the_free_memory_exactly(base, monkeypatch, missing, re
     assert caught.value.exit_code == RESOURCES
 
 
+@pytest.mark.parametrize(("num", "is_said"), [(8, False), (9, True)])
+def test_many_more_workers_than_cores_are_warned_of(base, monkeypatch, capsys, num, is_said):
+    monkeypatch.setattr(resources, "num_cores", lambda: 2)
+    monkeypatch.setattr(resources, "free_memory", lambda: 2**40)
+    worker = dataclasses.replace(base.worker, num=num)
+    for mode in ("single", "async"):
+        check_workers(dataclasses.replace(base, mode=mode, worker=worker))
+    line = "warning: worker.num=9: so many processes slow each other down; this machine has 2 cores"
+    assert capsys.readouterr().err.count(line) == is_said
+
+
 @pytest.fixture(scope="module")
 def spec(base):
     return environment_spec(base)
