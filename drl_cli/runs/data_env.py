@@ -49,7 +49,8 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
         given = [each.provenance.get("env_kwargs") for each in opened]
         names = {f"env.kwargs.{name}" for kwargs in given if isinstance(kwargs, dict) for name in kwargs}
         untyped = sorted(names - typed.keys())
-        line = f"evaluations are without the recording's {', '.join(untyped)}: type {'it' if len(untyped) == 1 else 'them'}"
+        it = "it" if len(untyped) == 1 else "them"
+        line = f"evaluations are without the recording's {', '.join(untyped)}: type {it}"
         return dataclasses.replace(command, overrides=[*command.overrides, f"env={found}"]), line if untyped else None
     if typed.get("mode") != "offline":
         return command, None
