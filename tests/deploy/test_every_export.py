@@ -30,7 +30,6 @@ SEARCHING = ("gumbel_muzero", "muzero", "sampled_muzero")
 """Algorithms whose export has no search. The tests at the end of this file are about them."""
 ALGOS = tuple(sorted({path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}.difference(SEARCHING)))
 NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
-FORMATS = ("numpy", "torch", "onnx")
 SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
 BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
@@ -45,7 +44,7 @@ MATRIX = [
         for algo in ("dqn", "ppo")
         for network in NETWORKS
         if network != "mlp"
-        for format in FORMATS
+        for format in ("numpy", "onnx")
     ),
 ]
 

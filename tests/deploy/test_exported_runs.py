@@ -19,7 +19,6 @@ TINY = (*FEW, "orchestrator.min_inserts=128", "trainer.batch_size=64")
 ON_POLICY = (*FEW, "trainer.batch_size=256")
 RUNS = {
     "sac": ("env=Pendulum-v1", "algo=sac", "env.normalize_obs=true", "network.hidden=[64,64]", *TINY),
-    "ppo": ("env=Pendulum-v1", "algo=ppo", "network.hidden=[64,64]", *ON_POLICY),
     "image": ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn", "network.hidden=[64]", "network.channels=0.5", *TINY),
     "memory": ("env=drl_cli.envs.probes:Cue-v0", "algo=ppo", "network=lstm", "network.memory_size=16", *ON_POLICY),
 }

