@@ -179,7 +179,7 @@ def is_for_data(name: str) -> bool:
 TITLES = {
     **{"muzero": "MuZero", "gumbel_muzero": "Gumbel MuZero", "sampled_muzero": "Sampled MuZero", "mrq": "MR.Q"},
     **{"sac_discrete": "discrete SAC", "cql_discrete": "discrete CQL", "crossq": "CrossQ", "vmpo": "V-MPO"},
-    **{"cal_ql": "Cal-QL", "td3_bc": "TD3+BC", "rebrac": "ReBRAC", "qr_dqn": "QR-DQN"},
+    **{"cal_ql": "Cal-QL", "td3_bc": "TD3+BC", "rebrac": "ReBRAC", "qr_dqn": "QR-DQN", "flashsac": "FlashSAC"},
 }
 """The names of the built-in algorithms whose papers do not write them in capitals."""
 

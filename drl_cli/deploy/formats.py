@@ -22,9 +22,9 @@ class Kind:
     formats: tuple[Format, ...]
 
 
-BUILT_IN = Kind("all policies of drl-cli that do not search", ("numpy", "torch", "onnx"))
+BUILT_IN = Kind("all policies of drl-cli but those below", ("numpy", "torch", "onnx"))
 OWN_TORSO = Kind("a policy of drl-cli with your own torso (`network=my_pkg:Torso`)", ("torch", "onnx"))
-TRACED = Kind("your own `TorchPolicy`", ("torch", "onnx"))
+TRACED = Kind("`flashsac`, or your own `TorchPolicy`", ("torch", "onnx"))
 SEARCHES = Kind(
     "a policy that searches: `muzero` ..., or your own `TorchPolicy` that overrides `prior`", ("torch", "onnx")
 )

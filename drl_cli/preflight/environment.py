@@ -22,7 +22,7 @@ from drl_cli.utils.spelling import did_you_mean
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
 
-OWN_SCALE = ("mrq", "muzero", "gumbel_muzero", "sampled_muzero")
+OWN_SCALE = ("flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
 """The algorithms that scale rewards by themselves."""
 
 

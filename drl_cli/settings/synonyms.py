@@ -172,7 +172,7 @@ ALGORITHMS: Mapping[str, str] = {
     "sqn": "sql softqlearning",
     "td3": "td3continuousaction",
     "sampled_muzero": "efficientzerov2",
-    "xqc": "bro simba simbav2 flashsac",
+    "xqc": "bro simba simbav2",
 }
 """The nearest of our algorithms, with keys that belong to it, for algorithms of other tools, without `_` and `-`."""
 

@@ -52,6 +52,7 @@ def random_rows(obs, rng, rows=8):
     columns = {"obs": draw(obs, rows, rng), "next_obs": draw(obs, rows, rng)}
     columns |= {"action": rng.uniform(-1, 1, (rows, 2)).astype(np.float32)}
     columns |= {"reward": rng.standard_normal(rows).astype(np.float32), "discount": np.full(rows, 0.9, np.float32)}
+    columns |= {"past_return": rng.standard_normal(rows).astype(np.float32)}  # flashsac
     columns |= {"terminated": np.zeros(rows, np.bool_), "cut": np.arange(rows) % 4 == 3}  # reppo: rollouts of 4 steps
     return stacked([columns])
 

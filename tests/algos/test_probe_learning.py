@@ -39,6 +39,7 @@ LEARN = {
     "droq": ("droq", (*SAC, "algo.critics=3", "algo.actor_period=2"), 400),
     "crossq": ("crossq", (*SOFT, "algo.momentum=0.05", "algo.actor_period=1"), 400),
     "xqc": ("xqc", (*SAC, "algo.momentum=0.05", *RANGE, "algo.actor_period=1"), 400),
+    "flashsac": ("flashsac", ("algo.lr=3e-3", "algo.actor_period=1"), 450),
     "mpo": ("mpo", (*FAST, *DUALS), 600),
     "mrq": ("mrq", (*TARGET, "algo.encoder_lr=3e-3", "algo.noise=0.4", "algo.target_noise=0"), 600),
     "reppo": ("reppo", (*FAST, "algo.minibatch_size=64"), 60),

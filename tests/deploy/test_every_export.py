@@ -32,7 +32,7 @@ ALGOS = tuple(sorted({path.stem for path in (ROOT / "conf" / "algo").glob("*.yam
 NETWORKS = tuple(sorted(path.stem for path in (ROOT / "conf" / "network").glob("*.yaml")))
 SMALL = ("network.channels=0.25", "network.hidden=[16,16]")
 MEMORY = ("gru", "lstm")
-BATCH_NORM = ("crossq", "xqc")  # refuse layer norm
+BATCH_NORM = ("crossq", "flashsac", "xqc")  # refuse layer norm
 HEADS = ("dqn", "iqn", "mrq", "ppo", "rainbow", "sac")
 """One algorithm for each kind of head and of acting. Torsos and memories do not depend on the others."""
 GRAPHS = ("torch", "onnx")
@@ -83,7 +83,7 @@ def assert_parity(trained, policy):
         assert len(np.unique(np.asarray(actions), axis=0)) > 1 or part.choices
 
 
-@pytest.mark.parametrize("algo", some(ALGOS, *HEADS))
+@pytest.mark.parametrize("algo", some([algo for algo in ALGOS if algo != "flashsac"], *HEADS))  # which acts in torch
 def test_numpy_has_the_actions_of_every_algorithm(algo, tmp_path):
     trained = make(tmp_path, algo, "mlp")
     assert_parity(trained, exported(trained, "numpy", tmp_path))

@@ -167,7 +167,7 @@ NAMES = [
     ("env=CartPole-v1 algo=ppo algo.n_step=3", 2, "must be 1, got 3, because ppo learns from rollouts; algo"),
     ("env=CartPole-v1 algo=pqn algo.n_step=3", 2, "; algo.q_lambda sets how many rewards count"),
     ("algo=efficientzero", 2, "unknown algorithm 'efficientzero'. The nearest here is algo=gumbel_muzero."),
-    ("algo=flashsac", 2, "unknown algorithm 'flashsac'. The nearest here is algo=xqc."),
+    ("algo=simbav2", 2, "unknown algorithm 'simbav2'. The nearest here is algo=xqc."),
     ("mode=offline env=CartPole-v1 algo=sac data=x.npz", 2, "Discrete(2). For this: algo=cql_discrete or algo=bc\n"),
     ("algo=trpo", 2, "unknown algorithm 'trpo'. The nearest here is algo=ppo.   available: "),
     ("algo=rainbow algo.atms=5", 2, "algo.atms: rainbow has no option 'atms'. Did you mean algo.atoms?"),
