@@ -1,4 +1,4 @@
-"""algo=auto: choose the algorithm for an environment from the recorded results, or MR.Q where no result fits."""
+"""algo=auto: choose the algorithm for an environment from the recorded results, else from its spaces."""
 
 import dataclasses
 import json
@@ -11,14 +11,17 @@ import yaml
 
 from drl_cli.algos.lookup import ACTIONS, load_algorithm
 from drl_cli.errors import UsageError
-from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
+from drl_cli.networks.images import as_image
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults
 from drl_cli.settings.env_names import typed_spec, typed_values
+from drl_cli.types import leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
-FALLBACK = "mrq"
-"""The algorithm without a result: its one set of values learns discrete and continuous actions, vectors and images."""
+UNTUNED = {"box": "sac", "discrete": "ppo", "multidiscrete": "ppo"}
+"""The algorithm for vectors without a result, by the kind of actions: see the rows `untuned` of docs/results.md."""
+FOR_IMAGES = "mrq"
+"""The algorithm for images without a result: its one set of values learns discrete and continuous actions."""
 OFFLINE = {"box": "iql", "discrete": "cql_discrete"}
 """The algorithms that learn from a dataset, by the kind of actions."""
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
@@ -99,10 +102,13 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
     name = f"{env} with {' '.join(changes)}" if changes else env
     reason = f"no recorded result for {name}" + (f" within {budget:,.0f} steps" if recorded else "")
     spec = typed_spec((*overrides, *([] if any(arg.startswith("env=") for arg in overrides) else [f"env={env}"])))
-    if spec is not None and spec.action.kind not in load_algorithm(FALLBACK).ACTIONS:
-        name = DEFAULT_ALGORITHMS[spec.action.kind]
-        return name, f"{reason}, and {FALLBACK} has no {ACTIONS[spec.action.kind]} actions"
-    return FALLBACK, f"{reason}; {FALLBACK} has one set of values for all environments"
+    if spec is None:  # the environment can't be made, and the run will say why
+        return UNTUNED["box"], reason
+    has_images = any(as_image(column) is not None for column in leaves(spec.obs).values())
+    kind, seen = spec.action.kind, "images" if has_images else "vectors"
+    fits_images = has_images and kind in load_algorithm(FOR_IMAGES).ACTIONS
+    name = FOR_IMAGES if fits_images else UNTUNED[kind]
+    return name, f"{reason}; {name} needs no tuned values for {ACTIONS[kind]} actions and {seen}"
 
 
 def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:

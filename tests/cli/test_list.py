@@ -68,7 +68,7 @@ def test_an_environment_of_a_module_in_this_folder(tmp_path, listed, monkeypatch
     (tmp_path / "listed_here.py").write_text("\n".join((*lines, registers)))
     monkeypatch.chdir(tmp_path)
     first, _ = listed("algos", "env=listed_here:ListedHere-v0")
-    assert first.startswith("listed_here:ListedHere-v0: Discrete(2) actions, mode=async; algo=auto takes mrq")
+    assert first.startswith("listed_here:ListedHere-v0: Discrete(2) actions, mode=async; algo=auto takes ppo")
 
 
 def test_wrong_words_for_algorithms():

@@ -31,13 +31,15 @@ def known(monkeypatch):
     [
         ("A-v0", None, "c51", "reached 475 in 3 of 3 recorded runs, 15,000 steps"),  # dqn needs too many steps
         ("A-v0", 13_000, "ppo", "reached 475 in 3 of 3 recorded runs, 12,000 steps"),
-        ("A-v0", 5_000, "mrq", "no recorded result for A-v0 within 5,000 steps"),
+        ("A-v0", 5_000, "sac", "no recorded result for A-v0 within 5,000 steps"),
         ("B-v0", None, "iqn", "return here, 7 after 50,000 steps (3 seeds); c51 had 9, but with 1 seed only"),
         ("C-v0", None, "c51", "largest recorded return here, 9 after 50,000 steps (2 seeds)"),
         ("D-v0", None, "dqn", "reached 20 in 2 of 2 recorded runs, 50,000 steps"),
         ("E-v0", None, "dqn", "50,000 steps; ppo needed 9,000 steps and 12.5 s instead of 10 s, but with 1 seed only"),
-        ("Pendulum-v1", None, "mrq", "no recorded result for Pendulum-v1;"),
-        ("drl_cli.envs.probes:Switches-v0", None, "ppo", "mrq has no multi-discrete actions"),
+        ("Pendulum-v1", None, "sac", "no recorded result for Pendulum-v1; sac needs no tuned values for continuous"),
+        ("Acrobot-v1", None, "ppo", "for Acrobot-v1; ppo needs no tuned values for"),
+        ("drl_cli.envs.probes:Switches-v0", None, "ppo", "for multi-discrete"),
+        ("drl_cli.envs.probes:Frames-v0", None, "mrq", " actions and images"),
     ],
 )
 def test_the_choice_by_environment_budget_and_action_space(known, env, budget, name, reason):
@@ -97,14 +99,14 @@ def test_a_list_without_a_sweep_stays_for_the_error(known):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        *[("+env.kwargs.continuous=true", "mrq"), ("env.kwargs={g:9}", "mrq"), ("env.wrappers=[my:W]", "mrq")],
+        *[("+env.kwargs.continuous=true", "sac"), ("env.kwargs={g:9}", "sac"), ("env.wrappers=[my:W]", "sac")],
         ("env.max_episode_steps=9", "c51"),
     ],
 )
 def test_results_do_not_count_for_a_changed_environment(known, change, name):
     chosen, reason = choose("A-v0", None, (change,))
     assert chosen == name
-    assert reason.startswith(f"no recorded result for A-v0 with {change.lstrip('+')}" if name == "mrq" else "reached")
+    assert reason.startswith(f"no recorded result for A-v0 with {change.lstrip('+')}" if name == "sac" else "reached")
 
 
 @pytest.mark.parametrize("algo", ["dqn", "my_auto", "my_pkg.auto", "auto_tuned"])
