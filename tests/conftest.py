@@ -33,7 +33,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.getoption("--go-on"):
-        config.pluginmanager.register(GoOn(config.rootpath))
+        is_worker = hasattr(config, "workerinput")  # of xdist, whose main process gets all reports
+        config.pluginmanager.register(GoOn(config.rootpath, writes=not is_worker))
 
 
 @pytest.hookimpl(trylast=True)  # after -m, so that only cases that would run are counted
