@@ -353,13 +353,13 @@ MOMENTS = (
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-def test_a_population_that_is_killed_three_times_ends_with_the_same_weights(start, drl, tmp_path_factory):
+def test_a_population_that_is_killed_twice_ends_with_the_same_weights(start, drl, tmp_path_factory):
     quiet, here = tmp_path_factory.mktemp("quiet"), tmp_path_factory.mktemp("here")
     done = drl("train", *PBT, cwd=quiet)
     assert done.returncode == 0, done.stderr
     assert [turn["source"] is not None for turn in turns(quiet)[1]].count(True) == 1
     args = PBT
-    for moment in MOMENTS:
+    for moment in MOMENTS[::2]:
         population = start(*args, cwd=here)
         population.until(lambda moment=moment: moment(here))
         population.process.send_signal(signal.SIGKILL)
