@@ -37,6 +37,7 @@ COMBINATIONS = [
     for algo in algorithms()
     for env in ACTIONS
     for mode in load_algorithm(algo).MODES
+    if mode != "offline"  # which needs a dataset: test_offline_run.py
     if (mode == "async" and ACTIONS[env] in load_algorithm(algo).ACTIONS) or (algo, env) in (*IN_ALL_MODES, *IN_SINGLE)
 ]  # fmt: skip
 
