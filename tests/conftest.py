@@ -21,6 +21,7 @@ hypothesis.settings.load_profile("here")
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside starves what the tests wait for
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what it starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -74,7 +75,6 @@ def handlers():
 def ray_cluster():
     """One cluster of one node for all tests that need Ray; tests of several nodes add theirs and remove them again."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside starves what the tests wait for
     here = Path(__file__).parent  # where the tests' own roles, and what they import, are found
     ours = [here / "support", here / "runtime", *(path for path in (here / "runtime").iterdir() if path.is_dir())]
     paths = [*map(str, ours), os.environ.get("PYTHONPATH", "")]

@@ -180,7 +180,7 @@ def test_a_killed_run_of_algo_auto_resumes_with_the_chosen_algorithm(start, args
 )
 def test_a_run_without_this_role_ends_soon_and_can_be_resumed(start, role, mode, error):
     run = start(*SMALL, f"mode={mode}")
-    run.until(lambda: run.saved >= 400)
+    run.until(lambda: run.saved >= 400 and any(run.cwd.glob("outputs/*/*/*/workers/manage.log")))  # Ray is connected
     run.kill(role)
     assert run.wait(30) == 6, run.err
     assert re.fullmatch(error, run.err.rstrip("\n"))
