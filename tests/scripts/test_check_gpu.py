@@ -185,8 +185,9 @@ def test_a_trainer_is_measured(capsys):
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", check_gpu.CASES)
-def test_every_row_runs_with_a_cpu_in_place_of_a_gpu(case, tmp_path):
+def test_every_row_runs_with_a_cpu_in_place_of_a_gpu(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(check_gpu, "LIMIT_S", 400.0)  # a CPU that is busy takes long to compile
     arguments = ["--device", "cpu", "--minutes", "14", "--only", case, "--json", str(tmp_path / "gpu.json")]
-    subprocess.run([sys.executable, SCRIPTS / "check_gpu.py", *arguments], check=False)
+    check_gpu.main(arguments)
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert {one["name"]: one["reason"] for one in rows if one["result"] != "ok"} == {}

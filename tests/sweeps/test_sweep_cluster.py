@@ -78,6 +78,7 @@ def test_a_signal_ends_running_and_waiting_jobs_on_the_nodes_softly(sweep, jobs,
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)  # a dozen starts of Ray
 def test_a_killed_node_or_sweep_loses_no_job_and_runs_none_twice(
     sweep, jobs, drl, start, ray_cluster, second_node, tmp_path
 ):
