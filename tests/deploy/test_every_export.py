@@ -133,7 +133,8 @@ def test_every_algorithm_is_of_the_kind_that_can_always_be_exported():
     network = make_config("env=CartPole-v1", "algo=dqn").network
     for name in algorithms():
         policy = load_algorithm(name).Policy
-        assert kind_of(policy, network) is (SEARCHES if issubclass(policy, SearchPolicy) else BUILT_IN), name
+        kind = SEARCHES if issubclass(policy, SearchPolicy) else TRACED if name == "flashsac" else BUILT_IN
+        assert kind_of(policy, network) is kind, name
     for method in ("build", "choose", "greedy"):
         own = type("Own", (mrq.Policy,), {method: lambda *args: None})
         assert kind_of(own, network) is not BUILT_IN

@@ -16,7 +16,9 @@ def read(monkeypatch, line, env="Pendulum-v1"):
     monkeypatch.setattr(recorded, "dataset_path", lambda source, folder: source.replace("run:", f"{folder}/of-"))
     monkeypatch.setattr(
         "drl_cli.data.open.open_recording",
-        lambda source, download: opened.append(source) or SimpleNamespace(env=env.get(source) if named else env),
+        lambda source, download: (
+            opened.append(source) or SimpleNamespace(env=env.get(source) if named else env, provenance={})
+        ),
     )
     command, _ = module.with_data_env(read_command(line.split()))
     return command.overrides, opened

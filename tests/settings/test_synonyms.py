@@ -35,7 +35,8 @@ HINTS = {
     (
         "ppo",
         "policy_delay",
-    ): "For that: algo.actor_period, an option of algo=cal_ql, cql, crossq, rebrac, redq, sac, td3, td3_bc, tqc, xqc",
+    ): "For that: algo.actor_period, an option of algo=cal_ql, cql, crossq, flashsac, rebrac, redq, sac, td3, td3_bc, "
+    "tqc, xqc",
     ("tqc", "top_quantiles_to_drop_per_net"): "Did you mean algo.dropped?",
     ("sac", "top_quantiles_to_drop_per_net"): "For that: algo.dropped, an option of algo=tqc",
     ("dqn", "epochs"): "It is an option of algo=impala, ppo, pqn, reppo, vmpo",

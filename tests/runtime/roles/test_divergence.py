@@ -110,5 +110,5 @@ def test_skipped_updates_are_counted_and_reported(build_graph, caplog):
     lines = [re.match(r"(\d+) non-finite updates were skipped", line) for line in caplog.messages]
     counts = [int(match[1]) for match in lines if match]
     assert counts[0] < counts[-1] == progress.skipped_updates
-    assert len(counts) == 2  # at once, and with the only report
+    assert counts == sorted({*counts})  # at once, and with each report, of which a slow run has several
     assert np.isfinite(get(graph.learning.params)).all()
