@@ -195,6 +195,7 @@ def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("everything", [True, False], ids=["everything", "the-sweep"])
 def test_a_killed_sweep_loses_no_job_and_runs_none_twice(start, drl, here, tmp_path_factory, everything):
     args = ("-m", *JOB, "seed=0,1,2,3")
