@@ -188,7 +188,7 @@ def test_a_run_without_this_role_ends_soon_and_can_be_resumed(start, role, mode,
     assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
     again, step = resumed(start)
     assert step >= 400
-    again.until(lambda: run.saved > step)
+    again.until(lambda: run.saved > step and eval_steps(run.folder))
     again.send(signal.SIGINT, group=True)
     assert again.wait() == 130, again.err
     assert (again.err, again.left(), again.status) == ("", [], "interrupted")
