@@ -27,6 +27,8 @@ def updated(num, *batches, **options):
 
 def test_all_weights_have_norm_1_and_all_norms_that_of_ones():
     algorithm, _ = updated(4, batch_of())
+    algorithm.params.modules["actor"].net.norms[1].bias.data.fill_(0.5)
+    algorithm.update(batch_of(), Counts(4, 4))
     for name in ("actor", "critic"):
         net = algorithm.params.modules[name].net
         for weight in net.weights:

@@ -50,7 +50,7 @@ def test_many_more_workers_than_cores_are_warned_of(base, monkeypatch, capsys, n
     worker = dataclasses.replace(base.worker, num=num)
     for mode in ("single", "async"):
         check_workers(dataclasses.replace(base, mode=mode, worker=worker))
-    line = "warning: worker.num=9: so many processes slow each other down; this machine has 2 cores"
+    line = f"warning: worker.num={num}: so many processes slow each other down; this machine has 2 cores"
     assert capsys.readouterr().err.count(line) == is_said
 
 
