@@ -48,6 +48,10 @@ def test_the_choice_by_environment_budget_and_action_space(known, env, budget, n
     assert reason in why
 
 
+def test_the_largest_return_is_not_compared_with_itself(known):
+    assert choose("C-v0", None) == ("c51", "largest recorded return here, 9 after 50,000 steps (2 seeds)")
+
+
 def test_a_result_of_few_seeds_that_would_not_be_chosen_is_not_named(known):
     assert choose("F-v0", None) == ("dqn", "reached 20 in 3 of 3 recorded runs, 9,000 steps")
 

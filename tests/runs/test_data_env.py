@@ -33,6 +33,15 @@ def test_a_run_stands_for_its_dataset(monkeypatch):
     assert opened == []
 
 
+@pytest.mark.parametrize(("num", "told"), [(1, 0), (2, 1)])
+def test_a_run_with_several_datasets_is_told(monkeypatch, capsys, tmp_path, num, told):
+    monkeypatch.setattr(recorded, "find_newest", lambda *args: tmp_path)
+    monkeypatch.setattr(recorded, "datasets_in", lambda folder: ["a"] * num)
+    monkeypatch.setattr(recorded, "dataset_of_run", lambda source: tmp_path / "a.npz")
+    assert recorded.dataset_path("run:latest", "outputs") == str(tmp_path / "a.npz")
+    assert capsys.readouterr().err.count("the newest of 2 datasets of this run") == told
+
+
 def test_several_datasets_may_be_of_runs_and_have_the_environment_that_all_name(monkeypatch):
     overrides, opened = read(monkeypatch, "mode=offline data=[run:latest,a.npz] output_dir=here")
     assert opened == ["here/of-latest", "a.npz"]
