@@ -77,6 +77,10 @@ class UnitActor(nn.Module):
         width, blocks = max(1, network.hidden[0] // 2), len(network.hidden)
         self.net = UnitNetworks(size, outputs, width, blocks, ensemble=1, momentum=momentum)
 
+    def scale_to_unit_norm(self) -> None:
+        """Scale the weights of the network as `UnitNetworks` does."""
+        self.net.scale_to_unit_norm()
+
     def forward(self, obs: Tensor | dict[str, Tensor], *, batch_statistics: bool = False) -> Tensor:
         out: Tensor = self.net(self.torso(obs), batch_statistics=batch_statistics).squeeze(0)
         return out
@@ -91,6 +95,10 @@ class UnitCritics(nn.Module):
         size: Any = self.torso.size
         inputs, width, blocks = size + spec.action.size, network.hidden[0], len(network.hidden)
         self.net = UnitNetworks(inputs, outputs, width, blocks, ensemble=2, momentum=momentum)
+
+    def scale_to_unit_norm(self) -> None:
+        """Scale the weights of the network as `UnitNetworks` does."""
+        self.net.scale_to_unit_norm()
 
     def forward(self, obs: Tensor | dict[str, Tensor], action: Tensor, *, batch_statistics: bool = False) -> Tensor:
         out: Tensor = self.net(torch.cat([self.torso(obs), action], -1), batch_statistics=batch_statistics)

@@ -184,6 +184,13 @@ RULES: tuple[Rule, ...] = (
         harmless=(False,),
     ),
     Rule(
+        ("env.normalize_reward", "env.reward_scale", "env.reward_clip"),
+        lambda config: False,
+        "{algo} divides rewards by the size of the environment's own returns",
+        algos=("flashsac",),
+        harmless=(False,),
+    ),
+    Rule(
         ("worker.exploration",),
         _differs_in_exploration,
         "a ladder begins at the second worker (or environment, for env_ladder), and there is only one",

@@ -14,6 +14,8 @@ PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
 TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mode=single")
 OFFLINE = (*TD3, "mode=offline", "data.source=recorded.npz")
 BC = (PENDULUM, "algo=bc", *OFFLINE[2:])
+FLASHSAC = (PENDULUM, "algo=flashsac")
+REWARD_KEYS = ("normalize_reward=true", "reward_scale=0.1", "reward_clip=1")
 NO_ENV = ("env=none", *OFFLINE[1:])
 MRQ, A2C = (PENDULUM, "algo=mrq"), (CUE, "algo=a2c", "mode=single")
 SEARCH = (CUE, "algo=gumbel_muzero")
@@ -22,7 +24,7 @@ RAINBOW, C51 = (CUE, "algo=dqn", "algo.noisy=true"), (CUE, "algo=c51")
 UNREAD = [
     (OFFLINE, "total_env_steps=5000"),
     (OFFLINE, "data.share=0.3"),
-    *((BC, f"env.{typed}") for typed in ("normalize_reward=true", "reward_scale=0.1", "reward_clip=1")),
+    *((algo, f"env.{typed}") for algo in (BC, FLASHSAC) for typed in REWARD_KEYS),
     *(
         (NO_ENV, f"manage.{typed}")
         for typed in ("eval_period=5", "eval_episodes=3", "confirm_episodes=3", "max_episode_steps=9", "video_period=1")

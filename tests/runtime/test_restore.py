@@ -115,6 +115,7 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
     assert weights(more) == weights(whole)
 
 
+@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=EXHAUSTIVE)])
 @pytest.mark.parametrize(
     "args",
     [
@@ -157,8 +158,8 @@ def test_a_checkpoint_saved_after_a_time_does_not_change_the_weights(run_graph, 
         ),
     ],
 )
-def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, args):
-    check_resume(run_graph, build_graph, "mode=single", *args)
+def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, mode, args):
+    check_resume(run_graph, build_graph, f"mode={mode}", *args)
 
 
 @pytest.mark.slow

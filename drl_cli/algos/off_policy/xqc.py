@@ -45,14 +45,15 @@ class Policy(BatchNormPolicy):
 
 
 class UnitOptimizer(Optimizer):
-    """An optimizer that scales the incoming weights of every unit of the critics to norm 1 after each critic step."""
+    """An optimizer that scales weights to norm 1 after each step of a module with a method `scale_to_unit_norm`."""
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         super().step(*losses, parts=parts)
-        if "critic" in parts or not parts:  # no parts: the step changes all parts
-            critic: Any = self.params.modules["critic"]
-            critic.scale_to_unit_norm()
-            self.params.changed(("critic",))  # autograd has to know that the weights have changed
+        for name, module in self.params.modules.items():
+            scale = getattr(module, "scale_to_unit_norm", None)
+            if scale is not None and (name in parts or not parts):  # no parts: the step changes all parts
+                scale()
+                self.params.changed((name,))  # autograd has to know that the weights have changed
 
 
 class Algorithm(SoftAlgorithm):
