@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from drl_cli.bench.ratio import with_measured_ratio
 from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError, UserCodeFailed
 from drl_cli.runs.auto import naming_choice, with_auto
@@ -69,13 +70,15 @@ def train(words: list[str], on_evaluation: OnEvaluation | None = None) -> dict[s
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
     command, auto_line = with_auto(with_config_of(named_run(command), command))
     with naming_choice(auto_line):
+        command, ratio_line = with_measured_ratio(command)
         check_command(command)
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):
         raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
     handlers = {number: signal.getsignal(number) for number in (*SIGNAL_CODES, signal.SIGUSR1)}
     try:
-        notes, called = [auto_line] if auto_line is not None else [], on_evaluation and _named(on_evaluation)
+        notes = [line for line in (auto_line, ratio_line) if line is not None]
+        called = on_evaluation and _named(on_evaluation)
         summary = train_composed(plain, words, notes, began, called)
     finally:
         for number, handler in handlers.items():  # because an interrupted run leaves the signals ignored

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drl_cli.bench.ratio import with_measured_ratio
 from drl_cli.cli.command import run_words
 from drl_cli.cli.complete import shell_completion
 from drl_cli.errors import (
@@ -76,6 +77,7 @@ def answer(args: list[str]) -> int:
     if is_search(command.overrides) and not command.is_sweep:
         refuse_search(args)
     with naming_choice(auto_line):
+        command, ratio_line = with_measured_ratio(command)
         check_command(command)
     if command.is_sweep and "explain=true" in command.overrides:
         raise UsageError("explain=true explains one run: leave -m and the lists of values out")
@@ -93,9 +95,10 @@ def answer(args: list[str]) -> int:
         with naming_choice(auto_line), composed(command.overrides, command.config_file) as plain:
             from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
 
-            if auto_line is not None and (plain.get("explain") or plain.get("dry_run")):
+            chosen = [line for line in (auto_line, ratio_line) if line is not None]
+            if chosen and (plain.get("explain") or plain.get("dry_run")):
                 erase(sys.stdout)
-                print(auto_line)  # a run shows the line in its header
+                print("\n".join(chosen))  # a run shows the lines in its header
             if plain.get("explain"):
                 erase(sys.stdout)
                 config = build(plain)
@@ -104,7 +107,7 @@ def answer(args: list[str]) -> int:
                 print("\n".join(explanation(config, args)))
                 return DONE
             tuned = tuned_line(plain, args) if command.config_file is None else None
-            lines = (auto_line, algorithm_line(command.overrides), tuned, data_line)
+            lines = (*chosen, algorithm_line(command.overrides), tuned, data_line)
             notes = [line for line in lines if line is not None]
             return int(train(plain, args, notes)["exit_code"])
     except ReportedError:

@@ -1,10 +1,13 @@
 """First tries: what the plain command learns in environments that nobody has tuned.
 
-    python scripts/bench/first_try.py [--env NAME ...] [--algo sac ...] [--steps 30000] [--seeds 3] [--again] [WORD ...]
+    python scripts/bench/first_try.py [--env NAME ...] [--algo sac ...] [--steps 30000] [--seeds 3]
+                                          [--again] [--peers PYTHON] [WORD ...]
 
 The environments are the six of first_try_envs.py and six of gymnasium, with tuned=none. The score of a run is
 (return - random) / (reference - random), where the return is that of the last evaluation of 20 greedy episodes, and
 `random` that of random actions. The reference is that of the hand-made controller, or the one in GYMNASIUM.
+
+`--algo sb3:sac` runs the defaults of stable-baselines3 with the Python of --peers, `sbx:sac` those of SBX.
 
 Every run is a row of outputs/first_try/records.json, so that an interrupted call goes on. WORDs are further words of
 drl-train, to see what one default is worth.
@@ -20,20 +23,11 @@ from typing import Any
 import first_try_envs
 import gymnasium
 import numpy as np
+from first_try_names import EPISODES, GYMNASIUM
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-GYMNASIUM = {
-    "LunarLander": ("LunarLander-v3", {}, 250.0),
-    "LunarLanderContinuous": ("LunarLander-v3", {"continuous": True}, 250.0),
-    "Acrobot-v1": ("Acrobot-v1", {}, -80.0),
-    "MountainCarContinuous-v0": ("MountainCarContinuous-v0", {}, 93.0),
-    "BipedalWalker-v3": ("BipedalWalker-v3", {}, 300.0),
-    "InvertedDoublePendulum-v5": ("InvertedDoublePendulum-v5", {}, 9350.0),
-}
-"""The environments of gymnasium by our name: id, arguments, and a good return."""
-EPISODES = 20
 ON_CHOICES = {"sac": "dqn", "tqc": "qr_dqn"}
 """The algorithm for choices in place of one for a box."""
 
@@ -76,6 +70,20 @@ def train(name: str, algo: str, steps: int, seed: int, words: list[str]) -> dict
     return summary
 
 
+def train_peer(python: str, name: str, algo: str, steps: int, seed: int) -> dict[str, float]:
+    """Run first_try_peer.py. Return the last return, and the seconds."""
+    command = [python, str(HERE / "first_try_peer.py"), name, algo, str(steps), str(seed)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def for_actions(algo: str, is_box: bool) -> str:
+    """Return the algorithm for these actions in place of one for a box."""
+    package, colon, name = algo.rpartition(":")
+    return package + colon + (name if is_box else ON_CHOICES.get(name, name))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*first_try_envs.TASKS, *GYMNASIUM]
@@ -84,6 +92,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--peers", metavar="PYTHON", help="the Python of the environment of requirements.txt")
     parser.add_argument("words", nargs="*", metavar="WORD")
     args = parser.parse_intermixed_args()
     file = ROOT / "outputs/first_try/records.json"
@@ -91,13 +100,16 @@ def main() -> None:
     for name in args.env:
         low, high = bounds(name)
         is_box = isinstance(make(name).action_space, gymnasium.spaces.Box)
-        for algo in dict.fromkeys(algo if is_box else ON_CHOICES.get(algo, algo) for algo in args.algo):
+        for algo in dict.fromkeys(for_actions(algo, is_box) for algo in args.algo):
             scores, seconds = [], []
             for seed in range(args.seeds):
                 key = " ".join([name, algo, str(args.steps), str(seed), *args.words])
                 if args.again or key not in records:
-                    summary = train(name, algo, args.steps, seed, args.words)
-                    records[key] = {"return": summary["final_return"], "seconds": summary["wall_s"]}
+                    if ":" in algo:
+                        records[key] = train_peer(args.peers, name, algo, args.steps, seed)
+                    else:
+                        summary = train(name, algo, args.steps, seed, args.words)
+                        records[key] = {"return": summary["final_return"], "seconds": summary["wall_s"]}
                     file.write_text(json.dumps(records, indent=1))
                 scores.append((records[key]["return"] - low) / (high - low))
                 seconds.append(records[key]["seconds"])

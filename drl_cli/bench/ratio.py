@@ -1,0 +1,73 @@
+"""orchestrator.sample_insert_ratio=auto: measure, before a run, the ratio that keeps workers and trainer busy."""
+
+import dataclasses
+import math
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+from drl_cli.algos.lookup import title
+from drl_cli.errors import UsageError
+from drl_cli.runtime.config import Config
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import CommandLine
+from drl_cli.settings.compose import compose
+from drl_cli.settings.env_names import typed_values
+from drl_cli.types import EnvSpec
+from drl_cli.utils.machine import num_cores
+
+KEY = "orchestrator.sample_insert_ratio"
+RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0)
+SECONDS = 1.0
+"""How long each side is measured."""
+
+
+def with_measured_ratio(command: CommandLine) -> tuple[CommandLine, str | None]:
+    """Replace `auto` by a measured number, and return a line that says it. Without `auto`, change nothing.
+
+    The number is then a value of the run as if it had been typed. Raise UsageError if the command line is wrong, is a
+    sweep, or is of a run without this key.
+    """
+    if typed_values(command.overrides).get(KEY) != "auto":
+        return command, None
+    if command.is_sweep:
+        raise UsageError(f"{KEY}=auto measures one run; in a sweep, say a number, so that all jobs have the same")
+    rest = [arg for arg in command.overrides if arg.lstrip("+").partition("=")[0] != KEY]
+    command = dataclasses.replace(command, overrides=rest)
+    check_command(command)
+    from drl_cli.bench.figures import short
+    from drl_cli.preflight.environment import environment_spec
+
+    config = compose(rest, command.config_file)
+    if config.is_on_policy or config.is_offline:
+        why = "mode=offline has no workers" if config.is_offline else "on-policy, each rollout is learned from once"
+        raise UsageError(f"{KEY}=auto: {title(config.algo_name)} does not read it ({why}); leave it out")
+    spec = environment_spec(config)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # the run forks: keep it off the GPU
+        steps, updates = pool.submit(rates, config, spec).result()
+    ratio = nearest(updates / steps)
+    line = f"{KEY}={ratio:g} (auto): workers make {short(steps)} env steps/s, the trainer {short(updates)} updates/s"
+    return dataclasses.replace(command, overrides=[*rest, f"{KEY}={ratio:g}"]), line
+
+
+def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
+    """Return the environment steps/s of all workers, and the updates/s of the trainer without compilation."""
+    from drl_cli.bench import collect  # this room and torch are slow to import
+    from drl_cli.bench.figures import middle
+    from drl_cli.bench.replay import Replaying
+    from drl_cli.bench.updates import Updating, lone_trainer
+    from drl_cli.preflight.device import with_device
+    from drl_cli.runtime.trial import single_trainer
+
+    config, _ = with_device(config, spec)
+    if config.trainer.compile:  # compilation takes longer than this measurement
+        config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, compile="replay"))
+    params = lone_trainer(config, spec).publish(0, 0)
+    by_worker, _ = collect.measure(config, spec, *params, config.worker.envs, SECONDS)
+    trainer = Updating(Replaying(single_trainer(config, 1), spec, *params, SECONDS), spec, config.num_threads)
+    trainer.play(0.0)  # the first call is slower
+    return middle(by_worker).per_s * min(config.num_workers, num_cores()), trainer.play(SECONDS).per_s
+
+
+def nearest(ratio: float) -> float:
+    """Return the one of RATIOS that is nearest by its logarithm."""
+    return min(RATIOS, key=lambda one: abs(math.log(one / ratio)))

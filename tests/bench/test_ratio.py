@@ -1,0 +1,67 @@
+import dataclasses
+
+import pytest
+
+from drl_cli.bench import ratio
+from drl_cli.bench.ratio import KEY, nearest, rates, with_measured_ratio
+from drl_cli.errors import UsageError
+from drl_cli.preflight.environment import environment_spec
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import compose
+
+WORDS = ["env=CartPole-v1", "algo=dqn", "mode=single", "network.hidden=[8]"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "chosen"), [(1e-4, 0.1), (0.15, 0.1), (0.17, 0.25), (0.7, 0.5), (0.72, 1), (1.5, 2), (900, 2)]
+)
+def test_the_nearest_ratio(measured, chosen):
+    assert nearest(measured) == chosen
+
+
+def test_auto_is_replaced_by_a_number_as_if_it_were_typed(monkeypatch):
+    class Here:
+        def __init__(self, *args):
+            pass
+
+        __enter__ = __exit__ = lambda self, *args: self
+
+        def submit(self, call, config, spec):
+            assert (config.algo_name, spec.id) == ("dqn", "CartPole-v1")
+            return type("Done", (), {"result": lambda self: (2000.0, 800.0)})()
+
+    monkeypatch.setattr(ratio, "ProcessPoolExecutor", Here)
+    command = read_command([f"{KEY}=auto", *WORDS])
+    changed, line = with_measured_ratio(command)
+    assert compose(changed.overrides).orchestrator.sample_insert_ratio == 0.5
+    assert line == f"{KEY}=0.5 (auto): workers make 2,000 env steps/s, the trainer 800 updates/s"
+
+
+def test_a_number_is_not_measured():
+    command = read_command([f"{KEY}=1", *WORDS])
+    assert with_measured_ratio(command) == (command, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["env=CartPole-v1", "algo=ppo"], "auto: PPO does not read it"),
+        (["-m", "env=CartPole-v1", "algo=dqn", "seed=0,1"], "auto measures one run; in a sweep, say a number"),
+        (["env=CartPole-v1", "algo=dqn", "algo.lrr=1"], "algo.lrr"),
+    ],
+)
+def test_what_can_not_be_measured(words, problem):
+    with pytest.raises(UsageError, match=problem):
+        with_measured_ratio(read_command([*words, f"{KEY}=auto"]))
+
+
+@pytest.mark.slow
+def test_the_rates_of_both_sides(monkeypatch):
+    monkeypatch.setattr(ratio, "SECONDS", 0.1)
+    config = compose([*WORDS, f"{KEY}=1", "replay.capacity=1000", "orchestrator.min_inserts=100"])
+    spec = environment_spec(config)
+    steps, updates = rates(config, spec)
+    larger = dataclasses.replace(config, network=dataclasses.replace(config.network, hidden=(1024, 1024)))
+    _, slower = rates(larger, spec)
+    assert steps > slower
+    assert updates > 2 * slower
