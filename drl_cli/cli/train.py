@@ -180,7 +180,7 @@ def _prepared(
     from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
-    from drl_cli.settings.fill import fill, with_short_warm_up
+    from drl_cli.settings.fill import few_workers_line, fill, with_short_warm_up
 
     resumed = resume(config, args) if config.resume is not None else None
     config = with_absolute_paths(resumed.config, resumed.folder) if resumed else config
@@ -191,11 +191,14 @@ def _prepared(
     if config.ray.address and not config.debug.in_process:
         console.awaits(f"the cluster at {config.ray.address}")
         cluster = join_cluster(config)
-    config = fill(with_weights(config, args), cluster.nodes if cluster else ())
+    nodes = cluster.nodes if cluster else ()
+    few = None if resumed else few_workers_line(config, nodes)
+    config = fill(with_weights(config, args), nodes)
     config, changes = (config, []) if resumed else with_short_warm_up(config, args)
+    changes += [few] if few is not None else []
     with users_errors(config.outside_modules):
         spec, dataset = preflight_with_data(config, args)
-        config, lines = with_device(config, spec, cluster.nodes if cluster else ())
+        config, lines = with_device(config, spec, nodes)
         try_update(config, spec)
         if resumed is not None:
             check_identity(resumed.record.get("data"), dataset)

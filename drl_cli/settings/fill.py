@@ -17,6 +17,8 @@ WARM_UP_SHARE = 10
 """A shortened warm-up takes 1 / WARM_UP_SHARE of total_env_steps, and at least one batch."""
 MAX_WORKERS = 64
 """The maximum number of workers with worker.num=auto if worker.max_num is null."""
+LEAST_STEPS, LEAST_BLOCKS = 16, 50
+"""The steps of an environment in a rollout, and the blocks of a worker in an off-policy run, for `useful_workers`."""
 INSERTS, RANDOM = "orchestrator.min_inserts", "worker.random_steps"
 
 
@@ -44,11 +46,45 @@ def _constant(config: Config, nodes: Sequence[Node]) -> WorkerConfig:
     if proxies == "auto":
         proxies = 0 if single else len(nodes)
     if not isinstance(num, int):
-        cpus = int(sum(node.cpus for node in nodes)) if nodes else num_cores()
-        most = config.worker.max_num or MAX_WORKERS if num == "auto" else cpus
         share = max(1, proxies)
-        num = max(share, (1 if single else min(most, cpus - config.trainer.num)) // share * share)  # equal for proxies
+        most = 1 if single else useful_workers(config, _free_cores(config, nodes))
+        num = max(share, most // share * share)  # equal for proxies
     return dataclasses.replace(config.worker, num=num, proxies=proxies, max_num=None)
+
+
+def _free_cores(config: Config, nodes: Sequence[Node] = ()) -> int:
+    """Return the number of cores that the trainers leave to workers."""
+    return (int(sum(node.cpus for node in nodes)) if nodes else num_cores()) - config.trainer.num
+
+
+def useful_workers(config: Config, free: int) -> int:
+    """Return the number of workers if the user names none and `free` cores have no other work.
+
+    With worker.num=null, more workers would learn less from the same steps: on-policy, their shares of a rollout would
+    be too short for the estimates of advantages; off-policy, too many steps would be taken with an old policy.
+    """
+    worker = config.worker
+    if worker.num == "auto":
+        useful = worker.max_num or MAX_WORKERS
+    elif not config.is_on_policy:
+        useful = config.total_env_steps // (LEAST_BLOCKS * config.rows_per_collect)
+    elif worker.unroll is None and worker.block_rows is None:
+        alone = -(-config.trainer.batch_size // worker.envs)  # steps in a rollout of one worker
+        useful = alone // min(LEAST_STEPS, alone)
+    else:
+        useful = free
+    return max(1, min(free, useful))
+
+
+def few_workers_line(config: Config, nodes: Sequence[Node] = ()) -> str | None:
+    """Return a line if `useful_workers` leaves cores free. The config is from before `fill`."""
+    free = _free_cores(config, nodes)
+    if config.is_one_process or config.worker.num is not None or (useful := useful_workers(config, free)) >= free:
+        return None
+    why = "trainer.batch_size" if config.is_on_policy else "total_env_steps"
+    return (
+        f"{useful} worker{'s' * (useful > 1)} on {free} free cores, as many as {why} has use for; worker.num=N has more"
+    )
 
 
 def _elastic(config: Config, nodes: Sequence[Node]) -> WorkerConfig:
