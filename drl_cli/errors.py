@@ -52,6 +52,13 @@ class ReportedError(Exception):
         super().__init__(problems if is_text else "; ".join(problems))
 
 
+def interruption(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the KeyboardInterrupt during which an error was raised, or None: a library's cleanup may replace it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
 class Refused(ValueError):
     """An algorithm can't run as configured; the message is shown to the user."""
 

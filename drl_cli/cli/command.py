@@ -12,7 +12,16 @@ from dataclasses import field
 from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
-from drl_cli.errors import DONE, INTERRUPTED, RESOURCES, USER_CODE, ReportedError, UsageError, memory_problem
+from drl_cli.errors import (
+    DONE,
+    INTERRUPTED,
+    RESOURCES,
+    USER_CODE,
+    ReportedError,
+    UsageError,
+    interruption,
+    memory_problem,
+)
 from drl_cli.runtime.place.signals import SIGNAL_CODES, ignore_signals
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils import outside
@@ -82,12 +91,13 @@ def run_words(
             exit_code = answer(words)
     except ReportedError as error:
         exit_code = report(error)
-    except (MemoryError, RuntimeError) as error:
-        if (line := memory_problem(error)) is None:
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, MemoryError | RuntimeError) and (line := memory_problem(error)) is not None:
+            exit_code = report(UsageError(line, RESOURCES))
+        elif (signalled := interruption(error)) is not None:
+            exit_code = signalled.args[0] if signalled.args else INTERRUPTED
+        else:
             raise
-        exit_code = report(UsageError(line, RESOURCES))
-    except KeyboardInterrupt as error:
-        exit_code = error.args[0] if error.args else INTERRUPTED
     is_over = True
     atexit.register(ignore_signals)
     if exit_code != DONE:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from drl_cli.errors import UsageError
+from drl_cli.errors import UsageError, interruption
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
@@ -158,6 +158,8 @@ def _usage_errors() -> Iterator[None]:
         file = getattr(getattr(error, "problem_mark", None), "name", "a yaml option")
         raise UsageError(unreadable(file, error)) from error
     except (HydraException, OmegaConfBaseException) as error:
+        if interruption(error) is not None:
+            raise
         raise UsageError(_one_line(error)) from error
 
 

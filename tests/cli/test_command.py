@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.errors import HydraException
 
 from drl_cli.cli.command import run_words
 from drl_cli.errors import EXIT_CODES, LOST, RESOURCES, RoleLost, UsageError
 from drl_cli.settings.bare_words import command_names
+from drl_cli.settings.compose import _usage_errors
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import group_of
 
@@ -90,23 +92,24 @@ def raises(error):
 
 
 @pytest.fixture
-def end(monkeypatch, capsys):
-    """Run a command whose answer raises. Return the exit code and stderr."""
+def end_of(monkeypatch, capsys):
+    """Run a command that fails. Return the exit code and stderr."""
     monkeypatch.setattr(sys, "argv", ["drl-test"])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "stdout", sys.stdout)
-    handler = signal.getsignal(signal.SIGTERM)
 
-    def run(error):
-        def answer(words):
-            raise error
-
+    def run(answer):
         with pytest.raises(SystemExit) as caught:
             run_words(answer, str)
         return caught.value.code, capsys.readouterr().err
 
-    yield run
-    signal.signal(signal.SIGTERM, handler)
+    return run
+
+
+@pytest.fixture
+def end(end_of):
+    """Run a command whose answer raises an error. Return the exit code and stderr."""
+    return lambda error: end_of(lambda words: raises(error))
 
 
 def test_errors_are_lines_with_an_exit_code(end, monkeypatch):
@@ -131,6 +134,19 @@ run_words(lambda words: os.kill(os.getpid(), signal.SIGTERM) or signal.pause(), 
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (75, "")
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGHUP", 129), ("SIGINT", 130)])
+@pytest.mark.parametrize("raised", [AttributeError, HydraException])
+def test_an_error_of_a_library_that_was_interrupted_is_not_reported(end_of, number, code, raised):
+    def interrupted(words):
+        with _usage_errors():
+            try:
+                signal.raise_signal(getattr(signal, number))
+            finally:
+                raise raised("the cleanup of a library fails")
+
+    assert end_of(interrupted) == (code, "")
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGHUP", 129), ("SIGINT", 130)])
