@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import yaml
@@ -13,13 +13,18 @@ from drl_cli.algos.lookup import ACTIONS, load_algorithm
 from drl_cli.errors import UsageError
 from drl_cli.networks.images import as_image
 from drl_cli.settings.command_line import CommandLine
-from drl_cli.settings.conf import conf_dir, defaults
-from drl_cli.settings.env_names import typed_spec, typed_values
-from drl_cli.types import leaves
+from drl_cli.settings.conf import conf_dir, defaults, read_yaml
+from drl_cli.settings.env_names import typed_env, typed_spec, typed_values
+from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
 UNTUNED = {"box": "sac", "discrete": "ppo", "multidiscrete": "ppo"}
-"""The algorithm for vectors without a result, by the kind of actions: see the rows `untuned` of docs/results.md."""
+FOR_FEW_STEPS = {"discrete": "dqn"}
+FEW_STEPS = 10_000
+WITH_MEMORY, MEMORIES = "ppo", {"lstm", "gru"}
+"""The algorithms for vectors without a result: by the kind of actions, in a run of at most FEW_STEPS steps, and for a
+network with a memory. On choices, DQN learns earlier than PPO, and PPO is better and steadier after more steps.
+"""
 FOR_IMAGES = "mrq"
 """The algorithm for images without a result: its one set of values learns discrete and continuous actions."""
 OFFLINE = {"box": "iql", "discrete": "cql_discrete"}
@@ -50,7 +55,7 @@ def with_auto(command: CommandLine) -> tuple[CommandLine, str | None]:
     if words.get("mode") == "offline":
         name, reason = choose_offline(env, overrides)
     else:
-        name, reason = choose(env, _budget(words.get("total_env_steps")), overrides)
+        name, reason = choose(env, _number(words.get("total_env_steps")), overrides)
     algo = ",".join(dict.fromkeys(AUTO.sub(name, part) for part in parts(typed)))
     changed = [f"algo={algo}" if arg.startswith("algo=") else arg for arg in command.overrides]
     return dataclasses.replace(command, overrides=changed), f"{CHOSE}{name}: {reason}"
@@ -101,14 +106,47 @@ def choose(env: str, budget: float | None, overrides: tuple[str, ...] = ()) -> t
         return best["algo"], reason
     name = f"{env} with {' '.join(changes)}" if changes else env
     reason = f"no recorded result for {name}" + (f" within {budget:,.0f} steps" if recorded else "")
-    spec = typed_spec((*overrides, *([] if any(arg.startswith("env=") for arg in overrides) else [f"env={env}"])))
-    if spec is None:  # the environment can't be made, and the run will say why
-        return UNTUNED["box"], reason
+    words = (*overrides, *([] if any(arg.startswith("env=") for arg in overrides) else [f"env={env}"]))
+    name, why = choose_untuned(budget, words)
+    return name, "; ".join(filter(None, [reason, why]))
+
+
+def choose_untuned(budget: float | None, overrides: tuple[str, ...]) -> tuple[str, str]:
+    """Return the algorithm for an environment without a recorded result, and the reason.
+
+    The kinds of actions and observations choose it, and whether the network has a memory. For vectors and choices, the
+    number of steps does, which `stop.wall_s` may limit.
+    """
+    if (spec := typed_spec(overrides)) is None:  # the environment can't be made, and the run will say why
+        return UNTUNED["box"], ""
+    kind, typed = spec.action.kind, typed_values(overrides)
+    for_all = f"needs no tuned values for {ACTIONS[kind]} actions"
+    if {unquoted(typed.get(key, "")) for key in ("network", "network.memory")} & MEMORIES:
+        return WITH_MEMORY, f"{WITH_MEMORY} {for_all} and a network with a memory"
     has_images = any(as_image(column) is not None for column in leaves(spec.obs).values())
-    kind, seen = spec.action.kind, "images" if has_images else "vectors"
-    fits_images = has_images and kind in load_algorithm(FOR_IMAGES).ACTIONS
-    name = FOR_IMAGES if fits_images else UNTUNED[kind]
-    return name, f"{reason}; {name} needs no tuned values for {ACTIONS[kind]} actions and {seen}"
+    if has_images and kind in load_algorithm(FOR_IMAGES).ACTIONS:
+        return FOR_IMAGES, f"{FOR_IMAGES} {for_all} and images"
+    seen = "images" if has_images else "vectors"
+    if kind not in FOR_FEW_STEPS:
+        return UNTUNED[kind], f"{UNTUNED[kind]} {for_all} and {seen}"
+    steps, measured = _steps_in_time(budget or read_yaml(conf_dir() / "train.yaml")["total_env_steps"], overrides, spec)
+    few = steps <= FEW_STEPS
+    name = (FOR_FEW_STEPS if few else UNTUNED)[kind]
+    what = f"{name} {for_all}, {seen} and {'at most' if few else 'more than'} {FEW_STEPS:,} steps"
+    return name, "; ".join(filter(None, [measured, what]))
+
+
+def _steps_in_time(budget: float, overrides: tuple[str, ...], spec: EnvSpec) -> tuple[float, str]:
+    """Return how many steps a run takes until `stop.wall_s`, at most its budget, and what was measured for this."""
+    from drl_cli.envs.trials.apart import pace_apart
+
+    named, wall_s = typed_env(overrides), _number(typed_values(overrides).get("stop.wall_s"))
+    if named is None or wall_s is None:
+        return budget, ""
+    with suppress(Exception):  # the checks of the environment report what it raises
+        pace = pace_apart(named[0], spec, named[1])
+        return min(budget, pace * wall_s), f"one environment makes {pace:,.0f} steps/s"
+    return budget, ""
 
 
 def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:
@@ -140,7 +178,7 @@ def results() -> list[Result]:
     return found
 
 
-def _budget(text: str | None) -> float | None:
+def _number(text: str | None) -> float | None:
     try:
         return None if text is None else float(yaml.safe_load(text))
     except (TypeError, ValueError, yaml.YAMLError):  # the check of the key reports it

@@ -180,24 +180,34 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
     The checks of the environment report an error later, with its exit code. Raise UsageError (exit 4) at once if the
     environment aborts or hangs.
     """
-    typed = typed_values(overrides)
-    name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
     from drl_cli.envs.trials.apart import ProcessEnded, spec_apart
 
+    if (named := typed_env(overrides)) is None:
+        return None
+    config, timeout_s = named
+    try:
+        return spec_apart(config, True, timeout_s)
+    except ProcessEnded as error:
+        raise UsageError(f"{config.id}: {error}", USER_CODE) from None
+    except Exception:  # the user's environment may raise anything
+        return None
+
+
+def typed_env(overrides: tuple[str, ...]) -> tuple[EnvConfig, float] | None:
+    """Return the config of the environment that a command line names, and the time limit [s] of a step.
+
+    Return None if a value is wrong, which the checks of the values report later.
+    """
+    typed = typed_values(overrides)
+    name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
     try:
         node = option_values("env", name) if option_file("env", name) is not None else env_options(name)
         for key, text in typed.items():
             if key.startswith("env.") and not is_sweep(text):
                 _put(node, key.split(".")[1:], yaml.safe_load(text))
         config: EnvConfig = judge(Key("env", group_of(EnvConfig)), node)
-        timeout_s = float(typed.get("worker.step_timeout_s", option_values("worker", "default")["step_timeout_s"]))
+        return config, float(typed.get("worker.step_timeout_s", option_values("worker", "default")["step_timeout_s"]))
     except (UsageError, ValueError, yaml.YAMLError):
-        return None
-    try:
-        return spec_apart(config, True, timeout_s)
-    except ProcessEnded as error:
-        raise UsageError(f"{config.id}: {error}", USER_CODE) from None
-    except Exception:  # the user's environment may raise anything
         return None
 
 

@@ -14,8 +14,9 @@ from drl_cli.utils.ranges import Count
 
 RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
 EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
-ROLLOUT = "trainer.batch_size"
-WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False, ROLLOUT: 2048}
+ROLLOUT, EPSILON = "trainer.batch_size", "algo.epsilon_steps"
+WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
+WITH_TUNED |= {ROLLOUT: 2048, EPSILON: 50_000}
 """The values in a run with tuned values, which were chosen beside these. Of the files, only PPO's has no batch size."""
 BATCH = 256
 """The batch size of other algorithms if `trainer.batch_size=null` is typed."""
@@ -69,7 +70,8 @@ def values_for(plain: Plain) -> dict[str, Any]:
     if _is_on_policy(plain):
         return {**WITH_TUNED, **scaled, ROLLOUT: 512 if length <= SHORT else 2048}
     ratio, envs = (1.0, 1) if length <= SHORT else (0.5, 4) if length <= 200_000 else (0.25, 16)
-    return {**WITH_TUNED, **scaled, RATIO: ratio, WARM_UP: max(100, min(1000, length // 50)), ENVS: envs}
+    warm_up, epsilon_steps = max(100, min(1000, length // 50)), max(1000, min(50_000, length // 10))
+    return {**WITH_TUNED, **scaled, RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EPSILON: epsilon_steps}
 
 
 def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
@@ -86,6 +88,8 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
         parts += [f"an update per {'step' if ratio == 1 else f'{1 / ratio:g} steps'}"] if ratio else []
         parts += [f"{envs} environment{'s' * (envs > 1)} per worker"] if envs else []
         parts += [f"{chosen[WARM_UP]} steps of warm-up"]
+    explores = not (_value(plain, "algo.noisy") or _value(plain, "worker.exploration"))
+    parts += [f"epsilon falls for {chosen[EPSILON]:,} steps"] if EPSILON in chosen and explores else []
     parts += ["rollouts of 512 steps"] if chosen.get(ROLLOUT) == 512 else []
     scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []

@@ -1,5 +1,6 @@
 import pytest
 
+from drl_cli.envs.trials import apart
 from drl_cli.errors import UsageError
 from drl_cli.runs import auto
 from drl_cli.runs.auto import choose, naming_choice, with_auto
@@ -37,7 +38,9 @@ def known(monkeypatch):
         ("D-v0", None, "dqn", "reached 20 in 2 of 2 recorded runs, 50,000 steps"),
         ("E-v0", None, "dqn", "50,000 steps; ppo needed 9,000 steps and 12.5 s instead of 10 s, but with 1 seed only"),
         ("Pendulum-v1", None, "sac", "no recorded result for Pendulum-v1; sac needs no tuned values for continuous"),
-        ("Acrobot-v1", None, "ppo", "for Acrobot-v1; ppo needs no tuned values for"),
+        ("Acrobot-v1", None, "ppo", "for Acrobot-v1; ppo needs no tuned values for discrete actions, vectors and more"),
+        ("Acrobot-v1", 10_000, "dqn", "for Acrobot-v1; dqn needs no tuned values for discrete actions, vectors and at"),
+        ("Acrobot-v1", 10_001, "ppo", "and more than 10,000 steps"),
         ("drl_cli.envs.probes:Switches-v0", None, "ppo", "for multi-discrete"),
         ("drl_cli.envs.probes:Frames-v0", None, "mrq", " actions and images"),
     ],
@@ -134,3 +137,15 @@ def test_every_recorded_result_names_an_algorithm_that_fits():
         name = algorithm_of(choose(env, None)[0])
         assert load_algorithm(name).ACTIONS
         assert spec is None or action_problem(name, spec) is None
+
+
+@pytest.mark.parametrize(("seconds", "name"), [(0.1, "dqn"), (1000, "ppo")])
+def test_the_time_of_a_run_limits_its_steps(monkeypatch, known, seconds, name):
+    monkeypatch.setattr(apart, "pace_apart", lambda config, spec, timeout_s: 50_000.0)
+    chosen, why = choose("Acrobot-v1", None, ("env=Acrobot-v1", f"stop.wall_s={seconds}"))
+    assert (chosen, "; one environment makes 50,000 steps/s; " in why) == (name, True)
+
+
+@pytest.mark.parametrize("word", ["network=lstm", "network=gru", "network.memory=gru"])
+def test_a_network_with_a_memory_is_for_ppo(known, word):
+    assert choose("Pendulum-v1", None, ("env=Pendulum-v1", word))[0] == "ppo"

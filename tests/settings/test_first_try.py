@@ -8,6 +8,7 @@ from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.first_try import (
     ENVS,
+    EPSILON,
     EVAL_PERIOD,
     OBS,
     RATIO,
@@ -21,7 +22,7 @@ from drl_cli.settings.first_try import (
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
-OF_ALL = {key: value for key, value in WITH_TUNED.items() if key != ROLLOUT}
+OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in (ROLLOUT, EPSILON)}
 
 
 def values(*words):
@@ -47,6 +48,28 @@ def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period)
     for mode in ("single", "sync", "async"):
         assert values(*UNTUNED, f"total_env_steps={length}", f"mode={mode}") == wanted
     assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (["total_env_steps=5000"], 1000),
+        (["total_env_steps=30_000"], 3000),
+        (["total_env_steps=10_000_000"], 50_000),
+        (["total_env_steps=30_000", f"{EPSILON}=700"], 700),
+        (["total_env_steps=30_000", "tuned=rainbow-images"], 50_000),
+    ],
+)
+def test_epsilon_falls_in_a_tenth_of_the_run(words, steps):
+    for algo in ("dqn", "c51", "munchausen_dqn"):
+        assert make_config("env=MountainCar-v0", "tuned=none", f"algo={algo}", *words).algo.epsilon_steps == steps
+
+
+def test_the_line_names_epsilon_only_where_it_falls():
+    words = ("env=CartPole-v1", "tuned=none", "total_env_steps=30000")
+    algos = ("dqn", "rainbow", "apex", "ppo", "pqn")  # learned noise, a ladder, no epsilon, a schedule of its own
+    lines = {algo: str(first_try_line(mapping([*words, f"algo={algo}"]), words)) for algo in algos}
+    assert [algo for algo, line in lines.items() if "epsilon falls for 3,000 steps" in line] == ["dqn"]
 
 
 @pytest.mark.parametrize("length", ["5e3", "5_000", "5000.0"])
@@ -130,7 +153,11 @@ def test_the_line_names_what_was_chosen():
 def test_lists_of_runs_leave_out_what_was_chosen(length):
     """follows() is what drl-list and drl-compare ask before they show a value."""
     config = flatten(to_yaml_keys(make_config(*UNTUNED, f"total_env_steps={length}")))
-    assert all(follows(key, config) for key in WITH_TUNED)
+    assert all(follows(key, config) for key in WITH_TUNED if key != EPSILON)
+    config = flatten(to_yaml_keys(make_config("env=MountainCar-v0", "algo=dqn", f"total_env_steps={length}")))
+    config["algo.preset"] = "dqn"
+    assert follows(EPSILON, config)
+    assert not follows(EPSILON, {**config, EPSILON: 777})
 
 
 def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():

@@ -26,7 +26,7 @@ from drl_cli.losses.value import scaled_log_policy, softmax_policy
 from drl_cli.networks.encoder import View
 from drl_cli.optim.gradients import Nets
 from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
+from drl_cli.utils.ranges import OR_NULL, Count, Fraction, NonNegative, Range
 
 ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")
@@ -42,7 +42,7 @@ class Config(LearnerConfig):
     target_period: Count
     epsilon_start: Fraction
     epsilon_end: Fraction
-    epsilon_steps: Count
+    epsilon_steps: Annotated[Count, OR_NULL]
     tau: Fraction
     dueling: bool
     noisy: bool

@@ -18,7 +18,7 @@ from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.games.names import games
 from drl_cli.envs.hang import Tick, no_tick
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.trials.trial import try_env
+from drl_cli.envs.trials.trial import Trial, try_env
 from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import bare_import, innermost_last, place, raised
 
@@ -28,6 +28,8 @@ PR_SET_PDEATHSIG = 1  # Linux's prctl option: the signal that a process gets whe
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 CALL_BYTES = 256
 """The child's file begins with its running call in this number of bytes. Python's traceback follows."""
+PACE_S = 0.3
+"""For how long `pace_apart` steps an environment, at most."""
 FLUSH_S = 5.0
 """Maximum time [s] for printing the child's texts at its end."""
 
@@ -55,6 +57,20 @@ def try_apart(
     def call(tick: Tick) -> list[str]:
         limit_s = timeout_s if tick is no_tick else None  # the child's `tick` ends a call that takes too long
         return try_env(config, spec, num=num, seconds=seconds, timeout_s=limit_s, tick=tick, is_thorough=is_thorough)
+
+    return apart(config, timeout_s, call)
+
+
+def pace_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> float:
+    """Return the steps/s of one environment with random actions. Raise what the environment raises, or ProcessEnded."""
+
+    def call(tick: Tick) -> float:
+        trial = Trial(config, spec, 0, tick)
+        try:
+            trial.run(1, PACE_S)
+        finally:
+            trial.close()
+        return trial.steps_per_s
 
     return apart(config, timeout_s, call)
 

@@ -59,7 +59,8 @@ def try_env(
 class Trial:
     """Steps some environments as a worker does, and checks everything that they return.
 
-    `method` is the name of the environment's method that was called last.
+    `method` is the name of the environment's method that was called last. After `run`, `steps_per_s` counts the steps
+    of all environments.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int, tick: Tick) -> None:
@@ -69,7 +70,7 @@ class Trial:
         self.rng, self.sizes = np.random.default_rng(seed), Sizes(config)
         self.notes: set[str] = set()
         self.has_ended = self.is_outside = False  # whether an episode ended; whether an observation left its Box
-        self.method, self.calls, self.steps = "its constructor", CallWatch(), 0
+        self.method, self.calls, self.steps, self.steps_per_s = "its constructor", CallWatch(), 0, 0.0
 
     @property
     def when(self) -> str:
@@ -78,18 +79,19 @@ class Trial:
 
     def run(self, num: int, seconds: float) -> None:
         """Run the trial. Raise EnvFault if a check fails; exceptions of the environment are passed on."""
-        ends = time.monotonic() + seconds
         for _ in range(num):
             with self._call("its constructor"):
                 self.envs.append(Env(self.config, self.spec))
         parts = [self._reset(env, self.seed + i) for i, env in enumerate(self.envs)]
-        while self.steps < STEPS and (self.steps < 2 or time.monotonic() < ends):
+        began = time.monotonic()
+        while self.steps < STEPS and (self.steps < 2 or time.monotonic() < began + seconds):
             self.steps += 1
             for i, env in enumerate(self.envs):
                 parts[i], has_ended = self._step(env, parts[i])
                 if has_ended:
                     self.has_ended = True
                     parts[i] = self._reset(env)
+        self.steps_per_s = self.steps * num / (time.monotonic() - began)
         if self.steps == STEPS and not (self.has_ended or self.spec.is_limited):
             self.notes.add(endless(self.config.id, STEPS))
         for env in self.envs:
