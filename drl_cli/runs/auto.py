@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -14,8 +14,8 @@ from drl_cli.errors import UsageError
 from drl_cli.networks.images import as_image
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, read_yaml
-from drl_cli.settings.env_names import typed_env, typed_spec, typed_values
-from drl_cli.types import EnvSpec, leaves
+from drl_cli.settings.env_names import trial_of, typed_env, typed_spec, typed_values
+from drl_cli.types import leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
 UNTUNED = {"box": "sac", "discrete": "ppo", "multidiscrete": "ppo"}
@@ -129,24 +129,19 @@ def choose_untuned(budget: float | None, overrides: tuple[str, ...]) -> tuple[st
     seen = "images" if has_images else "vectors"
     if kind not in FOR_FEW_STEPS:
         return UNTUNED[kind], f"{UNTUNED[kind]} {for_all} and {seen}"
-    steps, measured = _steps_in_time(budget or read_yaml(conf_dir() / "train.yaml")["total_env_steps"], overrides, spec)
+    steps, measured = _steps_in_time(budget or read_yaml(conf_dir() / "train.yaml")["total_env_steps"], overrides)
     few = steps <= FEW_STEPS
     name = (FOR_FEW_STEPS if few else UNTUNED)[kind]
     what = f"{name} {for_all}, {seen} and {'at most' if few else 'more than'} {FEW_STEPS:,} steps"
     return name, "; ".join(filter(None, [measured, what]))
 
 
-def _steps_in_time(budget: float, overrides: tuple[str, ...], spec: EnvSpec) -> tuple[float, str]:
+def _steps_in_time(budget: float, overrides: tuple[str, ...]) -> tuple[float, str]:
     """Return how many steps a run takes until `stop.wall_s`, at most its budget, and what was measured for this."""
-    from drl_cli.envs.trials.apart import pace_apart
-
-    named, wall_s = typed_env(overrides), _number(typed_values(overrides).get("stop.wall_s"))
-    if named is None or wall_s is None:
+    wall_s = _number(typed_values(overrides).get("stop.wall_s"))
+    if wall_s is None or (env := typed_env(overrides)) is None or (trial := trial_of(*env)) is None:
         return budget, ""
-    with suppress(Exception):  # the checks of the environment report what it raises
-        pace = pace_apart(named[0], spec, named[1])
-        return min(budget, pace * wall_s), f"one environment makes {pace:,.0f} steps/s"
-    return budget, ""
+    return min(budget, trial[0] * wall_s), f"one environment makes {trial[0]:,.0f} steps/s"
 
 
 def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:

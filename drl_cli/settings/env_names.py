@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,17 +185,38 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
 
     if (named := typed_env(overrides)) is None:
         return None
-    config, timeout_s = named
     try:
-        return spec_apart(config, True, timeout_s)
+        config: EnvConfig = judge(Key("env", group_of(EnvConfig)), named[0])
+    except UsageError:
+        return None
+    try:
+        return spec_apart(config, True, named[1])
     except ProcessEnded as error:
         raise UsageError(f"{config.id}: {error}", USER_CODE) from None
     except Exception:  # the user's environment may raise anything
         return None
 
 
-def typed_env(overrides: tuple[str, ...]) -> tuple[EnvConfig, float] | None:
-    """Return the config of the environment that a command line names, and the time limit [s] of a step.
+def trial_of(env: Mapping[str, Any], timeout_s: float) -> tuple[float, bool] | None:
+    """Return the result of `trial_apart` for the values of the group `env`, or None if they or the environment fail.
+
+    `timeout_s` is the time limit [s] of a step.
+    """
+    return _trial(yaml.safe_dump(dict(env)), timeout_s)
+
+
+@cache
+def _trial(env: str, timeout_s: float) -> tuple[float, bool] | None:
+    from drl_cli.envs.trials.apart import spec_apart, trial_apart
+
+    with suppress(Exception):  # the checks of the values and of the environment report what is wrong
+        config: EnvConfig = judge(Key("env", group_of(EnvConfig)), yaml.safe_load(env))
+        return trial_apart(config, spec_apart(config, True, timeout_s), timeout_s)
+    return None
+
+
+def typed_env(overrides: tuple[str, ...]) -> tuple[dict[str, Any], float] | None:
+    """Return the values of the group `env` that a command line names, and the time limit [s] of a step.
 
     Return None if a value is wrong, which the checks of the values report later.
     """
@@ -205,8 +227,8 @@ def typed_env(overrides: tuple[str, ...]) -> tuple[EnvConfig, float] | None:
         for key, text in typed.items():
             if key.startswith("env.") and not is_sweep(text):
                 _put(node, key.split(".")[1:], yaml.safe_load(text))
-        config: EnvConfig = judge(Key("env", group_of(EnvConfig)), node)
-        return config, float(typed.get("worker.step_timeout_s", option_values("worker", "default")["step_timeout_s"]))
+        timeout_s = typed.get("worker.step_timeout_s", option_values("worker", "default")["step_timeout_s"])
+        return node, float(timeout_s)
     except (UsageError, ValueError, yaml.YAMLError):
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drl_cli.settings.conf import option_file
-from drl_cli.settings.env_names import typed_values
+from drl_cli.settings.env_names import trial_of, typed_values
 from drl_cli.settings.value_types import value_type
 from drl_cli.utils.ranges import Count
 
@@ -37,6 +37,9 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     found = dict(WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain))
     if not _is_on_policy(plain):
         found[ROLLOUT] = BATCH
+    if found[OBS] and _value(plain, OBS) is None:  # normalisation slows learning where the sizes are right
+        trial = trial_of(plain.get("env") or {}, float(_value(plain, "worker.step_timeout_s") or 0))
+        found[OBS] = trial is not None and trial[1]
     filled = dict(plain)
     for path, value in found.items():
         group, _, key = path.partition(".")
@@ -54,6 +57,8 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
 
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
+
+    Observations are normalised only if `with_first_try` finds that they have an unusual size.
 
     On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts, which are smaller
     in a short run of PPO. In mode=offline, only the evaluation period follows from the length.

@@ -28,8 +28,8 @@ PR_SET_PDEATHSIG = 1  # Linux's prctl option: the signal that a process gets whe
 CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 CALL_BYTES = 256
 """The child's file begins with its running call in this number of bytes. Python's traceback follows."""
-PACE_S = 0.3
-"""For how long `pace_apart` steps an environment, at most."""
+TRIAL_S = 2.0
+"""For how long `trial_apart` steps an environment, at most."""
 FLUSH_S = 5.0
 """Maximum time [s] for printing the child's texts at its end."""
 
@@ -61,16 +61,19 @@ def try_apart(
     return apart(config, timeout_s, call)
 
 
-def pace_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> float:
-    """Return the steps/s of one environment with random actions. Raise what the environment raises, or ProcessEnded."""
+def trial_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> tuple[float, bool]:
+    """Return the steps/s of one environment with random actions, and whether its observations have an unusual size.
 
-    def call(tick: Tick) -> float:
+    Raise what the environment raises, or ProcessEnded.
+    """
+
+    def call(tick: Tick) -> tuple[float, bool]:
         trial = Trial(config, spec, 0, tick)
         try:
-            trial.run(1, PACE_S)
+            trial.run(1, TRIAL_S)
         finally:
             trial.close()
-        return trial.steps_per_s
+        return trial.steps_per_s, trial.sizes.is_unusual
 
     return apart(config, timeout_s, call)
 

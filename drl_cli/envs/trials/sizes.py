@@ -13,6 +13,8 @@ from drl_cli.types import Array
 
 LARGE, SMALL = 100.0, 1e-3
 """A root mean square beyond these is far from 1."""
+USUAL = (0.05, 10.0)
+"""Networks learn best from parts whose largest value is above, and whose root mean square is below."""
 ENOUGH = 100
 """Steps after which a part of an observation that has not changed is named."""
 MOST_NAMED = 5
@@ -33,6 +35,16 @@ class Sizes:
             if value.ndim <= 2:
                 self._rows[path].append(value.reshape(-1))
         self._rewards.append(reward)
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether a part of the observations has a size outside USUAL. Parts that never changed can't be too small."""
+        for rows in self._rows.values():
+            values = np.stack(rows).astype(np.float64)
+            largest, sizes = np.abs(values).max(0), np.sqrt(np.square(values).mean(0))
+            if (sizes > USUAL[1]).any() or ((largest < USUAL[0]) & (values.std(0) > 0)).any():
+                return True
+        return False
 
     def lines(self, is_thorough: bool) -> Iterator[str]:
         """Yield a warning for each size that no key scales. If `is_thorough`, also name what is always equal."""
