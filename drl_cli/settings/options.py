@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 SAMPLED = ("deterministic", "greedy", "sample", "explore")
 """Words of other tools for whether a policy samples its actions."""
+FILES = ("output", "out", "output_file", "output_path", "file", "filename", "path", "save", "save_path", "dest")
+"""Words of other tools for the file that a command writes."""
 
 
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
@@ -42,10 +44,7 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
         is_list = name in types and "[text, ...]" in types[name].forms
         typed += [(name, text)] if equals or not is_list else []  # a list may be several bare words
         if name not in types:
-            hint = (
-                " Did you mean stochastic?" if name in SAMPLED and "stochastic" in types else did_you_mean(name, types)
-            )
-            problems.append(f"{name}: no such option.{hint}   options: {', '.join(types)}")
+            problems.append(f"{name}: no such option.{_hint(name, kind)}   options: {', '.join(types)}")
         elif is_list:
             values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
         else:
@@ -65,6 +64,16 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     if problems:
         raise UsageError(problems)
     return kind(**values)
+
+
+def _hint(name: str, kind: type[Any]) -> str:
+    """Return a sentence with the option that the user probably means, or with the place of the command's files."""
+    types = group_of(kind).keys
+    if name in SAMPLED and "stochastic" in types:
+        return " Did you mean stochastic?"
+    if name in FILES and hasattr(kind, "WRITES"):
+        return f" {kind.WRITES}."
+    return did_you_mean(name, types)
 
 
 def warn_of_repeats(pairs: Sequence[tuple[str, str]]) -> None:
