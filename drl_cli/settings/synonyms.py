@@ -217,6 +217,14 @@ def absent(word: str) -> list[str]:
     return [answer for answer in _found(word, WORDS) if answer.startswith("algo.")]
 
 
+def in_updates(word: str) -> str | None:
+    """Return what to say for a word that sets how long other tools train, in a run that counts updates, or None."""
+    name = word.rpartition(".")[2]
+    if name in ("epochs", "max_epochs") or "algo.epochs" in _found(word, WORDS):
+        return "say total_updates=N; one epoch has (transitions in the dataset) / trainer.batch_size updates"
+    return "say total_updates=N" if "total_env_steps" in _found(word, WORDS) else None
+
+
 def note(word: str) -> str | None:
     """Return advice for a key that only other tools have."""
     return next(iter(_found(word, NOTES)), None)
