@@ -112,7 +112,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
 
 
 def check_network(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError with all problems of the optimizer's options, the recurrent memory, the torsos and the policy."""
+    """Raise UsageError with all problems of the options of optimizer, memory, torsos and policy."""
     with as_usage_error(ModuleRaised, prefix="optimizer.name: ", exit_code=USER_CODE):
         problems = option_problems(config.optimizer)
     if (outside := config.reward.outside) is not None:

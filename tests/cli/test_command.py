@@ -62,7 +62,7 @@ def test_a_command_says_where_its_files_are(word, name, says):
 
 
 def test_drl_record_has_an_option_for_its_file():
-    with pytest.raises(UsageError, match="out: no such option. Did you mean output?"):
+    with pytest.raises(UsageError, match=r"out: no such option\. Did you mean output\?"):
         parse(["out=foo.npz"], importlib.import_module("drl_cli.cli.record").Options)
 
 
