@@ -29,9 +29,11 @@ def answer(words: Sequence[str]) -> int:
         raise UsageError(f"no flag '{flags[0]}': options have no dashes; say {flags[0].lstrip('-')}")
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
-    if args and topic in ("envs", "modes"):
-        search = f"; to search: drl-list {topic} | grep -i {args[0].rpartition('=')[2]}"
-        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}{search}")
+    texts = [arg for arg in args if topic in ("envs", "modes") or (topic == "algos" and "=" not in arg)]
+    if texts:
+        search = f"; to search: drl-list {topic} | grep -i {texts[0].rpartition('=')[2]}"
+        takes = "only env=NAME and mode=MODE" if topic == "algos" else "no options"
+        raise UsageError(f"drl-list {topic} takes {takes}, got {' '.join(texts)}{search}")
     print("\n".join(TOPICS[topic](args)))
     return DONE
 

@@ -45,6 +45,21 @@ def test_a_command_names_its_option_for_sampled_actions(word):
         parse([word, "run=latest"], importlib.import_module("drl_cli.cli.export").Options)
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "says"),
+    [
+        ("play", "length=5", "Did you mean max_steps?"),
+        ("play", "render_mode=human", "Did you mean live?"),
+        ("eval", "render=true", "drl-play run=RUN shows a policy."),
+        ("watch", "refresh=1", "Did you mean period_s?"),
+    ],
+)
+def test_a_word_of_another_tool_names_our_option(name, word, says):
+    with pytest.raises(UsageError) as refused:
+        parse([word], importlib.import_module(f"drl_cli.cli.{name}").Options)
+    assert refused.value.problems[0].startswith(f"{word.partition('=')[0]}: no such option. {says}   options: run")
+
+
 @pytest.mark.parametrize("word", ["output=foo", "out=foo.json", "file=foo"])
 @pytest.mark.parametrize(
     ("name", "says"),

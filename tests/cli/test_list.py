@@ -110,6 +110,10 @@ def test_help_names_the_lists(listed):
             ["modes", "env=CartPole"],
             "drl-list modes takes no options, got env=CartPole; to search: drl-list modes | grep -i CartPole",
         ),
+        (
+            ["algos", "sac", "mode=offline"],
+            "drl-list algos takes only env=NAME and mode=MODE, got sac; to search: drl-list algos | grep -i sac",
+        ),
     ],
 )
 def test_wrong_words(drl_here, words, error):

@@ -88,7 +88,9 @@ PPO = ("algo=ppo", "total_env_steps=100000")
     ],
 )
 def test_each_made_failure_has_one_cause(words, run, losses, cause):
-    assert re.fullmatch(rf".*, whose mean return is -10.0, by more than the noise: {cause}.*", doubt(*after(*words, **run), losses))
+    assert re.fullmatch(
+        rf".*, whose mean return is -10.0, by more than the noise: {cause}.*", doubt(*after(*words, **run), losses)
+    )
     assert doubt(*after(*words, **run | {"best": 5.0}), losses) == ""
 
 
