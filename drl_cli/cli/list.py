@@ -63,7 +63,8 @@ class AlgoOptions:
 
 def algos(args: Sequence[str]) -> list[str]:
     """List algorithms with their action spaces and modes; with `env=NAME`, those that can learn the environment."""
-    from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.algos.lookup import ACTIONS, NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.runs.auto import FOR_IMAGES, UNTUNED
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
     asked = parse(args, AlgoOptions)
@@ -85,7 +86,9 @@ def algos(args: Sequence[str]) -> list[str]:
         lines.append((name, f"{'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}"))
     variants = [name for name in options("algo") if name not in algorithms()]  # yaml files that change an algorithm
     lines += [(name, about("algo", name)) for name in variants]
-    lines += [("auto", "the algorithm with the best recorded result for the environment; without a result, mrq")]
+    without = ", ".join(f"{name} for {ACTIONS[kind]} actions" for kind, name in UNTUNED.items())
+    best = "the algorithm with the best recorded result for the environment"
+    lines += [("auto", f"{best}; without a result, {without}, and {FOR_IMAGES} for images")]
     width = max(len(name) for name, _ in lines)
     return [f"{name:<{width}}  {text}" for name, text in lines]
 
