@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from drl_cli.cli.command import OUTPUT_DIR_HELP, TRUST_HELP, option, run_words
 from drl_cli.cli.eval import play
@@ -38,6 +39,8 @@ EXAMPLES = (
 @dataclass(frozen=True)
 class Options:
     """Options of drl-compare."""
+
+    WRITES: ClassVar = "Say png=FILE for the figure, and csv=FILE for the curves"
 
     runs: tuple[str, ...] = option((), "[GLOB,...]: runs, folders of runs, globs, starts of run ids, names of runs")
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")

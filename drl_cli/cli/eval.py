@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import yaml
@@ -44,6 +44,8 @@ EXAMPLES = (
 @dataclass(frozen=True)
 class Options:
     """Options of drl-eval. `env.kwargs.X=...` also changes an argument of the environment."""
+
+    WRITES: ClassVar = "drl-eval writes RUN/eval.json"
 
     run: str = option("latest", RUN_HELP)
     runs: tuple[str, ...] | None = option(None, "[GLOB,...]: several runs, as drl-compare takes them")

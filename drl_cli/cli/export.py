@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
@@ -18,6 +19,8 @@ FORMATS = "onnx: ONNX, for any runtime; torch: torch.export; numpy: arrays, run 
 @dataclass(frozen=True)
 class Options:
     """Options of drl-export."""
+
+    WRITES: ClassVar = "drl-export writes RUN/export/FORMAT-CHECKPOINT, and prints the path"
 
     run: str = option("latest", RUN_HELP)
     format: Format = option("numpy", FORMATS)

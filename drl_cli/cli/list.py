@@ -29,9 +29,11 @@ def answer(words: Sequence[str]) -> int:
         raise UsageError(f"no flag '{flags[0]}': options have no dashes; say {flags[0].lstrip('-')}")
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
-    if args and topic in ("envs", "modes"):
-        search = f"; to search: drl-list {topic} | grep -i {args[0].rpartition('=')[2]}"
-        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}{search}")
+    texts = [arg for arg in args if topic in ("envs", "modes") or (topic == "algos" and "=" not in arg)]
+    if texts:
+        search = f"; to search: drl-list {topic} | grep -i {texts[0].rpartition('=')[2]}"
+        takes = "only env=NAME and mode=MODE" if topic == "algos" else "no options"
+        raise UsageError(f"drl-list {topic} takes {takes}, got {' '.join(texts)}{search}")
     print("\n".join(TOPICS[topic](args)))
     return DONE
 
@@ -61,7 +63,8 @@ class AlgoOptions:
 
 def algos(args: Sequence[str]) -> list[str]:
     """List algorithms with their action spaces and modes; with `env=NAME`, those that can learn the environment."""
-    from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.algos.lookup import ACTIONS, NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.runs.auto import FOR_IMAGES, UNTUNED
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
     asked = parse(args, AlgoOptions)
@@ -83,7 +86,9 @@ def algos(args: Sequence[str]) -> list[str]:
         lines.append((name, f"{'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}"))
     variants = [name for name in options("algo") if name not in algorithms()]  # yaml files that change an algorithm
     lines += [(name, about("algo", name)) for name in variants]
-    lines += [("auto", "the algorithm with the best recorded result for the environment; without a result, mrq")]
+    without = ", ".join(f"{name} for {ACTIONS[kind]} actions" for kind, name in UNTUNED.items())
+    best = "the algorithm with the best recorded result for the environment"
+    lines += [("auto", f"{best}; without a result, {without}, and {FOR_IMAGES} for images")]
     width = max(len(name) for name, _ in lines)
     return [f"{name:<{width}}  {text}" for name, text in lines]
 

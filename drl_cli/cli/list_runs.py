@@ -28,7 +28,7 @@ from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.algorithm import algorithm_options
 from drl_cli.settings.build import as_typed
 from drl_cli.settings.judge import is_free, keys_of
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import other_word, parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
@@ -217,7 +217,9 @@ def _unknown(key: str, runs: Sequence[Run]) -> str | None:
             return None
     if key == "status" or NAMES.get(key, key) in known:
         return None
-    hint = key_hint(key, known, ["env", "algo", "status", *group_of(Options).keys])
+    options = group_of(Options).keys
+    word = other_word(key, options)
+    hint = f" Did you mean {word}?" if word else key_hint(key, known, ["env", "algo", "status", *options])
     return f"{key}: {'no run has this key' if runs else 'there is no such key'}.{hint}"
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from drl_cli.cli.command import CHECKPOINT_HELP, ENV_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
 from drl_cli.deploy.trained import acting, acting_config, find_step_and_config, open_step, stages, with_simulations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # slow to import
 @dataclass(frozen=True)
 class Options:
     """Options of drl-play."""
+
+    WRITES: ClassVar = "drl-play writes into RUN/videos, and prints the path"
 
     run: str = option("latest", RUN_HELP)
     episodes: Count = option(1, "episodes, one after the other: the first ones of drl-eval")

@@ -79,6 +79,8 @@ def open_recording(source: str, download: bool = False) -> Recording:
     if source.startswith(MINARI):
         return MinariRecording(source, find_minari(source.removeprefix(MINARI), download) / "data")
     path = dataset_of_run(source) if source.startswith(RUN) else Path(source).expanduser()
+    if (source == "latest" and not path.exists()) or (path / "run.json").is_file():
+        raise DatasetError(f"'{source}' is a run, not a dataset; say data=run:{source}")
     if not path.exists():
         raise DatasetError(f"no dataset '{source}'; {FORMATS}")
     if folder := data_folder(path):

@@ -46,8 +46,9 @@ def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset`
 
 def endless(id: str, steps: int) -> str:
     """Return a warning that no episode ended in this number of steps."""
-    limits = "env.max_episode_steps and manage.max_episode_steps"
-    return f"{id}: no episode ended in {steps:,} steps; if episodes never end, set {limits}"
+    limits = "env.max_episode_steps=1000 manage.max_episode_steps=1000"
+    why = "so that training sees the start again, and evaluations end"
+    return f"{id}: no episode ended in {steps:,} steps; if episodes never end, say {limits}, {why}"
 
 
 def because(text: str, error: BaseException) -> EnvFault:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from drl_cli.metrics.display import Display, Json, Log, Plain, is_terminal
-from drl_cli.metrics.status import Status
+from drl_cli.metrics.status import WARM_UP, Status
 
 if TYPE_CHECKING:  # imported with the first run
     from drl_cli.metrics.printed import Prints
@@ -62,9 +62,14 @@ class Console:
             self._show("line", text)
 
     def update(self, **fields: Any) -> None:  # Any: the fields of a Status
-        """Change the status without displaying it. The number of env steps never falls."""
+        """Change the status without displaying it. The numbers of env steps and of warm-up rows never fall.
+
+        While a call runs, its steps count as rows of the warm-up, but the last rows of an n-step return end later.
+        """
         with self._lock:
             fields["env_steps"] = max(self.status.env_steps, fields.get("env_steps", 0))
+            if fields.get("awaits") == self.status.awaits == WARM_UP:
+                fields["done"] = max(self.status.done or 0, fields["done"])
             changed, moment = replace(self.status, **fields), time.time()
             self.status = replace(changed, written=moment, wall_s=moment - changed.started)
             if self.folder is not None:

@@ -11,6 +11,8 @@ from typing import Any
 from drl_cli.utils.files import read_file, replace_file
 
 STATUS_FILE = "status.json"
+WARM_UP = "warm-up"
+"""What a run waits for until replay has enough rows for the first update."""
 MAX_SCORES = 60
 """Maximum number of evaluations in a status; older evaluations are dropped."""
 

@@ -88,8 +88,6 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
-    with as_usage_error(Refused):
-        module.Policy.check(*options)
     is_ours = name in algorithms() and config.network.torso in TORSOS
     if is_ours and config.trainer.num == 1 and config.mode != "single":  # build only a policy without torch
         if memory == "none" and torso_name(config.network, spec) is None:
@@ -114,7 +112,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
 
 
 def check_network(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the torsos."""
+    """Raise UsageError with all problems of the options of optimizer, memory, torsos and policy."""
     with as_usage_error(ModuleRaised, prefix="optimizer.name: ", exit_code=USER_CODE):
         problems = option_problems(config.optimizer)
     if (outside := config.reward.outside) is not None:
@@ -127,6 +125,10 @@ def check_network(config: Config, spec: EnvSpec) -> None:
             describe(config.network, spec)
         except ValueError as error:
             problems.append(str(error))
+    try:
+        load_algorithm(config.algo.name).Policy.check(config.algo, config.network, spec)
+    except Refused as error:
+        problems.append(str(error))
     if problems:
         raise UsageError(problems)
 

@@ -60,10 +60,6 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
         if unread:
             raise UsageError(unread)
     with problems.collect():
-        checks = (pace_problems, trainer_problems, worker_problems, reanalysis_problems)
-        if lines := [line for check in checks for line in check(config)]:
-            raise UsageError(lines)
-    with problems.collect():
         spec = environment_spec(config) if config.has_env or dataset is None else dataset.spec
         for note in spec.notes:
             tell(f"warning: {note}")
@@ -79,6 +75,10 @@ def preflight(config: Config, words: Sequence[str] = (), dataset: Dataset | None
         check_writes(config, spec)
         if dataset is not None:
             check_data(config, spec, dataset)
+    with problems.collect():  # later, because what the algorithm can't do matters more
+        checks = (pace_problems, trainer_problems, worker_problems, reanalysis_problems)
+        if lines := [line for check in checks for line in check(config)]:
+            raise UsageError(lines)
     for check in (check_priorities, check_recording, check_hardware):
         with problems.collect():
             check(config)

@@ -98,6 +98,10 @@ class Run:
         return self._count("env_steps")
 
     @cached_property
+    def opt_steps(self) -> int:
+        return self._count("opt_steps")
+
+    @cached_property
     def wall_s(self) -> float:
         """The wall-clock time of training so far [s], including the time before a resume."""
         evaluated = self.curve.wall_s[-1] if len(self.curve) else 0.0

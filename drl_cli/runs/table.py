@@ -30,7 +30,7 @@ def number(value: float | None, form: str = ",.0f") -> str:
     return NONE if value is None or not math.isfinite(value) else format(value, form)
 
 
-def steps(value: float | None, unit: Unit, head: Unit = "env_steps") -> str:
+def steps(value: float | None, unit: Unit, head: Unit | None = "env_steps") -> str:
     """Format a position of a run's clock for a column that is headed by the unit `head`; name another unit."""
     text = number(value)
     return text if unit == head or text == NONE else f"{text} {UNIT_TEXTS[unit]}"

@@ -18,7 +18,7 @@ from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, optio
 from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
 from drl_cli.settings.judge import Key, is_free, keys_of, problems_of
 from drl_cli.settings.options import warn_of_repeats
-from drl_cli.settings.synonyms import OPTIONS, synonym
+from drl_cli.settings.synonyms import OPTIONS, in_updates, synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
@@ -108,6 +108,9 @@ def _check_override(
         return _check_choice(sign, key, value, command, algo)
     if algo is None and key.startswith("algo."):
         return []  # the wrong algorithm has already been reported
+    is_offline = typed_values(command.overrides).get("mode") == "offline"
+    if is_offline and key not in keys and (advice := in_updates(key)):
+        return [f"{key}: mode=offline counts gradient updates; {advice}"]
     if sign == "+" and key in keys:
         return [f"+{key}: this key is there already, so say {key}={value}"]
     if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):

@@ -15,7 +15,17 @@ from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithms_with, short_name
 from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, absent, note, synonyms
-from drl_cli.settings.value_types import Choice, Group, ListOf, MappingOf, UnknownKey, ValueType, cached, group_of
+from drl_cli.settings.value_types import (
+    NO_UNIT,
+    Choice,
+    Group,
+    ListOf,
+    MappingOf,
+    UnknownKey,
+    ValueType,
+    cached,
+    group_of,
+)
 from drl_cli.utils.spelling import nearest
 
 
@@ -77,8 +87,17 @@ def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig, typed: str 
     result = key.type.read(value, key.name, problems)
     if problems:
         unknown = (unknown_key(line, algo, typed=typed) if isinstance(line, UnknownKey) else line for line in problems)
-        raise UsageError([line + _why_fixed(line, algo, typed) for line in unknown])
+        raise UsageError([_in_seconds(line, key, value, algo) + _why_fixed(line, algo, typed) for line in unknown])
     return result
+
+
+def _in_seconds(line: str, key: Key, value: Any, algo: type[AlgoConfig]) -> str:
+    """Return the line with the key that counts seconds, if there is one, for a key of steps that got a time."""
+    lines: list[str] = []
+    if NO_UNIT in line and (seconds := keys_of(algo).get(f"{key.name}_s")):
+        seconds.type.read(value, seconds.name, lines)
+    says = [each.partition("; ")[2] for each in lines]
+    return f"{line.partition('; ')[0]}; {says[0]}" if any(says) else line
 
 
 def _why_fixed(line: str, algo: type[AlgoConfig], typed: str | None) -> str:

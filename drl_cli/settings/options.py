@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -16,8 +16,18 @@ from drl_cli.utils.spelling import did_you_mean, nearest
 
 T = TypeVar("T")
 
-SAMPLED = ("deterministic", "greedy", "sample", "explore")
-"""Words of other tools for whether a policy samples its actions."""
+WORDS = {
+    "stochastic": ("deterministic", "greedy", "sample", "explore"),
+    "max_steps": ("length", "video_length", "max_episode_steps", "horizon"),
+    "live": ("render", "render_mode", "window", "gui"),
+    "period_s": ("refresh", "interval", "every"),
+    "limit": ("last", "head", "top", "count", "n"),
+}
+"""For each of our options, the words of other tools."""
+VIDEO = (*WORDS["live"], "video", "record_video", "capture_video")
+"""Words of other tools for showing a policy."""
+FILES = ("output", "out", "output_file", "output_path", "file", "filename", "path", "save", "save_path", "dest")
+"""Words of other tools for the file that a command writes."""
 
 
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
@@ -42,10 +52,7 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
         is_list = name in types and "[text, ...]" in types[name].forms
         typed += [(name, text)] if equals or not is_list else []  # a list may be several bare words
         if name not in types:
-            hint = (
-                " Did you mean stochastic?" if name in SAMPLED and "stochastic" in types else did_you_mean(name, types)
-            )
-            problems.append(f"{name}: no such option.{hint}   options: {', '.join(types)}")
+            problems.append(f"{name}: no such option.{_hint(name, kind)}   options: {', '.join(types)}")
         elif is_list:
             values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
         else:
@@ -65,6 +72,23 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     if problems:
         raise UsageError(problems)
     return kind(**values)
+
+
+def _hint(name: str, kind: type[Any]) -> str:
+    """Return a sentence with the option that the user probably means, or with the place of the command's files."""
+    types = group_of(kind).keys
+    if option := other_word(name, types):
+        return f" Did you mean {option}?"
+    if name in FILES and hasattr(kind, "WRITES"):
+        return f" {kind.WRITES}."
+    if name in VIDEO and "run" in types and "live" not in types:
+        return " drl-play run=RUN shows a policy."
+    return did_you_mean(name, types)
+
+
+def other_word(name: str, options: Container[str]) -> str | None:
+    """Return the one of `options` for a word of another tool, or None."""
+    return next((option for option, words in WORDS.items() if name in words and option in options), None)
 
 
 def warn_of_repeats(pairs: Sequence[tuple[str, str]]) -> None:

@@ -81,8 +81,10 @@ WORDS: Mapping[str, str] = {
     "device=cuda": "gpu cuda use_gpu use_cuda",
     "device=cpu": "cpu no_cuda",
     "precision=bf16": "amp fp16 bf16 half mixed_precision",
-    "manage.eval_period": "eval_freq eval_every evaluation_interval eval_interval",
-    "manage.eval_episodes": "n_eval_episodes num_eval_episodes eval_runs evaluation_duration",
+    "manage.eval_period": (
+        "eval_freq eval_every evaluation_interval eval_interval eval.period eval.freq eval.every eval.interval"
+    ),
+    "manage.eval_episodes": "n_eval_episodes num_eval_episodes eval_runs evaluation_duration eval.episodes",
     "checkpoint.period": "save_freq checkpoint_freq save_every checkpoint_interval save_interval",
     "output_dir": "log_dir logdir save_dir out out_dir outdir output log_folder tensorboard_log results_dir",
     "load_weights": "load pretrained weights load_checkpoint load_model trained_agent init_from",
@@ -181,6 +183,7 @@ OPTIONS: Mapping[tuple[str, str], str] = {
     ("hpo", "bayes"): "hpo=gp",
     ("hpo", "population"): "hpo=pbt",
     ("replay", "per"): "replay=prioritized",
+    ("reward", "curiosity"): "reward=icm",
 }
 """For a group and a word that is no option of the group: what to type instead."""
 
@@ -215,6 +218,14 @@ def synonym(word: str, keys: Container[str]) -> str | None:
 def absent(word: str) -> list[str]:
     """Return our keys for a word of another tool, although the algorithm of this run may not have them."""
     return [answer for answer in _found(word, WORDS) if answer.startswith("algo.")]
+
+
+def in_updates(word: str) -> str | None:
+    """Return what to say for a word that sets how long other tools train, in a run that counts updates, or None."""
+    name = word.rpartition(".")[2]
+    if name in ("epochs", "max_epochs") or "algo.epochs" in _found(word, WORDS):
+        return "say total_updates=N; one epoch has (transitions in the dataset) / trainer.batch_size updates"
+    return "say total_updates=N" if "total_env_steps" in _found(word, WORDS) else None
 
 
 def note(word: str) -> str | None:

@@ -18,12 +18,18 @@ from drl_cli.utils.spelling import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OTHER_WORDS = {"gpu": "cuda", "true": "offline", "yes": "true", "no": "false", "y": "true", "n": "false"}
+OTHER_WORDS = {
+    "gpu": "cuda",
+    "true": "offline",
+    **dict.fromkeys(("yes", "y", "on"), "true"),
+    **dict.fromkeys(("no", "n", "off"), "false"),
+}
 """Words of other tools, and the words that we use for them."""
 FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "mio": 1e6, "%": 0.01}
 SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 MEGABYTES = {"k": 1e-3, "m": 1, "g": 1e3, "t": 1e6, "kb": 1e-3, "mb": 1, "gb": 1e3, "tb": 1e6}
 """Units behind a number: of counts, of seconds and of megabytes."""
+NO_UNIT = "has no unit of time or size"
 MISSING = "???"
 """The value in Hydra's yaml that marks a key without a default."""
 
@@ -236,7 +242,7 @@ def _number_hint(path: str, value: Any) -> str:
         return ""
     units = SECONDS if path.endswith("_s") else MEGABYTES if path.endswith("_mb") else FACTORS
     if units is FACTORS and match[2] not in FACTORS and match[2] in {**SECONDS, **MEGABYTES}:
-        return f"; {path} has no unit of time or size: drl-list keys {path}"
+        return f"; {path} {NO_UNIT}: drl-list keys {path}"
     try:
         number = float(match[1]) * units[match[2]]
     except (KeyError, ValueError):

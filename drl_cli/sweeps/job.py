@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drl_cli.errors import DONE, RUN_STATUS
+from drl_cli.optim.schedules import Unit
 from drl_cli.runs.curve import Curve
 from drl_cli.runs.run import RUN_LOCK, Run, read_json
+from drl_cli.runs.table import steps
 from drl_cli.settings.command_line import path_word
 from drl_cli.utils.files import is_locked
 
@@ -70,10 +72,15 @@ class Job:
         return [path_word("resume", self.run), *self.changes]
 
     def results(self) -> dict[str, Any]:
-        """Return `env_steps`, `wall_s`, `best_return` and `final_return` of the run so far. Unknown values are None."""
+        """Return the counts, `wall_s`, `best_return` and `final_return` of the run so far. Unknown values are None."""
         run = Run(self.run or NO_RUN)
-        progress = {"env_steps": run.env_steps or None, "wall_s": run.wall_s or None}
-        return {**progress, "best_return": run.best, "final_return": run.final}
+        counts = {"env_steps": run.env_steps or None, "opt_steps": run.opt_steps or None}
+        return {**counts, "wall_s": run.wall_s or None, "best_return": run.best, "final_return": run.final}
+
+    def steps_text(self, head: Unit | None = "env_steps") -> str:
+        """Return the position of the run's clock for a column that is headed by the unit `head`; name another unit."""
+        run = Run(self.run or NO_RUN)
+        return steps(run.position or None, run.unit, head)
 
     @property
     def curve(self) -> Curve:

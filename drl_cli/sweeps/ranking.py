@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from drl_cli.runs.end_text import next_lines, relative_path
 from drl_cli.runs.run import Run
-from drl_cli.runs.table import NONE, number, table
+from drl_cli.runs.table import NONE, table
 from drl_cli.settings.space import Value, typed
 from drl_cli.sweeps.job import NO_RUN, Job
 from drl_cli.sweeps.sweep import Sweep
@@ -34,7 +34,7 @@ def print_jobs(sweep: Sweep) -> None:
         row = {name: score_text(results[f"{name}_return"]) for name in ("best", "final")}
         row |= {"seed": str(run.config.get("seed", NONE))}
         row |= {key: job.differs.get(key, NONE) for key in sweep.differing_keys}
-        row |= {"steps": number(results["env_steps"]), "status": job.status, "job": str(job.number)}
+        row |= {"steps": job.steps_text(), "status": job.status, "job": str(job.number)}
         rows.append({**row, "run": run.id if job.run else NONE})
     _print(rows, sweep.folder / "sweep.csv")
     _print_seeds(sweep)

@@ -10,7 +10,8 @@ from typing import Any
 
 from drl_cli.errors import DONE, SWEEP
 from drl_cli.runs.end_text import next_lines, relative_path
-from drl_cli.runs.table import number
+from drl_cli.runs.run import Run
+from drl_cli.runs.table import steps as position
 from drl_cli.settings.conf import groups
 from drl_cli.settings.space import parse, typed
 from drl_cli.sweeps.ranking import by_return, print_values
@@ -99,7 +100,8 @@ def print_trials(trials: Trials) -> None:
     rows = []
     for i, trial in enumerate(trials.study.trials):
         jobs = [trials.sweep.jobs[job - 1] for job in trial.jobs]
-        steps = number(sum(job.results()["env_steps"] or 0 for job in jobs) or None)
+        runs = [Run(job.run) for job in jobs if job.run is not None]
+        steps = position(sum(run.position for run in runs) or None, runs[0].unit if runs else "env_steps")
         seeds = ",".join(override[5:] for job in jobs for override in job.overrides if override.startswith("seed="))
         more = {"seed": seeds, "steps": steps, "status": trial.state, "trial": i}
         rows.append((trial.objective, trial.values, {**more, "job": ",".join(map(str, trial.jobs))}))

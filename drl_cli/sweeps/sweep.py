@@ -16,7 +16,7 @@ from drl_cli.sweeps.job import Job
 from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.files import write_csv
 
-COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
+COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "opt_steps", "wall_s", "run")
 
 
 class Sweep:

@@ -47,20 +47,21 @@ class SweepView:
 
 
 def line(job: Job, count: int) -> str:
-    """Return a line such as "[job 2 of 4] done  algo.lr=0.001  best -140.2  20,000 steps  12 s  outputs/..."."""
+    """Return a line such as "[job 2 of 4] done  algo.lr=0.001  best -140.2  20,000 env steps  12 s  outputs/..."."""
     parts = [f"[job {job.number} of {count}] {job.status}", job.label]
     if job.status != "running":
-        best, steps, seconds = cells(job)
-        units = ((best, f"best {best}"), (steps, f"{steps} steps"), (seconds, f"{seconds} s"))
+        best, _, seconds = cells(job)
+        steps = job.steps_text(head=None)
+        units = ((best, f"best {best}"), (steps, steps), (seconds, f"{seconds} s"))
         parts += [text for cell, text in units if cell != NONE]
         parts += [str(job.run)] if job.run is not None else []
     return "  ".join(filter(None, parts))
 
 
 def cells(job: Job) -> tuple[str, str, str]:
-    """Return the job's best return, environment steps and seconds as text."""
+    """Return the job's best return, steps and seconds as text."""
     results = job.results()
-    return score_text(results["best_return"]), number(results["env_steps"]), number(results["wall_s"], ".0f")
+    return score_text(results["best_return"]), job.steps_text(), number(results["wall_s"], ".0f")
 
 
 def table(sweep: Sweep) -> "Table":

@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,6 +27,8 @@ SIDES = {
     "envpool": ("ours", "gymnasium", "bare envpool"),
     "ale": ("ours", "gymnasium", "bare ale"),
 }
+PACKAGES = {"envpool": ("envpool", "envpool"), "ale": ("ale_py", "atari")}
+"""For a backend: the module that it needs, and the extra of drl-cli that installs it."""
 LANDER = ("env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1")
 PONG = ("env=Pong", "algo=dqn", "seed=1")
 
@@ -91,6 +94,9 @@ def main() -> None:
         task = PONG if args.backend == "ale" else LANDER
         serve(sb3(num, args.steps) if args.side == "sb3" else ours(task, num, args.steps, backend, is_bare))
         return
+    module, extra = PACKAGES.get(args.backend, ("gymnasium", ""))
+    if find_spec(module) is None:
+        parser.error(f"--backend {args.backend} needs a package:  pip install 'drl-cli[{extra}]'")
     if args.peers and args.backend == "ale":
         parser.error("--backend ale has no comparison with stable-baselines3")
     for num in args.envs:

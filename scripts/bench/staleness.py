@@ -5,7 +5,8 @@
 Every run trains on CartPole-v1 for the same environment steps, in mode=async with two workers. After each batch the
 trainer waits `--pause` seconds, so that the workers are faster than the trainer and collect until the bound holds them
 back. With the bound 0 the run is in mode=sync. The return of a run is the mean of its evaluations in the second half.
-`--plot` only draws the figure from the results of earlier calls. Finished runs are not repeated.
+`--plot` only draws the figure from the results of earlier calls. Finished runs are not repeated. With other `--steps`
+or `--pause`, results and figure are written to outputs/staleness.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import compose
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / "docs/pictures/staleness.png"
-RESULTS, OUTPUTS = PICTURE.with_suffix(".json"), ROOT / "outputs/staleness"
+RESULTS, OUTPUTS = ROOT / "docs/pictures/staleness.json", ROOT / "outputs/staleness"
+STEPS, PAUSE = 20_000, 0.1
 BOUNDS = (0, 2, 8, 32)
 MODULES = {"ppo": "ppo", "appo": "impala", "impala": "impala"}
 SLOW = '''"""The algorithm {base}, which waits after each batch."""
@@ -45,6 +46,7 @@ SAME = (
     *("env=CartPole-v1", "network.hidden=[64,64]", "network.activation=tanh", "network.init=orthogonal"),
     *("optimizer.max_norm=0.5", "worker.num=2", "worker.envs=4", "worker.block_rows=32", "trainer.batch_size=256"),
     *("replay=fifo-once", "algo.minibatch_size=64", "manage.eval_episodes=10", "console=quiet"),
+    *("env.normalize_obs=false", "env.normalize_reward=false"),  # as in the first runs, before this was the default
 )
 
 
@@ -77,7 +79,12 @@ def run(name: str, bound: int, seed: int, steps: int) -> dict[str, Any]:
     return {**figures, "dropped": rows[-1]["replay/dropped_rows"]}
 
 
-def plot(results: dict[str, dict[str, Any]]) -> None:
+def results_file(steps: int, pause: float) -> Path:
+    """Return the file of the results, beside which the figure is. Only runs with the page's options are on the page."""
+    return RESULTS if (steps, pause) == (STEPS, PAUSE) else OUTPUTS / f"{steps}-steps-{pause:g}-s.json"
+
+
+def plot(results: dict[str, dict[str, Any]], picture: Path) -> None:
     """Draw the return against the bound: a line through the mean of the seeds, and a point for each run."""
     import matplotlib as mpl
 
@@ -100,26 +107,28 @@ def plot(results: dict[str, dict[str, Any]]) -> None:
     axes.set_ylabel("mean return, second half")
     axes.set_title("CartPole-v1, mode=async, slow trainer")
     axes.legend()
-    figure.savefig(PICTURE, dpi=120)
+    figure.savefig(picture, dpi=120)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--pause", type=float, default=0.1)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--pause", type=float, default=PAUSE)
     parser.add_argument("--plot", action="store_true")
     args = parser.parse_args()
     OUTPUTS.mkdir(parents=True, exist_ok=True)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    file = results_file(args.steps, args.pause)
+    results = json.loads(file.read_text()) if file.exists() else {}
     wanted = [(seed, name, bound) for seed in args.seeds for name in MODULES for bound in BOUNDS]
     for seed, name, bound in [] if args.plot else wanted:
         if (key := f"{name}-{bound}-{seed}") not in results:
+            print(f"{key} begins", flush=True)
             write_slow(name, args.pause)
             results[key] = run(name, bound, seed, args.steps)
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            file.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
             print(key, results[key], flush=True)
-    plot(results)
+    plot(results, file.with_suffix(".png"))
 
 
 if __name__ == "__main__":

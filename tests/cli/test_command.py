@@ -47,6 +47,42 @@ def test_a_command_names_its_option_for_sampled_actions(word):
         parse([word, "run=latest"], importlib.import_module("drl_cli.cli.export").Options)
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "says"),
+    [
+        ("play", "length=5", "Did you mean max_steps?"),
+        ("play", "render_mode=human", "Did you mean live?"),
+        ("eval", "render=true", "drl-play run=RUN shows a policy."),
+        ("watch", "refresh=1", "Did you mean period_s?"),
+    ],
+)
+def test_a_word_of_another_tool_names_our_option(name, word, says):
+    with pytest.raises(UsageError) as refused:
+        parse([word], importlib.import_module(f"drl_cli.cli.{name}").Options)
+    assert refused.value.problems[0].startswith(f"{word.partition('=')[0]}: no such option. {says}   options: run")
+
+
+@pytest.mark.parametrize("word", ["output=foo", "out=foo.json", "file=foo"])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("eval", "drl-eval writes RUN/eval.json."),
+        ("export", "drl-export writes RUN/export/FORMAT-CHECKPOINT, and prints the path."),
+        ("play", "drl-play writes into RUN/videos, and prints the path."),
+        ("compare", "Say png=FILE for the figure, and csv=FILE for the curves."),
+    ],
+)
+def test_a_command_says_where_its_files_are(word, name, says):
+    with pytest.raises(UsageError) as refused:
+        parse([word], importlib.import_module(f"drl_cli.cli.{name}").Options)
+    assert refused.value.problems[0].startswith(f"{word.partition('=')[0]}: no such option. {says}   options: run")
+
+
+def test_drl_record_has_an_option_for_its_file():
+    with pytest.raises(UsageError, match=r"out: no such option\. Did you mean output\?"):
+        parse(["out=foo.npz"], importlib.import_module("drl_cli.cli.record").Options)
+
+
 def test_the_package_as_a_program_lists_the_commands(tmp_path):
     done = subprocess.run([sys.executable, "-m", "drl_cli"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,6 +16,8 @@ from drl_cli.settings.conf import options
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
     assert sorted(lines) == sorted({"auto", *algorithms(), *options("algo")})
+    without = "sac for continuous (Box) actions, ppo for discrete actions, ppo for multi-discrete actions"
+    assert lines["auto"].endswith(f"without a result, {without}, and mrq for images")
     assert ("Ape-X" in lines["apex"], "Rainbow with IQN" in lines["rainbow_iqn"]) == (True, True)
     for name in algorithms():
         module = load_algorithm(name)
@@ -109,6 +111,10 @@ def test_help_names_the_lists(listed):
         (
             ["modes", "env=CartPole"],
             "drl-list modes takes no options, got env=CartPole; to search: drl-list modes | grep -i CartPole",
+        ),
+        (
+            ["algos", "sac", "mode=offline"],
+            "drl-list algos takes only env=NAME and mode=MODE, got sac; to search: drl-list algos | grep -i sac",
         ),
     ],
 )

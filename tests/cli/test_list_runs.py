@@ -51,6 +51,7 @@ def test_newest_first_with_all_columns(outputs, listed):
     ("condition", "says"),
     [
         ("lr=3", "lr: no run has this key. Did you mean algo.lr?"),
+        ("last=3", "last: no run has this key. Did you mean limit?"),
         ("limitt=3", "limitt: no run has this key. Did you mean limit?"),
         ("stats=done", "stats: no run has this key. Did you mean status?"),
         ("gibberish=1", "gibberish: no run has this key."),

@@ -178,6 +178,15 @@ def test_refuses_what_is_no_dataset(tmp_path):
             open_dataset(str(tmp_path / name))
 
 
+def test_a_run_is_no_dataset_and_has_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1" / "run.json").touch()
+    for name in ("r1", "latest"):
+        with pytest.raises(DatasetError, match=f"'{name}' is a run, not a dataset; say data=run:{name}"):
+            open_dataset(name)
+
+
 def test_identity_changes_with_any_value(tmp_path):
     given = arrays(1000)
     same = [open_dataset(saved(tmp_path / f"{i}.npz", **given)).facts.identity for i in range(2)]

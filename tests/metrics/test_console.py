@@ -248,3 +248,13 @@ def test_plain_repeats_a_long_wait_of_a_running_run(clock):
         clock.now = 100.0 + second
         console.display.tick(console.status)
     assert [line.split()[0] for line in shown()[1:]] == ["0:00:10", "0:00:40", "0:01:10"]
+
+
+def test_the_warm_up_never_falls_but_rollouts_begin_again():
+    console, _ = make("quiet")
+    for told, shown in ((98, "98"), (96, "98"), (100, "100")):
+        console.report(awaits="warm-up", done=told, needed=100)
+        assert console.status.awaited == f"warm-up {shown}/100"
+    for told in (500, 20):
+        console.report(awaits="rollout", done=told, needed=512)
+        assert console.status.awaited == f"rollout {told}/512"

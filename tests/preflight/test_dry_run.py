@@ -230,7 +230,8 @@ def test_an_odd_environment_gives_one_warning_and_runs(check, train_here, name):
 def test_episodes_that_may_never_end_give_a_warning(check):
     note = (
         "warning: dry_envs:Endless: no episode ended in 200 steps; "
-        "if episodes never end, set env.max_episode_steps and manage.max_episode_steps\n"
+        "if episodes never end, say env.max_episode_steps=1000 manage.max_episode_steps=1000, "
+        "so that training sees the start again, and evaluations end\n"
     )
     assert check("env=dry_envs:Endless", "env.max_episode_steps=null") == note
     assert check("env=dry_envs:Endless", "env.max_episode_steps=50") == ""

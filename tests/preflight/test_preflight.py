@@ -153,6 +153,12 @@ def test_a_config_that_can_not_run_is_refused_in_one_line(config, user_folder, t
     assert all(part.replace("HERE", str(tmp_path)) in problems[0] for part in parts)
 
 
+def test_what_the_algorithm_cannot_do_comes_before_the_pace(config):
+    _, problems = refusal(config("algo=mrq", "network=lstm", "replay=sequences"))
+    assert problems[0].startswith("network.memory=lstm: mrq embeds only the first observation")
+    assert problems[1].startswith("replay.burn_in=40: replay.rows=windows has no burn-in")
+
+
 def test_all_problems_of_the_pace_are_found_at_once(config):
     code, problems = refusal(config("replay.capacity=9", "worker.block_rows=4", "worker.proxies=3", "env=CartPole-v1"))
     assert code == USAGE

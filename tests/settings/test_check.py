@@ -75,6 +75,15 @@ def test_a_right_argument_passes(arg):
     assert problems_of(arg) == []
 
 
+def test_other_words_for_the_length_of_an_offline_run_name_its_updates():
+    epoch = "; one epoch has (transitions in the dataset) / trainer.batch_size updates"
+    for word, more in (("epochs", epoch), ("algo.n_epochs", epoch), ("timesteps", ""), ("total_steps", "")):
+        (line,) = problems_of("mode=offline", "algo=bc", f"{word}=10")
+        assert line == f"{word}: mode=offline counts gradient updates; say total_updates=N{more}"
+    assert "total_updates" not in problems_of("algo=sac", "epochs=10")[0]
+    assert "has no option 'epoch'" in problems_of("mode=offline", "algo=bc", "algo.epoch=10")[0]
+
+
 def test_a_sweep_checks_keys_and_choices_and_leaves_lists_of_values():
     lists = ("seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1,LunarLanderContinuous", "mode=sync,async")
     assert problems_of("-m", *lists) == []

@@ -4,6 +4,7 @@ import pytest
 from graphs import make_config
 
 from drl_cli.runs.implied import follows
+from drl_cli.runtime.roles.exploration import exponents
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.first_try import (
@@ -94,6 +95,14 @@ def test_null_can_be_typed():
 def test_an_algorithms_file_stays():
     found = values("env=MountainCarContinuous-v0", "algo=mrq", "total_env_steps=5000")
     assert (found[RATIO], found[ENVS], found[WARM_UP]) == (0.5, 8, 1000)
+
+
+@pytest.mark.parametrize("algo", ["apex", "r2d2"])
+def test_a_ladder_of_epsilons_has_several_environments_in_a_short_run(algo):
+    config = make_config("env=MountainCar-v0", f"algo={algo}", "total_env_steps=5000", "mode=single")
+    assert config.num_workers * config.worker.envs == 16
+    assert len(set(exponents(config.worker.exploration, 0, 1, config.worker.envs))) == 16
+    assert make_config("env=MountainCar-v0", f"algo={algo}", "worker.envs=4").worker.envs == 4
 
 
 def test_values_beside_tuned_ones_do_not_follow_from_the_length():

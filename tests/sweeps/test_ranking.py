@@ -1,8 +1,11 @@
+import csv
+
 import pytest
 from run_folders import make_run
 
 from drl_cli.sweeps.ranking import print_jobs, print_next
 from drl_cli.sweeps.sweep import Sweep
+from drl_cli.sweeps.table import line
 
 
 @pytest.fixture
@@ -44,6 +47,19 @@ def test_a_sweep_over_seeds_only_has_one_mean(tables):
 
 def test_a_sweep_without_an_evaluation_has_no_means(tables):
     assert len(tables({(0, 0.1): None, (1, 0.1): None})) == 3
+
+
+def test_jobs_of_an_offline_sweep_count_updates(tmp_path, capsys):
+    sweep = Sweep(tmp_path, [])
+    sweep.add([["seed=0"], ["seed=1"]])
+    sweep.jobs[0].run = make_run(tmp_path, "r1", summary={"best_return": 1.0, "opt_steps": 2000}, mode="offline")
+    print_jobs(sweep)
+    _, done, _ = (row.split("  ") for row in capsys.readouterr().out.splitlines())
+    assert "2,000 updates" in done
+    assert "2,000 updates" in line(sweep.jobs[0], 2)
+    sweep.save()
+    first = next(csv.DictReader((tmp_path / "sweep.csv").open()))
+    assert (first["env_steps"], first["opt_steps"]) == ("", "2000")
 
 
 @pytest.fixture

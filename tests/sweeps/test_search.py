@@ -185,6 +185,16 @@ def test_the_best_and_default_values_run_on_fresh_seeds(make):
         ]
 
 
+def test_the_trials_of_an_offline_search_count_updates(make, capsys):
+    trials = make(fresh_seeds=0, trials=1, seeds=2)
+    for job in trials.next_jobs():
+        play(trials, job, [1])
+        (job.run / "config.yaml").write_text("mode: offline\n")
+        (job.run / "summary.json").write_text('{"exit_code": 0, "opt_steps": 700}')
+    finish_search(trials)
+    assert "1,400 updates" in capsys.readouterr().out
+
+
 def test_the_end_ranks_the_trials_and_names_the_next_commands(make, capsys):
     trials = make(fresh_seeds=0, trials=3, seeds=2, seed=3)
     for returns, code in (([1, 2], 0), ([7, 8], 0), ([3], 4)):

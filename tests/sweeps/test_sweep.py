@@ -82,7 +82,10 @@ def test_results_before_the_end_of_a_run(sweep, tmp_path):
     reports, job = '{"env_steps": 310}\n{"env_steps": 350, "x', sweep.jobs[0]
     job.run = make_run(sweep, 1, **{"eval.csv": scores, "metrics.jsonl": reports})
     assert job.curve.returns.tolist() == [-7, -3, -5]
-    assert job.results() == {"env_steps": 310, "wall_s": 4.0, "best_return": -3.0, "final_return": -5.0}
+    assert job.results() == {
+        **{"env_steps": 310, "opt_steps": None, "wall_s": 4.0},
+        **{"best_return": -3.0, "final_return": -5.0},
+    }
     for job in (Job(1, [], {}), Job(1, [], {}, run=tmp_path)):
         assert (set(job.results().values()), len(job.curve)) == ({None}, 0)
 
@@ -112,7 +115,7 @@ def test_a_line_for_each_change(shown):
     view.tick()
     view.close()
     assert stream.getvalue().splitlines() == [
-        f"[job 1 of 5] done  seed=0  best -140.2  12,000 steps  34 s  {shown.folder.parent / 'run1'}",
+        f"[job 1 of 5] done  seed=0  best -140.2  12,000 env steps  34 s  {shown.folder.parent / 'run1'}",
         "[job 2 of 5] running  seed=1",
         "[job 3 of 5] waiting  seed=2",
     ]

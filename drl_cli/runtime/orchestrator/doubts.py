@@ -23,20 +23,24 @@ BEYOND = 3.0
 def doubt(config: Config, progress: Progress, losses: Mapping[str, float]) -> str:
     """Return a line if no evaluation is better than the first episodes by more than the noise, otherwise ''.
 
-    The first episodes are those of the untrained policy. Nothing can be said before a third of the run, after
-    `load_weights`, or if evaluations are in another environment. `losses` are the last means of the trainer's metrics.
+    The first episodes are those of the untrained policy. Their returns may differ so much that nothing is better by
+    more than the noise: an evaluation that is better than their mean, and clearly better than the first evaluation,
+    is no doubt either. Nothing can be said before a third of the run, after `load_weights`, or if evaluations are in
+    another environment. `losses` are the last means of the trainer's metrics.
     """
     first, best = progress.first, progress.best
-    if best is None or len(first) < LEAST or 3 * progress.position < config.clock.total:
+    if best is None or not progress.scores or len(first) < LEAST or 3 * progress.position < config.clock.total:
         return ""
     if config.load_weights or config.manage.env_kwargs:
         return ""
-    noise = 2 * stdev(first) * math.sqrt(1 / len(first) + 1 / config.manage.eval_episodes)
-    if best.mean > fmean(first) + noise:
+    start, noise, episodes = fmean(first), 2 * stdev(first), config.manage.eval_episodes
+    over_start = start + noise * math.sqrt(1 / len(first) + 1 / episodes)
+    over_first_score = progress.scores[0][1] + noise * math.sqrt(2 / episodes)
+    if best.mean > min(over_start, max(start, over_first_score)):
         return ""
     causes = list(islice(suggestions(config, progress, losses), MOST))
-    mean = score_text(fmean(first))
-    line = f"no evaluation is better than the first {len(first)} episodes, whose mean return is {mean}"
+    what = f"the first {len(first)} episodes, whose mean return is {score_text(start)}"
+    line = f"no evaluation is better than {what}, by more than the noise"
     return f"{line}: {'; '.join(causes)}" if causes else line
 
 

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from drl_cli.metrics.console import Console
+from drl_cli.metrics.status import WARM_UP
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
@@ -179,7 +180,7 @@ class RunningCollects:
             fields |= {"awaits": "rollout", "done": steps, "needed": rollout}
         elif missing > 0:
             needed = self.config.min_inserts
-            fields |= {"awaits": "warm-up", "done": min(needed, needed - missing + steps), "needed": needed}
+            fields |= {"awaits": WARM_UP, "done": min(needed, needed - missing + steps), "needed": needed}
         else:
             return fields
         return fields | {"done_per_s": gained / seconds}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.metrics.status import WARM_UP
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rates import RecentRates
@@ -80,7 +81,7 @@ def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | 
         return "the first steps of the workers", None, None
     missing = progress.missing_inserts()
     if missing > 0:
-        return "warm-up", config.min_inserts - missing, config.min_inserts
+        return WARM_UP, config.min_inserts - missing, config.min_inserts
     return "the first update" if progress.train_started is None else "", None, None
 
 

@@ -59,7 +59,8 @@ def attempt(id, num=1, seconds=60.0, **kwargs):
 def test_number_of_steps_and_resets(num):
     note = (
         "TestEndless-v0: no episode ended in 200 steps; "
-        "if episodes never end, set env.max_episode_steps and manage.max_episode_steps"
+        "if episodes never end, say env.max_episode_steps=1000 manage.max_episode_steps=1000, "
+        "so that training sees the start again, and evaluations end"
     )
     assert (attempt("TestEndless-v0", num), (Endless.steps, Endless.resets)) == ([note], (num * STEPS, num * 2))
 
@@ -77,7 +78,8 @@ def test_the_time_limit_of_a_dm_control_task_ends_every_episode(limits):
 def test_a_dm_control_task_without_a_limit_gives_the_warning(limits):
     assert attempt("TestShimmy-v0", limits=limits) == [
         "TestShimmy-v0: no episode ended in 200 steps; "
-        "if episodes never end, set env.max_episode_steps and manage.max_episode_steps"
+        "if episodes never end, say env.max_episode_steps=1000 manage.max_episode_steps=1000, "
+        "so that training sees the start again, and evaluations end"
     ]
 
 

@@ -1,3 +1,4 @@
+import math
 import re
 
 import pytest
@@ -13,15 +14,15 @@ FAIR = [-10.0, -12.0, -8.0, -11.0, -9.0]
 LONG = ("total_env_steps=100000", "orchestrator.sample_insert_ratio=1")
 
 
-def after(*overrides, first=FAIR, latest=FAIR, best=-9.0, share=0.5):
+def after(*overrides, first=FAIR, latest=FAIR, evaluated=None, best=-9.0, share=0.5):
     """Return the config and the progress of a run that has seen these returns in episodes of 10 steps."""
     config = make_config(*TINY, "env=Pendulum-v1", "mode=single", *overrides)
     progress = Progress(config, 0.0)
     progress.env_steps = int(share * config.total_env_steps)
     progress.first = [*first]
     progress.latest.extend((ret, 10) for ret in latest)
-    if best is not None:
-        progress.evaluated(EvalReport(LoadParams(1, 1, 1), 1.0, {"mean": best}, 0, is_best=True))
+    for mean in filter(None, (evaluated, best)):
+        progress.evaluated(EvalReport(LoadParams(1, 1, 1), 1.0, {"mean": mean}, 0, is_best=True))
     return config, progress
 
 
@@ -30,10 +31,12 @@ def after(*overrides, first=FAIR, latest=FAIR, best=-9.0, share=0.5):
     [
         {"best": -7.0},
         {"best": None},
+        {"best": math.nan},
         {"share": 0.3},
         {"first": FAIR[:4]},
         {"first": [-100.0, 80.0, -60.0, 90.0, -60.0], "best": 200.0},
         {"first": [0.0] * 5, "best": 0.01},
+        {"first": [-4900.0, -4100.0, -5000.0, -9000.0, -9000.0], "evaluated": -9700.0, "best": -3000.0},
     ],
 )
 def test_a_run_that_learns_or_has_not_yet_shown_anything_is_not_doubted(run):
@@ -46,9 +49,11 @@ def test_a_good_start_or_another_environment_is_not_compared(word):
 
 
 def test_without_a_cause_only_the_fact_is_said():
-    fact = "no evaluation is better than the first 5 episodes, whose mean return is -10.0"
+    fact = "no evaluation is better than the first 5 episodes, whose mean return is -10.0, by more than the noise"
     assert doubt(*after(*LONG), {"entropy": 0.0, "q_mean": -15.0}) == fact
     assert doubt(*after(*LONG, best=-7.5), {}) == fact  # within the noise
+    assert doubt(*after(*LONG, evaluated=-9.0, best=-7.5), {}) == fact  # nor clearly better than the first evaluation
+    assert doubt(*after(*LONG, evaluated=-20.0, best=-10.5), {}) == fact  # no better than the first episodes
     assert doubt(*after("total_env_steps=4000", LONG[1]), {}) == fact  # few updates, but one for each step
 
 
@@ -83,7 +88,9 @@ PPO = ("algo=ppo", "total_env_steps=100000")
     ],
 )
 def test_each_made_failure_has_one_cause(words, run, losses, cause):
-    assert re.fullmatch(rf".*, whose mean return is -10.0: {cause}.*", doubt(*after(*words, **run), losses))
+    assert re.fullmatch(
+        rf".*, whose mean return is -10.0, by more than the noise: {cause}.*", doubt(*after(*words, **run), losses)
+    )
     assert doubt(*after(*words, **run | {"best": 5.0}), losses) == ""
 
 

@@ -95,7 +95,8 @@ def test_episodes_that_do_not_end_give_one_warning(monkeypatch, index, is_limite
     notes = [worker.collect(RANDOM)[0].notes for _ in range(4)]
     line = (
         "drl_cli.envs.probes:Counter-v0: no episode ended in 60 steps; "
-        "if episodes never end, set env.max_episode_steps and manage.max_episode_steps"
+        "if episodes never end, say env.max_episode_steps=1000 manage.max_episode_steps=1000, "
+        "so that training sees the start again, and evaluations end"
     )
     assert notes == [(f"worker 0: {line}",) if count == due else () for count in range(1, 5)]
 
