@@ -235,6 +235,12 @@ RULES: tuple[Rule, ...] = (
         algos=("mrq",),
     ),
     Rule(
+        ("replay.age_factor",),
+        lambda config: not config.is_offline,
+        "recorded rows have no age",
+        harmless=(1.0,),
+    ),
+    Rule(
         ("replay.beta",),
         lambda config: bool(load_algorithm(config.algo.name).WEIGHTS),
         "the loss of {algo} has no importance weights",
@@ -374,6 +380,13 @@ RULES: tuple[Rule, ...] = (
         "each rollout gives one gradient step, in which nothing has changed that could be clipped",
         "leave it out, or say algo.epochs=4",
         ("ppo", "impala"),
+    ),
+    Rule(
+        ("algo.infonce_temperature",),
+        _algo("infonce_weight"),
+        "the loss has no InfoNCE term (algo.infonce_weight=0)",
+        "leave it out, or add algo.infonce_weight=0.1",
+        ("mrq",),
     ),
     SpecRule(
         ("algo.gumbel_temperature",),

@@ -159,6 +159,10 @@ class ReplayConfig:
         """Return the bytes that the table of one shard allocates."""
         return reserved_rows(self.num_rows, most_inserts) * row_bytes(self.table_schema(schema))
 
+    def without_ages(self) -> Self:
+        """Return the config of a table of recorded rows, whose order says nothing about their age."""
+        return self
+
     def share(self, shard: int, num_shards: int) -> Self:
         """Return the config of one shard, with an equal share of the capacity. The first shards get the remainder."""
         capacity, rest = divmod(self.num_transitions, num_shards)

@@ -1,8 +1,8 @@
 """The config classes of replay tables. Each class makes its own table and builder, and names its own problems."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Self
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform, sampler_problems
 from drl_cli.replay.sequences import SequenceBuilder, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore
-from drl_cli.replay.sum_tree import tree_bytes
+from drl_cli.replay.sum_tree import FadedTree, faded_tree_bytes, tree_bytes
 from drl_cli.replay.tables import ReplayTable, SequenceTable
 from drl_cli.replay.windows import WindowTable, window_schema
 from drl_cli.types import Array, Schema
 from drl_cli.utils.outside import import_object
-from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
+from drl_cli.utils.ranges import Count, Fraction, Natural, Positive, Range
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class UniformConfig(ReplayConfig):
         columns, rows = self.table_schema(schema), self.num_rows
         is_ring = self.remover == "oldest"
         store = RingStore(columns, rows, most_inserts) if is_ring else RandomStore(columns, rows, rng, most_inserts)
-        sampler = self._sampler(rng, num_batches)
+        sampler = self._sampler(rng, num_batches, store)
         if self.rows == "hindsight":
             return HindsightTable(store, sampler, n_step, gamma, self.her_k)
         if self.rows == "windows":
@@ -146,7 +146,7 @@ class UniformConfig(ReplayConfig):
         index = 4 * self.num_rows if self.is_indexed else 0
         return super().table_bytes(schema, most_inserts) + index
 
-    def _sampler(self, rng: np.random.Generator, num_batches: int) -> Sampler:
+    def _sampler(self, rng: np.random.Generator, num_batches: int, store: RingStore) -> Sampler:
         made: Sampler = import_object(self.sampler)(rng) if self.outside_sampler else Uniform(rng)
         return made
 
@@ -161,6 +161,7 @@ class PrioritizedConfig(UniformConfig):
     eps: Positive
     uniform_mix: Fraction
     eta: Fraction = field(default=0.9, kw_only=True)
+    age_factor: Annotated[float, Range(above=0, most=1)] = field(default=1.0, kw_only=True)
 
     has_priorities = True
 
@@ -168,11 +169,32 @@ class PrioritizedConfig(UniformConfig):
     def worker_priorities(self) -> bool:
         return self.initial_priority == "worker"
 
-    def table_bytes(self, schema: Schema, most_inserts: int | None = None) -> int:
-        return super().table_bytes(schema, most_inserts) + tree_bytes(self.num_rows)
+    @property
+    def factor_of_rows(self) -> float:
+        """`age_factor`, raised to the number of transitions from one row of the table to the next."""
+        return self.age_factor**self.row_stride
 
-    def _sampler(self, rng: np.random.Generator, num_batches: int) -> Sampler:
-        return Prioritized(rng, self.num_rows, num_batches, self.alpha, self.beta, self.eps, self.uniform_mix)
+    def problems(self, load: Load) -> Iterator[str]:
+        yield from super().problems(load)
+        if self.age_factor < 1 and self.remover == "random":
+            yield f"replay.age_factor={self.age_factor:g} needs rows in order; say replay.remover=oldest"
+
+    def share(self, shard: int, num_shards: int) -> Self:
+        """Return the config of one shard, in which a row ages by `num_shards` transitions with each insert."""
+        return replace(super().share(shard, num_shards), age_factor=self.age_factor**num_shards)
+
+    def without_ages(self) -> Self:
+        return replace(self, age_factor=1.0)
+
+    def table_bytes(self, schema: Schema, most_inserts: int | None = None) -> int:
+        tree = (
+            tree_bytes(self.num_rows) if self.age_factor == 1 else faded_tree_bytes(self.num_rows, self.factor_of_rows)
+        )
+        return super().table_bytes(schema, most_inserts) + tree
+
+    def _sampler(self, rng: np.random.Generator, num_batches: int, store: RingStore) -> Sampler:
+        tree = None if self.age_factor == 1 else FadedTree(store, self.factor_of_rows)
+        return Prioritized(rng, self.num_rows, num_batches, self.alpha, self.beta, self.eps, self.uniform_mix, tree)
 
 
 @dataclass(frozen=True)

@@ -78,11 +78,12 @@ class Prioritized(Sampler):
         beta: float,
         eps: float,
         uniform_mix: float,
+        tree: SumTree | None = None,
     ) -> None:
         super().__init__(rng)
         self.num_batches, self.alpha, self.first_beta, self.eps = num_batches, alpha, beta, eps
         self.uniform_mix = uniform_mix
-        self.tree = SumTree(num_rows)
+        self.tree = tree or SumTree(num_rows)
         self.nbytes = self.tree.nbytes
         self.largest = 1.0
         self.drawn = 0
@@ -101,7 +102,7 @@ class Prioritized(Sampler):
         slots = self.tree.find(mass)
         if mix:
             slots = np.where(self.rng.random(shape) < mix, self.rng.integers(0, size, shape), slots)
-        probability = (1.0 - mix) * self.tree.values[slots] / total + mix / size
+        probability = (1.0 - mix) * self.tree.take(slots) / total + mix / size
         beta = self.beta(self.drawn + np.arange(num_batches))
         self.drawn += num_batches
         weights = (size * probability) ** -beta[:, None]

@@ -63,8 +63,13 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
 
 
 def make_table(config: Config, spec: EnvSpec, shard: int, role: str = "replay") -> Table:
-    """Create the table of one replay shard. Stacked images are columns with the ids of their frames."""
+    """Create the table of one replay shard, or with the role "data" of a dataset that is mixed with the run's own rows.
+
+    Stacked images are columns with the ids of their frames.
+    """
     replay, rng = config.replay.share(shard, config.num_shards), generator(config.seed, role, shard)
+    if config.is_offline or role == "data":
+        replay = replay.without_ages()
     columns, most = reference_schema(row_schema(config, spec), config.stackings(spec)), config.most_inserts
     table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma, config.algo.n_step)
     table.returns_ids = config.writes or config.reanalyzer.num > 0

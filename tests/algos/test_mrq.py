@@ -78,9 +78,19 @@ def soft(logits, uniform):
     return ((logits - (-uniform.double().log()).log()) / 10).softmax(-1)
 
 
-@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
-def test_an_update_equals_an_independent_implementation(spec, known_noise):
-    algorithm, batch = make(mrq, spec=spec, bins=BINS, **WEIGHTS), windows(spec)
+def contrast(predicted, goal, rows, temperature):
+    """The InfoNCE losses of one step of windows; the others of this step are `rows`."""
+    unit, unit_goal = (each / each.norm(dim=1, keepdim=True) for each in (predicted, goal))
+    similarity = (unit[rows] @ unit_goal[rows].T) / temperature
+    return similarity.exp().sum(1).log() - similarity.diagonal()
+
+
+@pytest.mark.parametrize(
+    ("spec", "infonce"), [(SPEC, 0.0), (DISCRETE, 0.0), (SPEC, 0.6)], ids=["box", "discrete", "dr_q"]
+)
+def test_an_update_equals_an_independent_implementation(spec, infonce, known_noise):
+    weights = {**WEIGHTS, "infonce_weight": infonce, "infonce_temperature": 0.2}
+    algorithm, batch = make(mrq, spec=spec, bins=BINS, **weights), windows(spec)
     params, critics = algorithm.params, algorithm.params.modules["value"]
     critics.scale.fill_(SCALE)
     params.targets["value"].module.scale.fill_(OLD_SCALE)
@@ -98,6 +108,7 @@ def test_an_update_equals_an_independent_implementation(spec, known_noise):
         losses = losses + 0.3 * (end[:, 0] - batch["terminated"][:, t].double()) ** 2
         rows = valid[:, t]
         encoder_loss = encoder_loss + losses[rows].sum() / ROWS
+        encoder_loss = encoder_loss + infonce * contrast(zs, goal, rows, 0.2).sum() / ROWS
     encoder_loss.backward()
     targets = []
     noise = NORMAL.double() * 0.2 if spec is SPEC else NORMAL.double() * 0.1

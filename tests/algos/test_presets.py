@@ -24,7 +24,7 @@ WITHOUT_MEMORY = ("apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbo
 
 def test_none_is_forgotten_here():
     dqn = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"}
-    presets = dqn | {"a2c", "appo", "droq", "reinforce", "rlpd", "wsrl"}
+    presets = dqn | {"a2c", "appo", "dr_q", "droq", "reinforce", "rlpd", "wsrl"}
     assert set(options("algo")) - set(algorithms()) == presets
 
 

@@ -42,6 +42,7 @@ LEARN = {
     "flashsac": ("flashsac", ("algo.lr=3e-3", "algo.actor_period=1"), 450),
     "mpo": ("mpo", (*FAST, *DUALS), 600),
     "mrq": ("mrq", (*TARGET, "algo.encoder_lr=3e-3", "algo.noise=0.4", "algo.target_noise=0"), 600),
+    "dr_q": ("dr_q", (*TARGET, "algo.encoder_lr=3e-3", "algo.noise=0.4", "algo.target_noise=0"), 600),
     "reppo": ("reppo", (*FAST, "algo.minibatch_size=64"), 60),
     "pqn": ("pqn", WIDE, 60),
     "vmpo box": ("vmpo", (*WIDE, "algo.epsilon_kl=0.1", "algo.epsilon_std=1e-2"), 150),

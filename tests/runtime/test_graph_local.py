@@ -48,6 +48,19 @@ def test_equal_seeds_give_equal_weights(run_graph, replay):
         assert proxy_counts[2] == counts[2] * proxies // 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", some([1, 2], 1))
+def test_rows_have_the_same_age_in_single_and_sync(run_graph, shards):
+    options = (
+        *("env=Pendulum-v1", "algo=dr_q", "worker.num=2", f"replay.shards={shards}", "total_env_steps=320"),
+        *("trainer.compile=false", "manage.eval_episodes=1", "manage.max_episode_steps=5"),
+    )
+    runs = [("single", 0.98), ("sync", 0.98), ("single", 1)]
+    single, sync, plain = (run_graph(*options, f"mode={mode}", f"replay.age_factor={x}") for mode, x in runs)
+    assert single.progress.opt_steps > 60
+    assert weights(single) == weights(sync) != weights(plain)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ratio", [0.3, pytest.param(1.0, marks=pytest.mark.exhaustive)])
 def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):

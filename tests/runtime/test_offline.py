@@ -58,6 +58,14 @@ def test_windows_of_n_steps_end_with_their_episodes(run_graph, data):
         assert rows["discount"][row] == (0.0 if recorded["terminations"][last] else 0.5 ** len(window))
 
 
+def test_recorded_rows_have_no_age(run_graph, data):
+    runs = [
+        run_graph(*OFFLINE, data, "total_updates=12", "algo=dr_q", "trainer.compile=false", f"replay.age_factor={x}")
+        for x in (0.9, 1.0)
+    ]
+    assert weights(runs[0]) == weights(runs[1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("algo=mrq",), ("algo=r2d2", "env=CartPole-v1")], ids=["windows", "recurrent"])
 def test_equal_seeds_give_equal_weights_and_other_seeds_do_not(run_graph, data, options, tmp_path):

@@ -69,7 +69,7 @@ def test_each_value_algorithm_has_rows_in_single_and_async():
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
     rooms = {name: module_path(name).split(".")[2] for name in algorithms()}
     apart = {name for name, room in rooms.items() if room in ("offline", "model_based")} | {"rlpd", "wsrl"}
-    continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS} | {"droq"}
+    continuous = {name for name in algorithms() if "box" in load_algorithm(name).ACTIONS} | {"dr_q", "droq"}
     on_policy = {"a2c", "appo", "impala", "pqn", "reinforce"}
     family = (set(options("algo")) - continuous - apart - {"r2d2"}) | on_policy
     assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have

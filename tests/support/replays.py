@@ -23,6 +23,7 @@ CONFIGS = {
     "random": UniformConfig("uniform", 40, 1, "random", "none"),
     "prioritized": PrioritizedConfig("prioritized", 40, 1, "oldest", "none", *OPTIONS),
     "prioritized-random": PrioritizedConfig("prioritized", 40, 1, "random", "none", *OPTIONS),
+    "prioritized-faded": PrioritizedConfig("prioritized", 40, 1, "oldest", "none", *OPTIONS, age_factor=0.9),
     "sequences": SequencesConfig("sequences", 40, 1, "oldest", "none", *OPTIONS, seq_len=2, burn_in=1, overlap=1),
     "fifo-once": FifoConfig("fifo-once", 40, 1, 2),
     "fifo": FifoConfig("fifo", 40, 1, 3, times=3),

@@ -6,6 +6,10 @@ zsa predicts the reward, the termination and the next zs, and the encoders learn
 
 Twin critics (of zsa) and an actor (of zs) learn as in TD3, with multi-step targets and scaled rewards. Replay
 priorities have no importance weights (LAP, Fujimoto et al. 2020, arXiv 2007.06049).
+
+`algo=dr_q` is DR.Q (Lyu et al. 2026, "Debiased Model-based Representations for Sample-efficient Continuous Control",
+arXiv 2605.11711): the options `infonce_weight` and `replay.age_factor` add an InfoNCE loss of the predicted embeddings,
+and priorities that fall with age.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +22,7 @@ from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
+from drl_cli.losses.contrastive import info_nce
 from drl_cli.losses.distributional import two_hot_loss
 from drl_cli.losses.policy import one_hot, permitted
 from drl_cli.losses.returns import n_step_windows
@@ -60,6 +65,8 @@ class Config(LearnerConfig):
     noise_clip: NonNegative
     gumbel_temperature: Positive
     dynamics_weight: NonNegative
+    infonce_weight: NonNegative
+    infonce_temperature: Positive
     reward_weight: NonNegative
     termination_weight: NonNegative
     pre_activation_weight: NonNegative
@@ -185,6 +192,8 @@ class Algorithm(Learner):
     def encoder_loss(self, nets: Nets, rows: Batch, zs: Tensor, next_zs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of encoders and model (eq. 14 to 18), and the embeddings zsa `[B, Z]` of the first steps.
 
+        With `infonce_weight`, the loss also has the InfoNCE loss of the predicted embeddings (DR.Q, eq. 8).
+
         `zs` `[B, Z]` has the embedding of the first state of each window. From it, the model predicts the L steps of
         the window one after the other. Each prediction starts from the embedding predicted for the step before. The
         loss compares the predicted embeddings with `next_zs` `[B, L, Z]`, and the predicted rewards and terminations
@@ -201,6 +210,9 @@ class Algorithm(Learner):
         stacked = torch.stack(outputs, 1)  # [B, L, 1 + Z + bins]
         termination, predicted_zs, reward_logits = torch.split(stacked, [1, self.width, config.bins], -1)
         loss = config.dynamics_weight * (predicted_zs - next_zs).square().mean(-1)  # [B, L]
+        if config.infonce_weight:
+            contrast = info_nce(predicted_zs, next_zs, valid, config.infonce_temperature)
+            loss = loss + config.infonce_weight * contrast
         loss = loss + config.reward_weight * two_hot_loss(reward_logits, rows["reward"], self.bins)
         loss = loss + config.termination_weight * (termination.squeeze(-1) - rows["terminated"].float()).square()
         loss_of_windows = torch.where(valid, loss, 0.0).sum(1)
