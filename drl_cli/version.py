@@ -1,3 +1,3 @@
-"""The version of the package; pyproject.toml has the same."""
+"""The version of the package. pyproject.toml reads it from this file."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0.dev0"
