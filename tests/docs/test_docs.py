@@ -53,6 +53,17 @@ def test_every_link_leads_to_a_file_and_a_heading(path):
         assert not anchor or anchor in headings(page), f"{target}#{anchor}"
 
 
+def test_readme_is_short_and_leads_to_every_page():
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    found, new = set(), {ROOT / "README.md"}
+    while new:
+        found |= new
+        targets = {page.parent / link for page in new for link in re.findall(r"\]\(([\w/.-]+\.md)", page.read_text())}
+        new = {target.resolve() for target in targets} - found
+    assert {*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} <= found
+
+
 def test_every_module_of_the_architecture_exists():
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert not re.search(r"\.\w+` \(\d+\)|about \d+ lines", page), "numbers of lines become wrong"
