@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import drl_cli
+from drl_cli.settings.conf import options
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -64,3 +65,31 @@ def test_forms_have_what_github_needs(form):
         assert field["attributes"]["label"]
     commands = set(re.findall(r"drl-\w+", form.read_text())) - {"drl-cli"}
     assert commands <= PROJECT["scripts"].keys()
+
+
+VERSIONS = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("text", VERSIONS, ids=lambda text: text.split()[0])
+def test_the_changelog_is_short_with_fixed_headings(text):
+    assert re.findall(r"^### (.*)$", text, re.MULTILINE) == ["New", "Breaking", "Fixed"]
+    assert len(text.splitlines()) <= 60
+
+
+def test_the_changelog_begins_with_this_version_and_names_what_exists():
+    text = VERSIONS[0]
+    version, _, rest = text.partition("\n")[0].partition(" ")
+    assert version == re.sub(r"\.dev\d+$", "", drl_cli.__version__)
+    assert (rest == "(not released yet)") == (".dev" in drl_cli.__version__)
+    named = set(re.findall(r"`(drl-\w+)", text))
+    assert named == PROJECT["scripts"].keys()
+    for group, option in re.findall(r"`(\w+)=([a-z]\w*)`", text):
+        assert option in {*options(group), "auto", "true"}, f"{group}={option}"
+
+
+def test_the_changelog_names_every_algorithm():
+    text = re.sub(r"[^a-z0-9]", "", "".join(VERSIONS).lower())
+    variants = {"munchausen_dqn": "munchausen", "munchausen_iqn": "munchausen", "sqn": "soft", "rainbow_iqn": "rainbow"}
+    names = {name: variants.get(name, name) for name in options("algo")} | {"sac_discrete": "discrete sac"}
+    names["cql_discrete"] = "cql"
+    assert [name for name, word in names.items() if re.sub(r"[^a-z0-9]", "", word) not in text] == []
