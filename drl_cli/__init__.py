@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from drl_cli.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from drl_cli.cli.from_python import RunFailed as RunFailed
     from drl_cli.deploy.policy import TrainedPolicy
+    from drl_cli.errors import UsageError as UsageError
 
 
 def load(
@@ -68,9 +70,11 @@ def curves(runs: str | Sequence[str] = "latest", output_dir: str = "outputs") ->
     return columns_of(find_runs([runs] if isinstance(runs, str) else runs, output_dir))
 
 
-def __getattr__(name: str) -> Any:  # Any: an exception class
-    """Import the exceptions when they are first used."""
-    homes = {"UsageError": "drl_cli.errors", "RunFailed": "drl_cli.cli.from_python"}
-    if name not in homes:
-        raise AttributeError(f"module 'drl_cli' has no attribute {name!r}")
-    return getattr(importlib.import_module(homes[name]), name)
+if not TYPE_CHECKING:  # so that a type checker refuses a misspelt name
+
+    def __getattr__(name: str) -> Any:  # Any: an exception class
+        """Import the exceptions when they are first used."""
+        homes = {"UsageError": "drl_cli.errors", "RunFailed": "drl_cli.cli.from_python"}
+        if name not in homes:
+            raise AttributeError(f"module 'drl_cli' has no attribute {name!r}")
+        return getattr(importlib.import_module(homes[name]), name)

@@ -57,15 +57,18 @@ losses = public
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP
     from drl_cli.networks.mlp_module import Network as Network
+    from drl_cli.search import run
 
+    search = run
+else:  # so that a type checker refuses a misspelt name
 
-def __getattr__(name: str) -> Any:  # Any: a class of torch modules or a module, whose file imports torch
-    if name == "search":
-        from drl_cli.search import run
+    def __getattr__(name: str) -> Any:  # Any: a class of torch modules or a module, whose file imports torch
+        if name == "search":
+            from drl_cli.search import run
 
-        return run
-    if name in ("MLP", "Network"):
-        from drl_cli.networks import mlp_module
+            return run
+        if name in ("MLP", "Network"):
+            from drl_cli.networks import mlp_module
 
-        return getattr(mlp_module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(mlp_module, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

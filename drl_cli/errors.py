@@ -27,7 +27,7 @@ EXIT_CODES = {
     HUNG_UP: "SIGHUP: the terminal was closed",
     INTERRUPTED: "Ctrl-C",
 }
-"""The meaning of every exit code. `drl-train --help` and the README list this table."""
+"""The meaning of every exit code. `drl-train --help` and docs/compatibility.md list this table."""
 
 RUN_STATUS: dict[int, Literal["done", "diverged", "interrupted"]] = {
     DONE: "done",

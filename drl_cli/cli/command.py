@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
-from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
 from drl_cli.errors import (
@@ -26,6 +25,7 @@ from drl_cli.runtime.place.signals import SIGNAL_CODES, ignore_signals
 from drl_cli.settings.options import parse, usage
 from drl_cli.utils import outside
 from drl_cli.utils.shown import print
+from drl_cli.version import versions
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ def run_words(
         if {"--help", "-h"} & set(words) or (needs_words and not words):
             print(help_of([word for word in words if word not in ("--help", "-h")]))
         elif "--version" in words:
-            print(versions())
+            print(version_text())
         else:
             exit_code = answer(words)
     except ReportedError as error:
@@ -123,11 +123,11 @@ def report(error: ReportedError) -> int:
     return error.exit_code
 
 
-def versions() -> str:
+def version_text() -> str:
     """Return the version of this package, of Python, and of the most important dependencies."""
-    names = ("torch", "ray", "gymnasium", "numpy", "hydra-core")
+    ours, *others = versions("torch", "ray", "gymnasium", "numpy", "hydra-core").items()
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"drl-cli {version('drl-cli')}  (Python {python}, {', '.join(f'{name} {version(name)}' for name in names)})"
+    return f"{' '.join(ours)}  (Python {python}, {', '.join(map(' '.join, others))})"
 
 
 class _PipeProof:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +24,7 @@ from drl_cli.settings.trust import remember
 from drl_cli.utils.clock import now
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.shown import print, score_text
+from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.data.episode import Episode, Written
@@ -187,7 +187,7 @@ def save(
     from drl_cli.data.write import write
 
     reference = None if options.reference is None else as_reference(options.reference)
-    source = {"version": version("drl-cli"), "command": ["drl-record", *sys.argv[1:]], **source}
+    source = {"version": __version__, "command": ["drl-record", *sys.argv[1:]], **source}
     header = dataclasses.replace(header, algorithm=source.get("algo", "random"), provenance=source, reference=reference)
     draft = draft_path(path)
     try:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.errors import BUG, UsageError, as_usage_error
 from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
 from drl_cli.runtime.roles.normalization import NormalizedPolicy
+from drl_cli.version import __version__
 
 
 def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path, Parity]:
@@ -60,7 +60,7 @@ def _about(trained: TrainedPolicy) -> dict[str, Any]:
         **(env if trained.has_env else {"env": config.env.name}),
         "algo": config.algo_name,
         **{name: manifest[name] for name in ("env_steps", "opt_steps")},
-        "drl_cli": version("drl-cli"),
+        "drl_cli": __version__,
         "meaning": {
             "shape": "every array has a first axis, of the batch: [n, *shape]",
             "inputs": "observations as the environment gives them, in this order; then `state`, if there is one",

@@ -4,7 +4,6 @@ import glob
 import re
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from drl_cli.errors import CHECKPOINT, UsageError
@@ -16,6 +15,7 @@ from drl_cli.settings.build import build, with_new_keys
 from drl_cli.settings.trust import consent, read_run
 from drl_cli.utils.shown import print, score_text
 from drl_cli.utils.spelling import did_you_mean
+from drl_cli.version import versions
 
 NAME = "name="
 """The start of a text that can only be the name of runs, such as `name=wide`."""
@@ -137,7 +137,7 @@ def find_saved_step(run: str, checkpoint: str, output_dir: str) -> tuple[Path, P
 def warn_of_versions(folder: Path) -> None:
     """Print a line if the run was made with another version of drl-cli, torch or gymnasium than those here."""
     made = read_json(folder / "run.json").get("versions", {})
-    here = {name: version(name) for name in ("drl-cli", "torch", "gymnasium")}
+    here = versions("torch", "gymnasium")
     others = [f"{name} {made[name]} (here {here[name]})" for name in here if made.get(name, here[name]) != here[name]]
     if others:
         print(f"warning: {folder.name} was made with {', '.join(others)}", file=sys.stderr)

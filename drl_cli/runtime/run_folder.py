@@ -7,7 +7,6 @@ import platform
 import socket
 import statistics
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.roles.exploration import all_exponents
 from drl_cli.utils.clock import stamp_after
 from drl_cli.utils.outside import source_file, source_hash
+from drl_cli.version import versions
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ def resumed_record(
 
 def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, Any]:
     """Return the content of run.json for a new run."""
-    packages = ("drl-cli", "ray", "torch", "gymnasium", "numpy", "hydra-core")
     return {
         "id": folder.name,
         "status": "running",
@@ -79,7 +78,7 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
+        "versions": versions("ray", "torch", "gymnasium", "numpy", "hydra-core"),
         "git_commit": _git_commit(),
         "code": code_hashes(config),
         "cpus": os.cpu_count(),

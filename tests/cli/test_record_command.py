@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import drl_cli
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.cli.record import told
@@ -40,7 +41,7 @@ def test_random_actions_of_an_environment(drl_here, tmp_path, monkeypatch):
     source = provenance(done)
     assert (source["policy"], source["seed"], source["return_mean"]) == ("random", 0, facts.returns.mean())
     assert source["steps"] == facts.steps
-    assert (source["version"], source["command"][:2]) == ("0.1.0", ["drl-record", "env=CartPole-v1"])
+    assert (source["version"], source["command"][:2]) == (drl_cli.__version__, ["drl-record", "env=CartPole-v1"])
     again = recorded(drl_here("record", "env=CartPole-v1", "policy=random", "episodes=20", "output=b.npz"))
     other = recorded(drl_here("record", "env=CartPole-v1", "policy=random", "episodes=20", "seed=1", "output=c.npz"))
     np.testing.assert_array_equal(again.facts.returns, facts.returns)

@@ -44,13 +44,20 @@ def headings(path):
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+    "path", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
 )
 def test_every_link_leads_to_a_file_and_a_heading(path):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", prose(path)):
         page = path.parent / target if target else path
         assert page.exists(), target
         assert not anchor or anchor in headings(page), f"{target}#{anchor}"
+
+
+def test_readme_is_short_and_leads_to_every_page():
+    readme = (ROOT / "README.md").read_text()
+    linked = {ROOT / target for target in re.findall(r"\]\(([\w/.-]+\.md)", readme)}
+    assert len(readme.splitlines()) <= 120
+    assert [page for page in (ROOT / "docs").glob("*.md") if page not in linked] == []
 
 
 def test_every_module_of_the_architecture_exists():

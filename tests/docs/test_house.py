@@ -1,4 +1,4 @@
-"""The tree that README draws is the tree, and no room is too large to look through."""
+"""The tree that CONTRIBUTING draws is the tree, and no room is too large to look through."""
 
 import re
 from pathlib import Path
@@ -15,19 +15,21 @@ def rooms():
 
 
 def drawn():
-    """Return the names of the tree in README: files and folders, these with a slash at the end."""
-    block = re.search(r"## Where things are\n+(?:.*\n)*?```\w*\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """Return the names of the tree in CONTRIBUTING: files and folders, these with a slash at the end."""
+    block = re.search(
+        r"## Where things are\n+(?:.*\n)*?```\w*\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
     return set(re.findall(r"(?<![\w/])[\w./-]+(?:/|\.py)(?![\w])", block[1]))
 
 
 def test_every_room_is_drawn_and_every_drawn_path_exists():
     names = drawn()
     for folder in rooms().keys() - {PACKAGE}:
-        assert {f"{folder.name}/", f"{folder.relative_to(ROOT)}/"} & names, f"README does not show {folder}"
+        assert {f"{folder.name}/", f"{folder.relative_to(ROOT)}/"} & names, f"CONTRIBUTING does not show {folder}"
     places = (ROOT, PACKAGE, PACKAGE / "runtime", PACKAGE / "envs")
     for name in names:
         found = any((place / name).exists() for place in places) or any(PACKAGE.rglob(name.rstrip("/")))
-        assert found, f"README shows {name}, which does not exist"
+        assert found, f"CONTRIBUTING shows {name}, which does not exist"
 
 
 def test_no_room_is_too_large():

@@ -1,11 +1,7 @@
-"""The yaml files: all compose, all are commented, and none has a key that nothing reads; the wheel has them."""
+"""The yaml files: all compose, all are commented, and none has a key that nothing reads."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,7 +28,6 @@ FEW = ("dqn-MinAtar-Breakout", "ppo-CartPole-v1", "rainbow-CartPole-v1", "sac-Lu
 SOME_SETS = some(sorted({*TUNED[::4], *FEW}), *FEW)
 OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
 PACKAGE = Path(drl_cli.__file__).parent
-REPOSITORY = PACKAGE.parent
 COMPOSED = [group for group in groups() if group not in ("tuned", "replay")]  # some algorithms need one replay
 
 
@@ -189,23 +184,3 @@ def test_every_option_is_read_by_the_code():
     keys = set().union(*(keys_of(load_algorithm(name).Config) for name in algorithms()))
     unread = {key for key in keys if key.replace("stop.return", "stop.return_") not in found}
     assert unread == {"trust"}  # it is read from the words of the command line, before there is a config
-
-
-def test_the_wheel_holds_conf_and_works_from_any_folder(tmp_path):
-    pytest.importorskip("hatchling")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        for file in FILES:
-            assert archive.read(f"drl_cli/conf/{file}") == (conf_dir() / file).read_bytes()
-        archive.extractall(tmp_path / "site")
-    assert not [name for name in names if name.startswith(("tests", "conf", "outputs", "docs"))]
-    command = [sys.executable, "-m", "drl_cli.cli.train", "dry_run=true", "env=Pendulum-v1"]
-    env = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    (tmp_path / "work").mkdir()
-    done = subprocess.run(command, cwd=tmp_path / "work", env=env, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    help_text = subprocess.run([*command[:3], "--help"], cwd=tmp_path, env=env, capture_output=True, text=True).stdout
-    assert str(tmp_path / "site" / "drl_cli" / "conf") in help_text

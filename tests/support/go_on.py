@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = ("drl_cli", "conf", "docs", "scripts", "tests/support", "pyproject.toml", "README.md")
+SHARED = ("drl_cli", "conf", "docs", "scripts", "tests/support", "tests/surface.txt", ".ci", ".github")
 KEPT = 20_000
 
 
@@ -21,7 +21,8 @@ class GoOn:
         self.passed = set(lines)
         self.failed: set[str] = set()
         shared = [path for name in SHARED for path in _files(root / name)]
-        self.shared = _digest(root, [*shared, *root.glob("tests/**/conftest.py")])
+        at_root = [path for path in root.iterdir() if path.is_file()]
+        self.shared = _digest(root, [*shared, *at_root, *root.glob("tests/**/conftest.py")])
         self.shared += "".join(sorted(f"{package.name}{package.version}" for package in distributions())) + sys.version
         self.line = cache(self._line)
 
