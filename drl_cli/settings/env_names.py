@@ -209,7 +209,7 @@ def trial_of(env: Mapping[str, Any], timeout_s: float) -> tuple[float, bool] | N
 def _trial(env: str, timeout_s: float) -> tuple[float, bool] | None:
     from drl_cli.envs.trials.apart import spec_apart, trial_apart
 
-    with suppress(Exception):  # the checks of the values and of the environment report what is wrong
+    with suppress(Exception, SystemExit):  # the checks of the values and of the environment report what is wrong
         config: EnvConfig = judge(Key("env", group_of(EnvConfig)), yaml.safe_load(env))
         return trial_apart(config, spec_apart(config, True, timeout_s), timeout_s)
     return None

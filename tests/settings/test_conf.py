@@ -137,7 +137,7 @@ def test_tuned_values_apply_to_every_sampler(composed):
 def test_env_takes_any_id(composed, id):
     node = composed(f"env={id}", "env.max_episode_steps=5", "+env.kwargs.a=1")
     plain = read("env/LunarLander.yaml")
-    scaled = {"normalize_obs": True, "normalize_reward": True}
+    scaled = {"normalize_obs": False, "normalize_reward": True}  # with an argument that the environment does not have
     assert node["env"] == plain | scaled | {"name": id, "id": id, "kwargs": {"a": 1}, "max_episode_steps": 5}
 
 

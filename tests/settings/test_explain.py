@@ -52,7 +52,7 @@ def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
     rows, keys = explained(), keys_of(SacConfig)
     wanted = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
     others = {f"replay.{name}" for name in ("alpha", "beta", "eps", "uniform_mix", "initial_priority", "max_staleness")}
-    others |= {"replay.eta", "replay.times"}
+    others |= {"replay.eta", "replay.times", "replay.age_factor"}
     assert {key for key in rows if not key.endswith("=")} == wanted - others
     assert {layer for _, layer, _ in rows.values()} == {"default", "mode", "algo", "tuned"}
     assert all(source for _, _, source in rows.values())

@@ -48,7 +48,7 @@ def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period)
     wanted = {RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EVAL_PERIOD: period, OBS: True, REWARD: True}
     for mode in ("single", "sync", "async"):
         assert values(*UNTUNED, f"total_env_steps={length}", f"mode={mode}") == wanted
-    assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == wanted
+    assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == {**wanted, OBS: False}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,26 @@ def test_the_line_names_epsilon_only_where_it_falls():
     algos = ("dqn", "rainbow", "apex", "ppo", "pqn")  # learned noise, a ladder, no epsilon, a schedule of its own
     lines = {algo: str(first_try_line(mapping([*words, f"algo={algo}"]), words)) for algo in algos}
     assert [algo for algo, line in lines.items() if "epsilon falls for 3,000 steps" in line] == ["dqn"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_normalised"),
+    [
+        (["env=CartPole-v1", "algo=ppo"], False),
+        (["env=LunarLander", "algo=dqn"], False),
+        (["env=CartPole-v1", "algo=ppo", f"{OBS}=true"], True),
+        (["env=MountainCar-v0", "algo=ppo"], True),  # its velocity is at most 0.02 with random actions
+        (["env=MountainCar-v0", "algo=ppo", f"{OBS}=false"], False),
+        (["env=MountainCar-v0", "algo=ppo", "tuned=ppo-CartPole-v1"], False),
+        (["env=MountainCarContinuous-v0", "algo=mrq"], False),
+        (["env=MountainCarContinuous-v0", "algo=iql", "mode=offline", "data.source=x.npz"], False),
+    ],
+)
+def test_observations_are_normalised_where_their_size_is_unusual(words, is_normalised):
+    plain = mapping([*(["tuned=none"] if "tuned=ppo-CartPole-v1" not in words else []), *words])
+    assert plain["env"]["normalize_obs"] is is_normalised
+    is_said = "vector observations" in str(first_try_line(plain, words))
+    assert is_said is (is_normalised and f"{OBS}=true" not in words)
 
 
 @pytest.mark.parametrize("length", ["5e3", "5_000", "5000.0"])
@@ -170,6 +190,7 @@ def test_lists_of_runs_leave_out_what_was_chosen(length):
 
 
 def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
-    plain = {**mapping([*UNTUNED, "total_env_steps=5000"]), "env": {"normalize_obs": None}, "worker": {"envs": None}}
+    plain = mapping([*UNTUNED, "total_env_steps=5000"])
+    plain["env"]["normalize_obs"] = plain["worker"]["envs"] = None
     old, new = (with_first_try(plain, {}, is_new) for is_new in (False, True))
     assert [(each["env"]["normalize_obs"], each["worker"]["envs"]) for each in (old, new)] == [(False, 16), (True, 1)]

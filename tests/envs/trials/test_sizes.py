@@ -8,6 +8,7 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.trials.apart import trial_apart
 from drl_cli.envs.trials.trial import try_env
 
 
@@ -81,3 +82,21 @@ def test_a_dry_run_also_names_what_never_changes():
     assert warnings(True) == [CONSTANT]
     nothing = "all rewards of 200 random steps were 0; if success is rare, reward=rnd rewards what is new"
     assert warnings(True, reward=0.0) == [nothing, CONSTANT]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "is_unusual"),
+    [
+        ({}, False),
+        ({"scale": 5.0}, False),
+        ({"scale": 10.0}, True),  # the root mean square of 10 and 20
+        ({"scale": -10.0}, True),
+        ({"scale": 0.03}, False),
+        ({"scale": 0.02}, True),  # at most 0.04
+        ({"constant": 11.0}, True),
+        ({"constant": 0.001}, False),  # it never changes
+    ],
+)
+def test_unusual_sizes(kwargs, is_unusual):
+    config = EnvConfig("test", "TestSizes-v0", kwargs, None, 1.0, "none", False, False)
+    assert trial_apart(config, read_spec(config, True), 60.0)[1] is is_unusual
