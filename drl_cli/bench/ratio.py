@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 
 from drl_cli.algos.lookup import title
 from drl_cli.errors import UsageError
@@ -34,6 +32,9 @@ def with_measured_ratio(command: CommandLine) -> tuple[CommandLine, str | None]:
     rest = [arg for arg in command.overrides if arg.lstrip("+").partition("=")[0] != KEY]
     command = dataclasses.replace(command, overrides=rest)
     check_command(command)
+    import multiprocessing  # slow to import, as what follows
+    from concurrent.futures import ProcessPoolExecutor
+
     from drl_cli.bench.figures import short
     from drl_cli.preflight.environment import environment_spec
 

@@ -30,7 +30,7 @@ def test_auto_is_replaced_by_a_number_as_if_it_were_typed(monkeypatch):
             assert (config.algo_name, spec.id) == ("dqn", "CartPole-v1")
             return type("Done", (), {"result": lambda self: (2000.0, 800.0)})()
 
-    monkeypatch.setattr(ratio, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Here)
     command = read_command([f"{KEY}=auto", *WORDS])
     changed, line = with_measured_ratio(command)
     assert compose(changed.overrides).orchestrator.sample_insert_ratio == 0.5
