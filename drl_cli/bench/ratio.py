@@ -1,13 +1,18 @@
-"""orchestrator.sample_insert_ratio=auto: measure, before a run, the ratio that keeps workers and trainer busy."""
+"""orchestrator.sample_insert_ratio=auto: measure workers and trainer before a run, in a process of its own."""
 
 import dataclasses
+import json
 import math
+import subprocess
+import sys
+from collections.abc import Sequence
 
 from drl_cli.algos.lookup import title
-from drl_cli.errors import UsageError
+from drl_cli.errors import DONE, ReportedError, UsageError, users_errors
+from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import CommandLine
+from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.env_names import typed_values
 from drl_cli.types import EnvSpec
@@ -29,30 +34,61 @@ def with_measured_ratio(command: CommandLine) -> tuple[CommandLine, str | None]:
         return command, None
     if command.is_sweep:
         raise UsageError(f"{KEY}=auto measures one run; in a sweep, say a number, so that all jobs have the same")
-    rest = [arg for arg in command.overrides if arg.lstrip("+").partition("=")[0] != KEY]
-    command = dataclasses.replace(command, overrides=rest)
-    check_command(command)
-    import multiprocessing  # slow to import, as what follows
-    from concurrent.futures import ProcessPoolExecutor
-
+    from drl_cli.bench.end_to_end import overridden
     from drl_cli.bench.figures import short
-    from drl_cli.preflight.environment import environment_spec
 
-    config = compose(rest, command.config_file)
+    command = dataclasses.replace(command, overrides=overridden(command.overrides, f"{KEY}=1"))
+    check_command(command)
+    config = compose(command.overrides, command.config_file)
     if config.is_on_policy or config.is_offline:
         why = "mode=offline has no workers" if config.is_offline else "on-policy, each rollout is learned from once"
         raise UsageError(f"{KEY}=auto: {title(config.algo_name)} does not read it ({why}); leave it out")
-    spec = environment_spec(config)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # the run forks: keep it off the GPU
-        steps, updates = pool.submit(rates, config, spec).result()
+    steps, updates = measured([*command.flags, *command.overrides])
     ratio = nearest(updates / steps)
     line = f"{KEY}={ratio:g} (auto): workers make {short(steps)} env steps/s, the trainer {short(updates)} updates/s"
-    return dataclasses.replace(command, overrides=[*rest, f"{KEY}={ratio:g}"]), line
+    return dataclasses.replace(command, overrides=overridden(command.overrides, f"{KEY}={ratio:g}")), line
+
+
+def nearest(ratio: float) -> float:
+    """Return the one of RATIOS that is nearest by its logarithm."""
+    return min(RATIOS, key=lambda one: abs(math.log(one / ratio)))
+
+
+def measured(words: Sequence[str]) -> tuple[float, float]:
+    """Return the `rates` of a command line of drl-train. Raise UsageError with the errors of the measurement.
+
+    A process of its own measures, because a run forks after its checks, which a used GPU does not allow.
+    """
+    command = [sys.executable, "-P", "-m", "drl_cli.bench.ratio", *words]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if not done.stdout:
+        raise RuntimeError(f"the measurement ended with {done.returncode}: {done.stderr}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if done.returncode != DONE:
+        raise UsageError(answer, done.returncode)
+    steps, updates = answer
+    return steps, updates
+
+
+def main(words: list[str]) -> int:
+    """Print the `rates` of a command line of drl-train, or the problems, and return the exit code."""
+    from drl_cli.preflight.environment import environment_spec
+
+    command = read_command(words)
+    command = with_config_of(named_run(command), command)
+    try:
+        config = compose(command.overrides, command.config_file)
+        with users_errors(config.outside_modules):
+            print(json.dumps(rates(config, environment_spec(config))))
+    except ReportedError as error:
+        print(json.dumps(error.problems))
+        return error.exit_code
+    return DONE
 
 
 def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     """Return the environment steps/s of all workers, and the updates/s of the trainer without compilation."""
-    from drl_cli.bench import collect  # this room and torch are slow to import
+    from drl_cli.bench import collect  # slow to import, as the others
     from drl_cli.bench.figures import middle
     from drl_cli.bench.replay import Replaying
     from drl_cli.bench.updates import Updating, lone_trainer
@@ -69,6 +105,5 @@ def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     return middle(by_worker).per_s * min(config.num_workers, num_cores()), trainer.play(SECONDS).per_s
 
 
-def nearest(ratio: float) -> float:
-    """Return the one of RATIOS that is nearest by its logarithm."""
-    return min(RATIOS, key=lambda one: abs(math.log(one / ratio)))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

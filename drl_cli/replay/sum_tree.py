@@ -159,7 +159,7 @@ def tree_bytes(capacity: int) -> int:
 
 
 def faded_tree_bytes(capacity: int, age_factor: float) -> int:
-    """Return the size in bytes of a tree for `capacity` slots."""
+    """Return the size in bytes of a FadedTree for `capacity` slots, its sums over the newest rows included."""
     return tree_bytes(capacity) + 16 * _num_newest(capacity, age_factor)
 
 

@@ -197,21 +197,22 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
         return None
 
 
-def trial_of(env: Mapping[str, Any], timeout_s: float) -> tuple[float, bool] | None:
+def trial_of(env: Mapping[str, Any], timeout_s: Any) -> tuple[float, bool] | None:
     """Return the result of `trial_apart` for the values of the group `env`, or None if they or the environment fail.
 
-    `timeout_s` is the time limit [s] of a step.
+    `timeout_s` is the time limit [s] of a step, as a value of a config that is not checked yet.
     """
-    return _trial(yaml.safe_dump(dict(env)), timeout_s)
+    return _trial(yaml.safe_dump(dict(env)), str(timeout_s))
 
 
 @cache
-def _trial(env: str, timeout_s: float) -> tuple[float, bool] | None:
+def _trial(env: str, timeout_s: str) -> tuple[float, bool] | None:
     from drl_cli.envs.trials.apart import spec_apart, trial_apart
 
     with suppress(Exception, SystemExit):  # the checks of the values and of the environment report what is wrong
         config: EnvConfig = judge(Key("env", group_of(EnvConfig)), yaml.safe_load(env))
-        return trial_apart(config, spec_apart(config, True, timeout_s), timeout_s)
+        limit_s = float(timeout_s)
+        return trial_apart(config, spec_apart(config, True, limit_s), limit_s)
     return None
 
 

@@ -79,12 +79,11 @@ def useful_workers(config: Config, free: int) -> int:
 def few_workers_line(config: Config, nodes: Sequence[Node] = ()) -> str | None:
     """Return a line if `useful_workers` leaves cores free. The config is from before `fill`."""
     free = _free_cores(config, nodes)
-    if config.is_one_process or config.worker.num is not None or (useful := useful_workers(config, free)) >= free:
+    if config.is_one_process or config.worker.num is not None or useful_workers(config, free) >= free:
         return None
+    num = fill(config, nodes).num_workers  # with proxies, it may be larger
     why = "trainer.batch_size" if config.is_on_policy else "total_env_steps"
-    return (
-        f"{useful} worker{'s' * (useful > 1)} on {free} free cores, as many as {why} has use for; worker.num=N has more"
-    )
+    return f"{num} worker{'s' * (num > 1)} on {free} free cores, as many as {why} has use for; worker.num=N has more"
 
 
 def _elastic(config: Config, nodes: Sequence[Node]) -> WorkerConfig:

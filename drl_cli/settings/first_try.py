@@ -38,7 +38,7 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     if not _is_on_policy(plain):
         found[ROLLOUT] = BATCH
     if found[OBS] and _value(plain, OBS) is None:  # normalisation slows learning where the sizes are right
-        trial = trial_of(plain.get("env") or {}, float(_value(plain, "worker.step_timeout_s") or 0))
+        trial = trial_of(plain.get("env") or {}, _value(plain, "worker.step_timeout_s"))
         found[OBS] = trial is not None and trial[1]
     filled = dict(plain)
     for path, value in found.items():

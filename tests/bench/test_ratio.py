@@ -1,9 +1,11 @@
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
 from drl_cli.bench import ratio
-from drl_cli.bench.ratio import KEY, nearest, rates, with_measured_ratio
+from drl_cli.bench.ratio import KEY, measured, nearest, rates, with_measured_ratio
 from drl_cli.errors import UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.settings.command_line import read_command
@@ -20,17 +22,7 @@ def test_the_nearest_ratio(measured, chosen):
 
 
 def test_auto_is_replaced_by_a_number_as_if_it_were_typed(monkeypatch):
-    class Here:
-        def __init__(self, *args):
-            pass
-
-        __enter__ = __exit__ = lambda self, *args: self
-
-        def submit(self, call, config, spec):
-            assert (config.algo_name, spec.id) == ("dqn", "CartPole-v1")
-            return type("Done", (), {"result": lambda self: (2000.0, 800.0)})()
-
-    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Here)
+    monkeypatch.setattr(ratio, "measured", lambda words: (2000.0, 800.0))
     command = read_command([f"{KEY}=auto", *WORDS])
     changed, line = with_measured_ratio(command)
     assert compose(changed.overrides).orchestrator.sample_insert_ratio == 0.5
@@ -65,3 +57,18 @@ def test_the_rates_of_both_sides(monkeypatch):
     _, slower = rates(larger, spec)
     assert steps > slower
     assert updates > 2 * slower
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_measures_also_for_a_script_without_a_main_guard(tmp_path):
+    words = {"env": "CartPole-v1", "algo": "dqn", "mode": "single", "total_env_steps": 200, KEY: "auto"}
+    words |= {"network.hidden": [8], "console": "quiet", "dry_run": True}
+    (tmp_path / "script.py").write_text(f"import drl_cli\n\ndrl_cli.train({words})\n")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_errors_of_the_measurement_are_those_of_the_run():
+    with pytest.raises(UsageError, match="'Nowhere-v0' can't be made") as caught:
+        measured(["env=Nowhere-v0", "algo=dqn"])
+    assert caught.value.exit_code == 2
