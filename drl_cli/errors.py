@@ -202,7 +202,7 @@ def users_errors(modules: Sequence[str]) -> Iterator[None]:
     """
     try:
         yield
-    except UsageError:
+    except ReportedError:
         raise
     except Exception as error:
         if line := memory_problem(error):

@@ -68,6 +68,20 @@ def test_a_process_of_its_own_measures_also_for_a_script_without_a_main_guard(tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
+def test_an_environment_that_fails_while_it_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late.py").write_text(
+        "from gymnasium.envs.classic_control import PendulumEnv\n\n\nclass Late(PendulumEnv):\n    t = 0\n\n"
+        "    def step(self, action):\n        self.t += 1\n        if self.t > 40:\n"
+        "            raise ValueError('sensor lost')\n        return super().step(action)\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        measured(["env=late:Late", "algo=sac", "mode=single", "network.hidden=[8]", "total_env_steps=600", f"{KEY}=1"])
+    assert caught.value.problems == ["late:Late raised ValueError: sensor lost (late.py:10)"]
+    assert caught.value.exit_code == 4
+
+
 def test_the_errors_of_the_measurement_are_those_of_the_run():
     with pytest.raises(UsageError, match="'Nowhere-v0' can't be made") as caught:
         measured(["env=Nowhere-v0", "algo=dqn"])
