@@ -17,6 +17,7 @@ from drl_cli.settings.compose import compose
 from drl_cli.settings.env_names import typed_values
 from drl_cli.types import EnvSpec
 from drl_cli.utils.machine import num_cores
+from drl_cli.utils.shown import print
 
 KEY = "orchestrator.sample_insert_ratio"
 RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0)
