@@ -30,8 +30,8 @@ FOR_IMAGES = "mrq"
 OFFLINE = {"box": "iql", "discrete": "cql_discrete"}
 """The algorithms that learn from a dataset, by the kind of actions."""
 AUTO = re.compile(r"(?<![\w.-])auto(?![\w.-])")
-CHANGES = re.compile(r"[+~]*env\.(id|kwargs|wrappers|action_repeat|frame_stack)\b")
-"""Keys that make another task of an environment, so that its recorded results do not count."""
+CHANGES = re.compile(r"[+~]*(env\.(id|kwargs|wrappers|action_repeat|frame_stack)|tuned)\b")
+"""Keys that make another task of an environment, or change the tuned values: its recorded results do not count."""
 CHOSE = "algo=auto chose "
 ENOUGH = 3
 """The number of seeds from which a result counts as proven."""

@@ -105,11 +105,16 @@ def test_a_list_without_a_sweep_stays_for_the_error(known):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        *[("+env.kwargs.continuous=true", "sac"), ("env.kwargs={g:9}", "sac"), ("env.wrappers=[my:W]", "sac")],
+        *[
+            ("+env.kwargs.continuous=true", "sac"),
+            ("env.kwargs={g:9}", "sac"),
+            ("env.wrappers=[my:W]", "sac"),
+            ("tuned=none", "sac"),
+        ],
         ("env.max_episode_steps=9", "c51"),
     ],
 )
-def test_results_do_not_count_for_a_changed_environment(known, change, name):
+def test_results_do_not_count_for_a_changed_environment_or_other_tuned_values(known, change, name):
     chosen, reason = choose("A-v0", None, (change,))
     assert chosen == name
     assert reason.startswith(f"no recorded result for A-v0 with {change.lstrip('+')}" if name == "sac" else "reached")
