@@ -60,6 +60,7 @@ def test_the_scale_is_the_deviation_of_returns_or_a_share_of_the_largest():
     assert found == pytest.approx(np.std(np.stack(batches)), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_value_of_a_last_step_is_its_reward():
     ends = {
         "discount": torch.zeros(32),

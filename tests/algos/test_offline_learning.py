@@ -66,6 +66,7 @@ def test_bc_imitates_the_mean_of_the_data():
     assert error(policy, lambda obs: obs) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive) for name in BOX]
 )

@@ -87,6 +87,7 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
+@pytest.mark.slow
 def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():
     """A cue four steps old, which nothing but the memory knows; half of the cues are guessed without."""
     assert recalled("network=lstm") == [0, 1]

@@ -61,6 +61,7 @@ def learn(name, probe, updates, *overrides):
     return algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some(LEARN, "sac", "double dqn", "ppo box", "ppo discrete", "rainbow", "td3"))
 def test_the_best_actions_are_learned(case):
     name, options, updates = LEARN[case]

@@ -92,5 +92,6 @@ def test_the_target_network_moves_by_tau():
     torch.testing.assert_close(target, before + 0.1 * (algorithm.params["critic"].flat - before))
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_with_every_layer():
     check_algorithm("sac_discrete", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1")

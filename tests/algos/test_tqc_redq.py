@@ -148,6 +148,7 @@ def test_every_update_draws_its_own_subset():
     assert len(subsets) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["redq", pytest.param("droq", marks=pytest.mark.exhaustive)])
 def test_it_keeps_the_contract(name):
     check_algorithm(name, "env=Pendulum-v1", "network.hidden=[16,16]", "algo.actor_period=3")

@@ -29,6 +29,7 @@ def test_tables_selects_windows(composed):
     preflight(config)
 
 
+@pytest.mark.slow
 def test_it_meets_the_contract():
     check_algorithm(*OVERRIDES)
 

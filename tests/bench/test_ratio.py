@@ -82,6 +82,7 @@ def test_an_environment_that_fails_while_it_is_measured(tmp_path, monkeypatch):
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.slow
 def test_the_errors_of_the_measurement_are_those_of_the_run():
     with pytest.raises(UsageError, match="'Nowhere-v0' can't be made") as caught:
         measured(["env=Nowhere-v0", "algo=dqn"])

@@ -415,6 +415,7 @@ def differences(name, num, when, skips=False):
 FEW = ("dqn", "iqn", "mpo", "ppo", "r2d2", "sac", "td3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(NAMES, *FEW))
 def test_every_algorithm_makes_the_same_updates_as_a_graph(instant, name):
     when = When("before")

@@ -62,6 +62,7 @@ for line, *_ in answers:
 """
 
 
+@pytest.mark.slow
 def test_answers_import_what_they_need(tmp_path):
     """Imports take most of the time: 300 modules take a quarter of a second, and Hydra alone takes as much."""
     (cwd := tmp_path / "cwd").mkdir()

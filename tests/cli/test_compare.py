@@ -165,6 +165,7 @@ def test_a_group_that_mixes_other_keys_is_refused_and_the_advice_works(outputs, 
     assert ((err, code), [row["seeds"] for row in rows_of(lines)]) == (("", 0), ["3", "3"])
 
 
+@pytest.mark.slow
 def test_figure(outputs, compare):
     make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], env__name="Other")
     for name in ("compare.png", "curves.svg", "new folder/ü.png"):

@@ -55,6 +55,7 @@ def here(tmp_path, monkeypatch, user_folder):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_train_returns_the_summary_and_load_the_policy(here, tiny, capsys):
     started, handler = time.time(), signal.getsignal(signal.SIGINT)
     overrides = ["env=Pendulum-v1", "mode=single", *tiny]
@@ -70,6 +71,7 @@ def test_train_returns_the_summary_and_load_the_policy(here, tiny, capsys):
     assert (again["run_id"], again["env_steps"]) == (summary["run_id"], 208)
 
 
+@pytest.mark.slow
 def test_train_raises_instead_of_exiting(here, tiny, monkeypatch):
     with pytest.raises(drl_cli.UsageError, match=r"Did you mean algo\.lr") as caught:
         drl_cli.train(["algo.lrr=1", "worker.envs=-2"])
@@ -130,6 +132,7 @@ def test_train_takes_words_one_string_a_dict_and_keys(monkeypatch):
         drl_cli.train(env="CartPole-v1", lr=1e-3)
 
 
+@pytest.mark.slow
 def test_each_evaluation_calls_the_users_function_and_its_errors_end_the_run(here, tiny):
     told = []
     drl_cli.train(

@@ -41,6 +41,7 @@ def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
         play(Options(run=str(copied), evolution=True, episodes=2))
 
 
+@pytest.mark.slow
 def test_episodes_and_seeds_have_names_of_their_own(copied):
     first = play(Options(run=str(copied), episodes=2, format="gif", max_steps=2))
     second = play(Options(run=str(copied), seed=1, checkpoint="last", format="webp", max_steps=2))
@@ -50,6 +51,7 @@ def test_episodes_and_seeds_have_names_of_their_own(copied):
     assert (first[-1].endswith("-seed0-2episodes.gif"), second[-1].endswith(f"{last}-seed1.webp")) == (True, True)
 
 
+@pytest.mark.slow
 def test_failures_are_the_worst_episodes_of_the_evaluation(copied):
     chosen = {"run": str(copied), "only": "failures", "format": "gif", "max_steps": 2}
     with pytest.raises(UsageError, match=r"the run has no stop\.return; say below=RETURN"):
@@ -91,6 +93,7 @@ def test_what_is_missing_is_exit_3(monkeypatch):
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.slow
 def test_an_environment_that_can_not_be_drawn_is_exit_2_and_one_that_raises_exit_4(train_here):
     _, folder = train_here("env=user_envs:Tiny-v0", "mode=single")
     with pytest.raises(

@@ -239,6 +239,7 @@ def test_a_repeated_run_takes_changes_and_names_the_nearest_key(small_run, drl_h
 # Combinations of algorithm, environment and mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algo", "env", "mode"), COMBINATIONS)
 def test_every_combination_that_fits_runs(train_here, composed, capsys, env, algo, mode):
     overrides = (f"env={env}", f"algo={algo}", f"mode={mode}")
@@ -293,6 +294,7 @@ def test_wrappers_are_used_in_training_and_in_evaluations(train_here):
 # Ends
 
 
+@pytest.mark.slow
 def test_stop_return_and_stop_wall_s_end_the_run(train_here):
     summary, folder = train_here("env=Pendulum-v1", "stop.return=-9999", "total_env_steps=5000")
     assert_complete(folder)
@@ -340,6 +342,7 @@ def test_divergence_names_the_update_and_keeps_its_batch(train_here, capsys):
 # Console
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "times"),
     [

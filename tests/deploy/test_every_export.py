@@ -100,6 +100,7 @@ def test_numpy_has_the_actions_of_mrq_with_every_torso(network, env, tmp_path):
     assert (policy.values is not None) == bool(env)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["numpy", pytest.param("torch", marks=pytest.mark.exhaustive), "onnx"])
 def test_a_mixture_has_the_action_of_its_most_likely_component(format, tmp_path):
     trained = make(tmp_path, "bc", "mlp", "algo.components=3")

@@ -295,6 +295,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
         export(make(torch_policies.Fixed), "torch", 20)
 
 
+@pytest.mark.slow
 def test_a_policy_with_a_search_exports_its_prior(make):
     trained = make(torch_policies.Searches)
     obs, _ = observations(trained, 30)

@@ -102,6 +102,7 @@ def test_the_policy_of_sac(a2c):
     np.testing.assert_allclose(policy.greedy(obs), mean.tanh().detach(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sac_of_the_page_is_sound():
     check_algorithm("outside.my_sac", *TINY)
 
@@ -131,6 +132,7 @@ def test_its_own_test_passes(folder):
     scope["test_my_td3"]()
 
 
+@pytest.mark.slow
 def test_it_learns_from_images_and_priorities(folder):
     check_algorithm("my_td3", *TINY, "replay=prioritized")
     case = Case("my_td3", *TINY)
@@ -171,6 +173,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_of_the_algorithm_pass(folder, variant):
     change(folder, VARIANTS[variant], ("class Algorithm(", "WEIGHTS = False\n\n\nclass Algorithm("))
@@ -217,6 +220,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_found(folder, mistake):
     pair, says = MISTAKES[mistake]
@@ -231,6 +235,7 @@ def test_an_algorithm_that_does_not_learn_is_found(folder):
         check_learning("my_td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", updates=60)
 
 
+@pytest.mark.slow
 def test_dropout_is_allowed_with_one_trainer(folder):
     change(folder, (ACTOR, f"nn.Sequential({ACTOR}, nn.Dropout(0.0))"))
     check_algorithm("my_td3", *TINY)

@@ -217,6 +217,7 @@ def test_reference_returns_of_the_dataset_are_used_unless_typed(folder, tmp_path
     assert run.score == pytest.approx(100 * (run.final - low) / (high - low))
 
 
+@pytest.mark.slow
 def test_a_run_with_another_dataset_can_not_resume(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record("Pendulum-v1", "pendulum.npz", 400)

@@ -218,6 +218,7 @@ def test_a_broken_environment_is_refused(check, name):
     assert (refused.value.__cause__ is None) == has_no_traceback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(ODD, "Lists", "Once"))
 def test_an_odd_environment_gives_one_warning_and_runs(check, train_here, name):
     printed = check(f"env=dry_envs:{name}")
@@ -227,6 +228,7 @@ def test_an_odd_environment_gives_one_warning_and_runs(check, train_here, name):
     assert summary["opt_steps"] > 0
 
 
+@pytest.mark.slow
 def test_episodes_that_may_never_end_give_a_warning(check):
     note = (
         "warning: dry_envs:Endless: no episode ended in 200 steps; "
@@ -256,6 +258,7 @@ def test_a_bug_in_the_users_algorithm_is_found_with_its_line(check, tmp_path, mo
     assert re.search(rf"{module}\b.* raised AttributeError: .* 'lost' \({module}\.py:6\)$", problem)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", PASSED, ids=" ".join)
 def test_a_config_that_passes_makes_an_update(check, train_here, overrides):
     assert check("env=Pendulum-v1", *overrides) == ""

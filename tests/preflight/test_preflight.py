@@ -271,6 +271,7 @@ def test_one_more_shard_for_every_25_workers(config):
     assert nums == {1: 1, 24: 1, 25: 2, 26: 2, 49: 2, 50: 3}
 
 
+@pytest.mark.slow
 def test_a_run_with_the_smallest_allowed_band_ends(config, train_here):
     overrides = ("env=Pendulum-v1", "tuned=none", "orchestrator.sample_insert_ratio=1", "worker.num=1")
     small = config(*overrides, "worker.envs=2", "worker.block_rows=16")
@@ -418,6 +419,7 @@ def test_one_warning_for_actions_without_bounds(config, user_folder, monkeypatch
     assert capsys.readouterr().err == f"warning: {line}\n"
 
 
+@pytest.mark.slow
 def test_envpool_is_needed_and_checked_for_training_only(config, monkeypatch):
     environment_spec(config("env.backend=envpool"), trains=False)
     fake_envpool.install(monkeypatch)

@@ -64,6 +64,7 @@ def test_an_unknown_argument_of_the_evaluation_environment_has_its_own_key():
     assert (found, line.partition(" has ")[0]) == (USAGE, "manage.env_kwargs.nope: CartPole-v1")
 
 
+@pytest.mark.slow
 def test_recorders_and_evaluators_that_fit_are_accepted(monkeypatch):
     check_recording(telling("logger.recorders=[telling:Own]", "manage.evaluator=telling:Generous"))
     monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: module)
@@ -71,6 +72,7 @@ def test_recorders_and_evaluators_that_fit_are_accepted(monkeypatch):
         check_recording(telling(f"logger.mlflow='{place}'"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "value"), [("wandb", "offline"), ("mlflow", "http://server:5000")])
 def test_a_missing_package_is_an_extra(package, value, monkeypatch):
     monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: None)
@@ -90,6 +92,7 @@ def test_a_folder_named_wandb_is_not_the_package(tmp_path, monkeypatch):
     install_wandb(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "code", "problem"),
     [
@@ -104,6 +107,7 @@ def test_an_evaluation_environment_that_does_not_fit_is_refused(override, code, 
     assert line.startswith(problem)
 
 
+@pytest.mark.slow
 def test_an_evaluation_environment_that_fits_is_accepted():
     config = telling("env.kwargs.level=1", "manage.env_kwargs={level: 2}")
     check_evaluation(config, environment_spec(config))

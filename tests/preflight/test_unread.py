@@ -154,6 +154,7 @@ def test_every_rule_has_a_case():
     assert missing == []
 
 
+@pytest.mark.slow
 def test_the_advice_of_every_rule_leads_to_a_run_that_reads_the_key():
     for base, typed in UNREAD:
         for line in lines_for(base, typed):
@@ -183,6 +184,7 @@ def test_a_command_is_refused(last):
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_names_the_jobs_that_do_not_read_the_key():
     (line,) = refused("-m", *TD3, "algo.noise_kind=ou,gaussian", "algo.ou_theta=0.2", "dry_run=true")
     assert line.endswith("(job 2 of 2)")
@@ -190,10 +192,12 @@ def test_a_sweep_names_the_jobs_that_do_not_read_the_key():
     assert line.startswith("hpo.trials=3 has no effect")
 
 
+@pytest.mark.slow
 def test_the_keys_of_a_sweep_are_not_judged_in_its_jobs():
     assert answer(["-m", *TD3, "seed=0,1", "sweep.jobs=1", "dry_run=true"]) == 0
 
 
+@pytest.mark.slow
 def test_a_reward_module_by_its_name_alone_is_refused_with_the_option_that_sets_its_values():
     for name, options in {
         "rnd": "reward.features, reward.hidden",

@@ -107,10 +107,12 @@ def test_no_option_of_noise_is_accepted_without_effect():
     ] == []
 
 
+@pytest.mark.slow
 def test_double_q_learning_of_ape_x_has_an_effect():
     assert [*typed_without_effect(APEX.split(), lambda keys: ["algo.double"])] == []
 
 
+@pytest.mark.slow
 def test_the_search_finds_a_key_without_effect_and_a_crash(monkeypatch):
     base = ["env=CartPole-v1", "algo=dqn", "mode=single"]
     monkeypatch.setattr("drl_cli.preflight.unread.RULES", ())

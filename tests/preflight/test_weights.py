@@ -137,6 +137,7 @@ def test_weights_that_do_not_fit_are_exit_8(copied, check, user_folder, monkeypa
     assert all(part.format(size=len(params)) in problem for part in parts)
 
 
+@pytest.mark.slow
 def test_weights_of_another_environment_that_fit_give_a_warning(copied, check, user_folder, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(user_folder))
     config = check(FITS, "env=user_envs:Tiny-v0")

@@ -49,6 +49,7 @@ def check(graph, headers, more=0):
     check_counter_rows(get(graph.replay.shards[0].call("contents")), 3, 0.99, graph.progress.env_steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fetch", ["collect", "3", "episode"])
 def test_only_random_steps_are_taken_without_parameters(build_graph, fetch):
     graph = build_graph(*ASYNC, f"worker.fetch={fetch}", "orchestrator.sample_load_ratio=1")
@@ -60,6 +61,7 @@ def test_only_random_steps_are_taken_without_parameters(build_graph, fetch):
     )  # the checkpoint of the beginning waits for the parameters, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", ["true", "false"])
 def test_a_proxy_works_before_the_first_parameters(build_graph, normalize):
     graph = build_graph(*ASYNC, "worker.proxies=1", f"env.normalize_obs={normalize}")

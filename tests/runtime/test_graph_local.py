@@ -61,6 +61,7 @@ def test_rows_have_the_same_age_in_single_and_sync(run_graph, shards):
     assert weights(single) == weights(sync) != weights(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ratio", [0.3, pytest.param(1.0, marks=pytest.mark.exhaustive)])
 def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
@@ -246,6 +247,7 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
     assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
 
 
+@pytest.mark.slow
 def test_workers_take_turns_if_the_limiter_admits_one(build_graph):
     """The trainer is slower, so after warm-up the limiter admits one collect call at a time."""
     args = ("mode=async", "worker.num=3", "orchestrator.band=16", "orchestrator.gather_window_s=0")
@@ -350,12 +352,14 @@ def test_a_resumed_run_repeats_the_evaluation_that_a_signal_left_undecided(slowl
     assert not (rest.folder / "checkpoints/last" / EVALUATION).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [440, 600])
 def test_a_decided_evaluation_is_not_repeated(slowly, stop_at):
     part = slowly("mode=single", "stop.return=1000", delay=0, stop_at=stop_at)
     assert not (part.folder / "checkpoints/last" / EVALUATION).exists()
 
 
+@pytest.mark.slow
 def test_async_does_not_wait_for_an_evaluation(slowly):
     graph = slowly("mode=async", "stop.return=1", delay=SLOW)
     assert (graph.stop_reason, graph.reports.undecided) == ("total_env_steps", None)

@@ -27,6 +27,7 @@ def batches(graph):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("replay=prioritized", "algo.n_step=3"), ("algo=mrq",)])
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 def test_the_share_is_held_in_every_batch(run_graph, data, mode, options):

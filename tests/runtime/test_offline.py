@@ -58,6 +58,7 @@ def test_windows_of_n_steps_end_with_their_episodes(run_graph, data):
         assert rows["discount"][row] == (0.0 if recorded["terminations"][last] else 0.5 ** len(window))
 
 
+@pytest.mark.slow
 def test_recorded_rows_have_no_age(run_graph, data):
     runs = [
         run_graph(*OFFLINE, data, "total_updates=12", "algo=dr_q", "trainer.compile=false", f"replay.age_factor={x}")
@@ -101,6 +102,7 @@ def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, op
     assert weights(resumed) == weights(whole)
 
 
+@pytest.mark.slow
 def test_late_checkpoints_change_no_weights(run_graph, data):
     options = (*OFFLINE, data, *RESUMED, "replay=prioritized")
 
@@ -137,6 +139,7 @@ def test_learning_rates_fall_over_the_updates(run_graph, data):
     assert graph.trainers.trainers[0].role.algorithm.optimizer.factor == pytest.approx(1 - 47 / 48)
 
 
+@pytest.mark.slow
 def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_path):
     """10 with gamma 0.9 if truncation bootstraps; otherwise, with episodes of 5 steps, below 3.6."""
     record(gymnasium.wrappers.TimeLimit(Forever(), 5), tmp_path / "forever.npz", 200)
@@ -148,6 +151,7 @@ def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_pa
     assert values.detach().numpy() == pytest.approx(10.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data, caplog):
     graph = run_graph(*OFFLINE, data, "env=none", "manage.eval_period=10")
     assert (graph.progress.opt_steps, graph.evaluations) == (48, [])
@@ -159,6 +163,7 @@ def test_a_run_without_an_environment_makes_no_evaluation(run_graph, data, caplo
     }
 
 
+@pytest.mark.slow
 def test_frames_of_images_are_stored_once(run_graph, tmp_path):
     record(Frames(size=12), tmp_path / "frames.npz", 300)
     probe = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", f"data.source={tmp_path / 'frames.npz'}")
@@ -204,6 +209,7 @@ ONLINE = (COUNTER, "total_env_steps=256", "algo.gamma=0.5", "env.reward_scale=2"
 CAL_QL = (*ONLINE, "algo=cal_ql", "algo.samples=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("options", [("mode=single",), ("mode=sync", "worker.num=2", "replay=prioritized")])
 def test_rows_of_workers_have_the_next_action(run_graph, options, n_step):
@@ -238,6 +244,7 @@ def check_returns(rows):
         assert rows["mc_return"][i] == pytest.approx(min(3, next_obs[2]) * 2 + 0.5 * later)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [("mode=single",), ("mode=async", "worker.num=2"), ("mode=sync", "replay=prioritized")]
 )
@@ -248,6 +255,7 @@ def test_rows_of_workers_have_the_returns_of_their_episodes(run_graph, options):
     check_returns(rows_of(graph))
 
 
+@pytest.mark.slow
 def test_rows_of_workers_and_of_data_have_the_same_columns(run_graph, data):
     graph = run_graph(*CAL_QL, "mode=single", data, "data.share=0.5")
     assert graph.progress.opt_steps > 0
@@ -271,6 +279,7 @@ def test_a_resumed_run_with_returns_goes_on_bit_for_bit(run_graph):
     assert weights(run_graph(*words, run=half.folder)) == weights(whole)
 
 
+@pytest.mark.slow
 def test_an_episode_never_holds_more_rows_than_the_table(run_graph):
     """8 environments with episodes of 40 steps end together, and the table has 160 rows."""
     long = ("+env.kwargs.base_length=40", "+env.kwargs.spread=1")

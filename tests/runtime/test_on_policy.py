@@ -90,6 +90,7 @@ def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
     assert ({header.stats["staleness_max"] for header, _ in batches}, len(waiting(graph))) == ({0.0}, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(MODES, "async"))
 def test_each_batch_is_learned_from_several_times(build_graph, monkeypatch, mode):
     monkeypatch.setattr(ppo, "TABLES", ("fifo",))
@@ -107,6 +108,7 @@ def test_each_batch_is_learned_from_several_times(build_graph, monkeypatch, mode
     assert progress.loads == 17  # the first version, and one after each batch
 
 
+@pytest.mark.slow
 def test_versions_between_two_servings_age_the_rows_up_to_the_bound(build_graph, monkeypatch):
     monkeypatch.setattr(ppo, "TABLES", ("fifo",))
     more = ("replay.max_staleness=5", "orchestrator.sample_load_ratio=1", "mode=async")

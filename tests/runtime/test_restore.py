@@ -92,6 +92,7 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
     assert rest.progress.opt_steps == whole.progress.opt_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "algo"),
     [
@@ -242,6 +243,7 @@ def test_windows_of_several_workers_resume_exactly(run_graph, build_graph, optio
     assert counters(rest) == counters(once)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["single", "sync"], "single"))
 @pytest.mark.parametrize("options", [(), ("replay=prioritized", "replay.remover=random")])
 def test_columns_that_an_algorithm_writes_to_replay_are_resumed(run_graph, build_graph, monkeypatch, mode, options):
@@ -298,6 +300,7 @@ def test_a_resumed_run_continues_the_curve_and_the_weights(run_graph):
     assert rest.progress.best.mean == once.progress.best.mean
 
 
+@pytest.mark.slow
 def test_wall_time_continues(run_graph):
     def age(graph):
         graph.progress.started -= 1000.0
@@ -309,6 +312,7 @@ def test_wall_time_continues(run_graph):
     assert rest.progress.summary(0.0, 0)["wall_s"] > 1000
 
 
+@pytest.mark.slow
 def test_records_after_the_checkpoint_are_removed(run_graph):
     args = (COUNTER, "mode=sync", *EVERY)
     half = run_graph(*args, "total_env_steps=256")
@@ -321,6 +325,7 @@ def test_records_after_the_checkpoint_are_removed(run_graph):
     assert not list((half.folder / "checkpoints").glob(".step*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["sync", "async"], "async"))
 def test_a_single_run_resumes_in_another_mode(run_graph, mode):
     args = (COUNTER, "orchestrator.sample_insert_ratio=0.25")
@@ -332,6 +337,7 @@ def test_a_single_run_resumes_in_another_mode(run_graph, mode):
     assert rest.progress.inserts == rest.limiter.state()["landed"]
 
 
+@pytest.mark.slow
 def test_without_saved_replay_the_replay_is_refilled_without_a_burst_of_updates(run_graph):
     args = (COUNTER, "mode=sync", "checkpoint.replay=off", "orchestrator.min_inserts=200")
     half = run_graph(*args, "total_env_steps=512")
@@ -342,6 +348,7 @@ def test_without_saved_replay_the_replay_is_refilled_without_a_burst_of_updates(
     assert rest.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [(COUNTER,), (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES)])
 def test_a_damaged_checkpoint_file_is_refused_by_name(run_graph, args):
     half = run_graph(*args, "mode=sync", "total_env_steps=512")

@@ -67,6 +67,7 @@ def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxi
     assert left == open_rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["single", "sync", "async"], "async"))
 @pytest.mark.parametrize(
     ("initial", "remover"),
@@ -99,6 +100,7 @@ def frozen(num_workers):
     return ("env=walks:Walk-v0", *OVERRIDES[1:5], *memory, "total_env_steps=800")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["single", "sync", "async"], "sync"))
 def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
     graph = run_graph(*frozen(1 if mode == "single" else 2), f"mode={mode}", "orchestrator.sample_insert_ratio=0.1")

@@ -74,6 +74,7 @@ def collect(worker, version):
     return (header.blocks, header.episodes, header.faults), columns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", REPLAYS)
 @pytest.mark.parametrize("discrete", some([True, False], True))
 def test_a_worker_continues_bit_for_bit(tmp_path, replay, discrete):

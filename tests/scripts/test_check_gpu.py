@@ -120,6 +120,7 @@ def test_a_run_moves_to_the_gpu_and_back_and_is_exported(tmp_path):
         assert word in words[other].split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", check_gpu.CASES)
 def test_drl_train_accepts_the_words_of_every_run(case, tmp_path):
     for device in ("cuda", "cpu"):  # with a CPU in place of the GPU, the runs are small
@@ -172,6 +173,7 @@ def test_the_table_and_the_json_have_every_row_and_a_failure_is_the_exit_status(
     assert saved["rows"][2]["figures"]["of eager"] == 1.5
 
 
+@pytest.mark.slow
 def test_a_trainer_is_measured(capsys):
     check_gpu.measure("dqn", "float32", "eager", "cpu", seconds=0.05)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]

@@ -56,6 +56,7 @@ def test_every_algorithm_and_tuned_set_has_a_case():
     assert used == {path.stem for path in (ROOT / "conf/tuned").glob("*.yaml")} - {"none"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "word", "metric"),
     [

@@ -251,6 +251,7 @@ def state_of_peer(env_steps, seconds, *means):
     return json.dumps({"env_steps": env_steps, "seconds": seconds, "evaluations": evaluations})
 
 
+@pytest.mark.slow
 def test_a_peer_counts_from_scored_from_and_continues_to_its_budget(tmp_path, monkeypatch):
     place = tmp_path / "CartPole-v1/sb3-dqn/run"
     states = [state_of_peer(20_000, 9.0, 1, 2), state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6)]

@@ -30,6 +30,7 @@ def call(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_runs_with_other_options_are_kept_apart_from_those_of_the_page(call, tmp_path):
     assert (call(), call(), call("--steps", "300"), call("--pause", "0"), call("--steps", "300")) == (6, 0, 6, 6, 0)
     page, short = (json.loads((tmp_path / name).read_text()) for name in ("page.json", "300-steps-0.1-s.json"))

@@ -186,6 +186,7 @@ def test_an_error_of_the_compiler_is_told(monkeypatch: pytest.MonkeyPatch, caplo
     assert "no-such-flag" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiled.load() is None, reason="no C++ compiler")
 @pytest.mark.usefixtures("fresh")
 def test_the_library_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

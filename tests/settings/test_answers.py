@@ -531,6 +531,7 @@ def test_a_right_command(answer, args, says):
     assert says in out
 
 
+@pytest.mark.slow
 def test_the_page_about_options_of_your_own_is_right(answer, monkeypatch, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "own-options.md").read_text()
     for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
@@ -650,6 +651,7 @@ def test_the_versions_are_named(answer):
     assert all(f"{name} " in out for name in ("drl-cli", "Python", "torch", "ray", "gymnasium"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [NAMES[0]], ids=ids)
 def test_a_process_of_its_own_answers_the_same(place, drl, row):
     args, code, says = row
@@ -666,6 +668,7 @@ def test_some_of_them_as_processes(place, drl):
         assert_answer(place, (done.returncode, done.stdout, done.stderr), code, says)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["train --help", "list envs"])
 def test_a_pipe_that_is_closed_is_no_traceback(place, line):
     """As `drl-list envs | head` closes it."""

@@ -133,6 +133,7 @@ for args in (["--help", "worker"], ["worker.patience=0"], ["worker.patienc=1"], 
 """
 
 
+@pytest.mark.slow
 def test_a_new_key_appears_in_help_completion_explain_the_reference_page_and_its_errors(tmp_path):
     shutil.copytree(Path(drl_cli.__file__).parent, tmp_path / "drl_cli", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(conf_dir(), tmp_path / "conf")

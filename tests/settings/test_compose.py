@@ -15,6 +15,7 @@ from drl_cli.settings.conf import groups, options
 from drl_cli.settings.explain import tuned_line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -43,6 +44,7 @@ IMAGE_SETS = [name for name in options("tuned") if name.endswith("-images")]
 PROBES = "drl_cli.envs.probes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(IMAGE_SETS, "dqn-images", "ppo-images", "sac-images"))
 def test_images_have_tuned_values_for_every_algorithm(name):
     algo = name.removesuffix("-images")
@@ -74,6 +76,7 @@ def test_only_images_have_the_tuned_values_for_images(overrides):
 MUJOCO_SETS = [name for name in options("tuned") if name.endswith("-mujoco")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(MUJOCO_SETS, "sac-mujoco", "droq-mujoco"))
 def test_mujoco_tasks_share_the_tuned_values_of_an_algorithm(name):
     algo = name.removesuffix("-mujoco")
@@ -85,12 +88,14 @@ def test_mujoco_tasks_share_the_tuned_values_of_an_algorithm(name):
     assert build(mapping(["env=Pendulum-v1", f"algo={algo}"])).orchestrator.min_inserts == 1000
 
 
+@pytest.mark.slow
 def test_the_config_of_a_run_keeps_its_values(tmp_path):
     config = compose([f"env={PROBES}:Patch-v0", "algo=dqn", "tuned=none"])
     write_config(tmp_path, config)
     assert compose([], tmp_path / "config.yaml").trainer.batch_size == config.trainer.batch_size == 256
 
 
+@pytest.mark.slow
 def test_hydra_knows_the_config_as_long_as_the_run_takes():
     with composed(["env=Pendulum-v1", "seed=4"]) as plain:
         assert (plain["seed"], "hydra" in plain) == (4, False)
@@ -101,6 +106,7 @@ def test_hydra_knows_the_config_as_long_as_the_run_takes():
     assert not HydraConfig.initialized()
 
 
+@pytest.mark.slow
 def test_variables_for_the_job_are_there_for_values_and_for_the_run(monkeypatch):
     monkeypatch.setenv("MY_SEED", "1")
     with composed(["env=Pendulum-v1", "+hydra.job.env_set.MY_SEED='7'", "seed=${oc.env:MY_SEED}"]) as plain:

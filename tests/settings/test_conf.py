@@ -64,6 +64,7 @@ def composed():
     return by_hydra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(max(len(options(group)) for group in COMPOSED)))
 def test_every_yaml_composes_and_converts(composed, place):
     chosen = {group: options(group)[place % len(options(group))] for group in COMPOSED}
@@ -93,6 +94,7 @@ def test_every_option_has_a_comment_on_its_line(file):
     assert [line for line in options if not re.search(r"\S\s+# \S", line)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SETS)
 def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
     algo, _, env = name.partition("-")
@@ -106,6 +108,7 @@ def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
     build(tuned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SETS)
 def test_a_named_set_of_an_algorithm_is_taken_elsewhere(composed, name):
     algo, _, env = name.partition("-")
@@ -127,6 +130,7 @@ def test_a_tuned_set_of_a_preset_fits_its_algorithm_and_the_other_way_round(algo
     check_command(read_command([f"algo={algo}", "env=CartPole-v1", f"tuned={tuned}"]))
 
 
+@pytest.mark.slow
 def test_tuned_values_apply_to_every_sampler(composed):
     samplers = ("uniform", "prioritized", "sequences")
     tables = {name: composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in samplers}

@@ -48,6 +48,7 @@ def own_yaml(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
     rows, keys = explained(), keys_of(SacConfig)
     wanted = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
@@ -58,6 +59,7 @@ def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
     assert all(source for _, _, source in rows.values())
 
 
+@pytest.mark.slow
 def test_the_layer_of_a_value(explained):
     typed = ["env=Pendulum-v1", "mode=sync", "replay=prioritized", "algo.lr=1e-2", "worker.envs=3", "+env.kwargs.g=5"]
     rows = explained(*typed, "logger.tensorboard=false", "+optimizer.kwargs.betas=[0.5,0.9]")
@@ -85,6 +87,7 @@ def test_the_layer_of_a_value(explained):
     assert {key: rows[key] for key in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_what_an_algorithm_prefers_of_other_groups_is_its_layer(explained):
     rows = explained("env=CartPole-v1", "algo=ppo", "tuned=none")
     assert rows["replay="] == ("fifo-once", "algo", "conf/algo/ppo.yaml")
@@ -93,6 +96,7 @@ def test_what_an_algorithm_prefers_of_other_groups_is_its_layer(explained):
     assert rows["tuned="] == ("none", "command line", "")
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_auto_chose_is_not_shown_as_typed():
     job_words, typed = ["env=CartPole-v1", "algo=ppo"], ["env=CartPole-v1", "algo=auto"]
     lines = job(lambda plain: explanation(build(plain), typed), *job_words)
@@ -100,6 +104,7 @@ def test_an_algorithm_that_auto_chose_is_not_shown_as_typed():
     assert re.split(r" {2,}", lines[1])[2] == "command line"
 
 
+@pytest.mark.slow
 def test_null_and_auto_say_what_they_are_here(explained):
     rows = explained("env=Pendulum-v1", "mode=single", "orchestrator.min_inserts=7")
     assert rows["worker.num"][2] == "conf/worker/default.yaml; here 1"
@@ -115,6 +120,7 @@ def test_null_and_auto_say_what_they_are_here(explained):
     assert weights["worker.random_steps"][2].endswith("; here 0")
 
 
+@pytest.mark.slow
 def test_a_shortened_warm_up_says_so(explained):
     rows = explained("env=HalfCheetah-v5", "algo=sac", "mode=single", "total_env_steps=3000")
     source = "conf/tuned/td3-mujoco.yaml: 5000, shortened to a tenth of total_env_steps=3000"
@@ -124,6 +130,7 @@ def test_a_shortened_warm_up_says_so(explained):
     assert typed["orchestrator.min_inserts"][0] == "4000"
 
 
+@pytest.mark.slow
 def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_yaml, monkeypatch):
     monkeypatch.chdir(own_yaml)
     typed = (f"hydra.searchpath=[{own_yaml}]", "env=Pendulum-v1", "+experiment=mine", "worker.envs=4")
@@ -137,6 +144,7 @@ def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_y
     assert job(tuned_line, *own) == "tuned sac-Acrobot-v1: 1 value"
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user_folder, monkeypatch):
     monkeypatch.syspath_prepend(str(user_folder))
     monkeypatch.chdir(user_folder)
@@ -148,12 +156,14 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
     assert rows["algo.lr"] == ("0.0005", "algo", "algo=plain_algo")  # the value of dqn.yaml
 
 
+@pytest.mark.slow
 def test_what_replaces_auto_is_shown(explained):
     rows = explained("env=CartPole-v1", "algo=appo", "mode=single")
     assert rows["replay.max_staleness"][0] == "auto"
     assert rows["replay.max_staleness"][2].endswith("here 2")
 
 
+@pytest.mark.slow
 def test_a_typed_auto_has_the_value_here(explained):
     rows = explained("mode=async", "worker.num=auto", "trainer.threads=auto")
     for key, before in {"worker.num": "null", "trainer.threads": "1"}.items():
@@ -162,6 +172,7 @@ def test_a_typed_auto_has_the_value_here(explained):
         assert re.fullmatch(rf"was {before} \(default, {file}\); here \d+", rows[key][2])
 
 
+@pytest.mark.slow
 def test_columns_are_aligned_and_every_line_begins_with_a_key():
     typed = "env=Pendulum-v1", "algo.lr=1"
     lines = job(lambda plain: explanation(build(plain), typed), *typed)
@@ -173,6 +184,7 @@ def test_columns_are_aligned_and_every_line_begins_with_a_key():
     assert all(re.match(r"[a-z]", line) for line in lines)
 
 
+@pytest.mark.slow
 def test_the_tuned_values_that_hold_are_counted():
     assert job(tuned_line, "env=Pendulum-v1") == "tuned sac-Pendulum-v1: 12 values"
     assert job(tuned_line, "env=Pendulum-v1", "worker.envs=3") == "tuned sac-Pendulum-v1: 11 values"
@@ -182,17 +194,20 @@ def test_the_tuned_values_that_hold_are_counted():
         assert job(tuned_line, *words).startswith("no tuned values: ")
 
 
+@pytest.mark.slow
 def test_a_tuned_warm_up_that_is_shortened_is_not_counted():
     words = ("env=HalfCheetah-v5", "algo=sac", "mode=single")
     whole = int(job(tuned_line, *words).split()[2])
     assert job(tuned_line, *words, "total_env_steps=3000") == f"tuned sac-mujoco: {whole - 1} values"
 
 
+@pytest.mark.slow
 def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_counted():
     base, on_it = (job(tuned_line, "env=Acrobot-v1", f"algo={algo}").split(": ")[1] for algo in ("dqn", "rainbow"))
     assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_layer_of_the_run(drl_here, small_run, monkeypatch):
     monkeypatch.chdir(small_run.cwd)
     folder = small_run.folder.relative_to(small_run.cwd)
@@ -209,6 +224,7 @@ def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
     assert lines[3] == "network: auto is mlp: 3 inputs, mlp [16, 16]"
 
 
+@pytest.mark.slow
 def test_the_header_of_a_run_names_the_reward_module(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["env=CartPole-v1", "algo=ppo", "reward=icm", "mode=single", "total_env_steps=128", "output_dir=out"]
@@ -218,6 +234,7 @@ def test_the_header_of_a_run_names_the_reward_module(drl_here, tmp_path, monkeyp
     assert any(line.startswith("reward module: icm, coef 1, ") for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "group", "row"),
     [
@@ -232,6 +249,7 @@ def test_the_environment_is_the_source_of_an_option_that_it_chooses(explained, o
     assert explained(*overrides)[group] == row
 
 
+@pytest.mark.slow
 def test_the_line_of_the_default_algorithm_needs_an_untyped_algorithm():
     assert job(lambda plain: algorithm_line(["env=CartPole-v1"]), "env=CartPole-v1").startswith("algo=dqn by default")
     typed = ["env=CartPole-v1", "algo=dqn"]

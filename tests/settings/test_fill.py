@@ -30,6 +30,7 @@ def test_auto_threads_follow_from_the_largest_product_and_the_free_cores(
     assert make_config(*TINY, COUNTER, *MODE[mode], *sizes, "trainer.threads=auto").num_threads == threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "cores", "num", "why"),
     [

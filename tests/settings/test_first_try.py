@@ -66,6 +66,7 @@ def test_epsilon_falls_in_a_tenth_of_the_run(words, steps):
         assert make_config("env=MountainCar-v0", "tuned=none", f"algo={algo}", *words).algo.epsilon_steps == steps
 
 
+@pytest.mark.slow
 def test_the_line_names_epsilon_only_where_it_falls():
     words = ("env=CartPole-v1", "tuned=none", "total_env_steps=30000")
     algos = ("dqn", "rainbow", "apex", "ppo", "pqn")  # learned noise, a ladder, no epsilon, a schedule of its own
@@ -73,6 +74,7 @@ def test_the_line_names_epsilon_only_where_it_falls():
     assert [algo for algo, line in lines.items() if "epsilon falls for 3,000 steps" in line] == ["dqn"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "is_normalised"),
     [
@@ -189,6 +191,7 @@ def test_lists_of_runs_leave_out_what_was_chosen(length):
     assert not follows(EPSILON, {**config, EPSILON: 777})
 
 
+@pytest.mark.slow
 def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
     plain = mapping([*UNTUNED, "total_env_steps=5000"])
     plain["env"]["normalize_obs"] = plain["worker"]["envs"] = None

@@ -91,6 +91,7 @@ def test_what_was_meant(name, answer, installed):
     assert (error.value.problems, error.value.exit_code) == ([answer], 2)
 
 
+@pytest.mark.slow
 def test_all_atari_games_have_the_options_of_pong():
     pong, other = env_options("ALE/Pong-v5"), env_options("ALE/Seaquest-v5")
     assert (other["name"], other["id"], other["reward_clip"]) == ("ALE/Seaquest-v5", "ALE/Seaquest-v5", 1.0)

@@ -25,6 +25,7 @@ def refused(*args):
     return "; ".join(caught.value.problems)
 
 
+@pytest.mark.slow
 def test_every_key_is_there_with_a_meaning():
     every = by_name(sections([]))
     wanted = set().union(*(keys_of(load_algorithm(name).Config) for name in algorithms()))
@@ -50,6 +51,7 @@ def test_one_option_with_the_types_that_it_has(word):
     assert by_name([section])["replay.max_staleness"].type.text == "int >= 0 or auto"
 
 
+@pytest.mark.slow
 def test_an_algorithm_with_what_it_sets_elsewhere():
     (section,) = find("algo.ppo")
     keys = by_name([section])
@@ -58,12 +60,14 @@ def test_an_algorithm_with_what_it_sets_elsewhere():
     assert all(name in {section.title for section in find("algo.lr")} for name in ("algo=dqn", "algo=ppo", "algo=sac"))
 
 
+@pytest.mark.slow
 def test_a_tuned_set_is_shown_but_not_among_the_keys():
     (section,) = find("tuned=sac-Pendulum-v1")
     assert by_name([section])["algo.alpha_lr"].default == "1e-3"
     assert not any(section.title.startswith("tuned") for section in sections([]))
 
 
+@pytest.mark.slow
 def test_the_whole_table_is_the_one_of_its_parts():
     parts = [key for group in groups() if not is_overlay(group) for key in by_name(find(group))]
     assert set(by_name(sections([]))) == {*parts, *read(conf_dir() / "train.yaml")}
@@ -83,6 +87,7 @@ def test_the_last_part_of_a_key_finds_the_key():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
@@ -96,6 +101,7 @@ def test_a_wrong_word_names_the_nearest(word, hint):
     assert line.startswith(f"no group or key '{word}'. {hint}   groups: algo, ")
 
 
+@pytest.mark.slow
 def test_a_wrong_option_is_an_error():
     assert refused("format=html") == "format: 'html' is not one of text, markdown"
     assert refused("fromat=text").startswith("fromat: no such option. Did you mean format?")
@@ -126,6 +132,7 @@ def test_columns_are_aligned_and_a_pipe_has_a_line_per_key():
     assert len({line.index(key.type.text, 20) for line, key in zip(lines, keys, strict=True)}) == 1
 
 
+@pytest.mark.slow
 def test_a_line_names_the_option_if_several_options_have_the_key():
     lines = [line for line in text(sections(["algo.lr"])) if " algo.lr " in line]
     assert len({line.rpartition("[")[2] for line in lines}) == len(lines) > 20
@@ -141,11 +148,13 @@ def test_a_terminal_gets_wrapped_lines(monkeypatch):
     assert max(map(len, lines[1:])) <= 100
 
 
+@pytest.mark.slow
 def test_the_page_of_keys_is_current():
     page = "\n".join(answer(["format=markdown"])) + "\n"
     assert (DOCS / "reference.md").read_text() == page, "drl-list keys format=markdown > docs/reference.md"
 
 
+@pytest.mark.slow
 def test_keys_and_completion_import_little():
     """What they import is what they take, and a tab is pressed often."""
     script = """

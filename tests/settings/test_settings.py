@@ -46,6 +46,7 @@ def test_the_defaults_become_one_frozen_config(plain):
         config.algo.lr = 1.0
 
 
+@pytest.mark.slow
 def test_there_and_back_is_the_same_config(composed):
     plain = composed("env=Pendulum-v1", "stop.return=-200", "worker.num=3", "+env.kwargs.g=9.5")
     config = build(plain)
@@ -89,6 +90,7 @@ def test_a_value_in_place_of_a_group_is_an_error(plain, group):
     assert problem == f"{group}: must be a group of options, got 3"
 
 
+@pytest.mark.slow
 def test_the_options_of_a_sampler_come_with_it(composed):
     assert isinstance(build(composed("replay=prioritized", "replay.alpha=0.5")).replay, PrioritizedConfig)
     assert type(build(composed()).replay) is UniformConfig

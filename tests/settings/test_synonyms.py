@@ -60,6 +60,7 @@ def test_the_hint_depends_on_the_algorithm(algo, word, group):
     assert hint(algo, group + word) == HINTS[algo, word]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["sac", "dqn", "ppo"])
 def test_a_word_without_a_counterpart_gets_no_hint(algo):
     assert [(word, text) for word in NO_COUNTERPART.split() if (text := hint(algo, word))] == []

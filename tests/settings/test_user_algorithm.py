@@ -184,6 +184,7 @@ def test_what_is_right_passes(args):
     check(*args)
 
 
+@pytest.mark.slow
 def test_without_a_yaml_the_values_are_the_defaults(composed):
     node = composed("algo=my_pkg.my_algo", "algo.lr=1e-2")
     defaults = default_values(config_class("my_pkg.my_algo"))
@@ -192,6 +193,7 @@ def test_without_a_yaml_the_values_are_the_defaults(composed):
     assert type(build(node).algo).__module__ == "my_pkg.my_algo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["my_queue", "my_queue_yaml", "my_queue_global"])
 def test_an_on_policy_module_gets_the_queue_without_warm_up(composed, name):
     config = build(composed(f"algo={name}", "env=CartPole-v1"))
@@ -202,10 +204,12 @@ def test_an_on_policy_module_gets_the_queue_without_warm_up(composed, name):
     assert build(composed(f"algo={name}", "replay=uniform")).replay.sampler == "uniform"  # what the user types wins
 
 
+@pytest.mark.slow
 def test_a_yaml_may_choose_another_table(composed):
     assert build(composed("algo=my_queue_other")).replay.sampler == "prioritized"
 
 
+@pytest.mark.slow
 def test_explain_names_the_algorithm_as_the_source_of_its_table():
     overrides = ["algo=my_queue", "env=CartPole-v1", "mode=single"]
     with job(overrides) as node:
@@ -214,23 +218,27 @@ def test_explain_names_the_algorithm_as_the_source_of_its_table():
     assert line.split() == ["replay=", "fifo-once", "algo", "algo=my_queue"]
 
 
+@pytest.mark.slow
 def test_a_value_that_nobody_gives_is_asked_for(composed):
     assert refused(build, composed("algo=my_need")) == (USAGE, ["algo.size: is missing, say algo.size=..."])
     assert build(composed("algo=my_need", "algo.size=3")).algo.size == 3
     assert refused(build, composed("algo=my_wrong")) == (USAGE, ["algo.size: must be >= 1, got 0"])
 
 
+@pytest.mark.slow
 def test_values_that_do_not_go_together_are_refused_in_the_algorithms_words(composed):
     assert build(composed("algo=my_pair", "algo.size=3")).algo.size == 3
     assert refused(build, composed("algo=my_pair", "algo.size=4")) == (USAGE, ["algo: above 3 it needs wings"])
     assert refused(build, composed("algo=my_pair", "algo.size=4", "algo.lr=-1"))[1] == ["algo.lr: must be > 0, got -1"]
 
 
+@pytest.mark.slow
 def test_a_yaml_beside_the_module_comes_before_the_defaults(composed):
     algo = build(composed("algo=my_yaml", "algo.margin=0.5")).algo
     assert (algo.name, algo.lr, algo.loss, algo.margin, algo.target_period) == ("my_yaml", 2e-3, "mse", 0.5, 20)
 
 
+@pytest.mark.slow
 def test_a_yaml_may_prefer_values_of_other_groups(composed):
     config = build(composed("algo=my_prefer"))
     assert (config.algo.name, config.algo.lr, config.algo.margin) == ("my_prefer", 3e-3, 1.0)
@@ -238,6 +246,7 @@ def test_a_yaml_may_prefer_values_of_other_groups(composed):
     assert build(composed("algo=my_prefer", "network.hidden=[9]")).network.hidden == (9,)
 
 
+@pytest.mark.slow
 def test_a_wrong_yaml_is_said(composed, drl_here):
     code, (problem,) = refused(build, composed("algo=my_odd"))
     assert (code, problem) == (USAGE, "algo.lrr: my_odd has no option 'lrr'. Did you mean algo.lr?")
@@ -274,6 +283,7 @@ def test_a_run_says_of_which_code_it_is(own_run, outside_folder, small_run):
     assert read_json(small_run.folder / "run.json")["code"] == {}
 
 
+@pytest.mark.slow
 def test_later_commands_need_nothing_but_the_run(own_run, copied, composed, tiny):
     result = evaluate(copied, Options(episodes=2), {})
     assert json.loads((copied / "eval.json").read_text())["mean"] == result["mean"]
@@ -307,6 +317,7 @@ def test_another_source_is_confirmed_or_refused(copied, outside_folder):
     assert what in record["resumed"][-1]["changes"]
 
 
+@pytest.mark.slow
 def test_modules_of_the_users_are_those_of_algorithm_network_environment_and_wrappers(composed):
     config = build(composed("algo=my_pkg.my_algo", "env=CartPole-v1"))
     network = SimpleNamespace(torso="my_pkg.my_net:Net")
@@ -347,6 +358,7 @@ def test_what_the_algorithm_raises_is_its_own_error(composed, tiny, capsys, tmp_
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -384,6 +396,7 @@ def test_the_name_of_an_algorithm_is_one_folder(composed, tmp_path):
     assert folder.parent == tmp_path / "CartPole-v1" / "their_algo_new-async"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_format_is_refused_by_name(copied, composed, tiny):
     path = copied / "checkpoints" / "last" / "manifest.json"
     manifest = json.loads(path.read_text())

@@ -29,6 +29,7 @@ def begun(copied, drl_here, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_each_job_begins_with_the_config_of_the_run_and_has_its_own_words(begun, copied, drl_here):
     jobs = begun("from_config=latest", "seed=1,2", "algo.gamma=0.9")
     old = yaml.safe_load((copied / "config.yaml").read_text())
@@ -50,6 +51,7 @@ def test_a_resumed_run_keeps_its_name(copied):
     assert composed(["resume=latest", "total_env_steps=320"])["name"] == "small"
 
 
+@pytest.mark.slow
 def test_explain_names_the_source_of_the_missing_name(copied, drl_here):
     lines = [line.split() for line in drl_here("train", "from_config=small", "explain=true").stdout.splitlines()]
     assert ["name", "null", "from_config", "a", "new", "run", "has", "no", "name"] in lines
@@ -65,6 +67,7 @@ def test_a_group_of_the_user_sets_single_keys_of_the_run(copied, tmp_path):
         composed(["from_config=latest", "replay=fifo"])
 
 
+@pytest.mark.slow
 def test_the_dry_run_checks_what_the_jobs_will_do(copied, drl_here):
     done = drl_here("train", "-m", "from_config=latest", "algo.lr=-1,1e-3", "dry_run=true")
     assert (done.returncode, done.stderr) == (2, "error: algo.lr: must be > 0, got -1   (job 1 of 2)\n")
@@ -74,6 +77,7 @@ def test_the_dry_run_checks_what_the_jobs_will_do(copied, drl_here):
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 jobs; all checks passed\n", "")
 
 
+@pytest.mark.slow
 def test_the_path_of_the_run_may_have_any_sign(begun, copied, drl_here, tmp_path):
     folder = tmp_path / "it's a, b=c" / copied.name
     folder.parent.mkdir()
@@ -82,12 +86,14 @@ def test_the_path_of_the_run_may_have_any_sign(begun, copied, drl_here, tmp_path
         assert drl_here("train", *words, "dry_run=true").returncode == 0
 
 
+@pytest.mark.slow
 def test_new_jobs_of_such_a_sweep_name_the_run_too(begun, drl_here):
     begun("from_config=small", "seed=1,2")
     done = drl_here("train", "-m", "resume=latest", "from_config=latest", "seed=3", "dry_run=true")
     assert (done.returncode, done.stdout) == (0, "3 jobs; all checks passed\n")
 
 
+@pytest.mark.slow
 def test_a_search_begins_with_the_config_of_the_run(copied, drl_here):
     pytest.importorskip("optuna")
     words = ("from_config=small", "algo.lr=interval(1e-4,1e-3)", "dry_run=true")

@@ -151,6 +151,7 @@ def test_jobs_that_ended_after_the_sweep_was_killed_are_done(begun, multirun, tm
     assert [row["status"] for row in rows(tmp_path)] == ["done"] * 2
 
 
+@pytest.mark.slow
 def test_the_unfinished_jobs_can_be_checked_without_a_run(begun, multirun, capsys):
     begun.jobs[0].exit_code = 0
     begun.save()
@@ -158,6 +159,7 @@ def test_the_unfinished_jobs_can_be_checked_without_a_run(begun, multirun, capsy
     assert capsys.readouterr().out == "1 jobs; all checks passed\n"
 
 
+@pytest.mark.slow
 def test_new_jobs_of_a_resumed_sweep_need_the_words_that_all_jobs_share(begun, multirun, capsys):
     with pytest.raises(UsageError, match="all jobs of this sweep have env=Pendulum-v1; new jobs need these words, too"):
         multirun("resume=latest", "seed=2,3")

@@ -265,6 +265,7 @@ def test_a_killed_member_is_restarted_a_few_times_in_each_round(rounds):
     assert [turn.state for turn in rounds.population.turns] == ["done", "done", "failed", "done"]
 
 
+@pytest.mark.slow
 def test_a_population_begins_as_typed(multirun, monkeypatch):
     begun = []
     monkeypatch.setattr(population_module, "train", lambda sweep, population, configs: begun.append(population) or 0)
@@ -287,6 +288,7 @@ def begun(multirun, tmp_path):
     return population
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "text"),
     [

@@ -282,6 +282,7 @@ def test_the_verdict_compares_the_scores_on_fresh_seeds(best, defaults, is_bette
     assert ("noise" in found[1]) == ("noise" in text)
 
 
+@pytest.mark.slow
 def test_the_file_of_the_best_values_works_as_printed(make, capsys, drl_here):
     trials = make({"algo.gamma": Choice(("0.7",)), "network": Choice(("gru",))}, fresh_seeds=0, trials=1)
     trials.study.fixed = ["env=CartPole-v1", "algo=dqn"]
@@ -376,6 +377,7 @@ def test_proposals_follow_from_the_seed(make, sampler):
     assert proposed(3) == proposed(3) != proposed(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "count", "is_known"), [("ab", 7, False), ("a", 9, False), ("ab", 24, True)])
 def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
     trials = make({key: UNIT[key] for key in keys}, trials=count, sampler="random")
@@ -398,12 +400,14 @@ def test_the_best_values_are_an_option_of_the_group_experiment(tmp_path):
     assert "kwargs:\n    g: 9" in text
 
 
+@pytest.mark.slow
 def test_the_seed_may_be_typed_as_any_number(multirun, monkeypatch):
     seeds = []
     monkeypatch.setattr("drl_cli.sweeps.search.search", lambda sweep, study, configs: seeds.append(study.seed) or 0)
     assert (multirun("hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR), seeds) == (0, [1000])
 
 
+@pytest.mark.slow
 def test_a_search_whose_environment_lacks_a_file_can_not_begin(multirun, tmp_path, monkeypatch, capsys):
     (tmp_path / "late_mod.py").write_text(
         "import gymnasium\ndef make(**_):\n    open('late.txt')\ngymnasium.register('Late-v0', make)\n"
@@ -414,6 +418,7 @@ def test_a_search_whose_environment_lacks_a_file_can_not_begin(multirun, tmp_pat
     assert "late.txt" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_resumed_search_can_be_checked_with_more_trials(multirun, make, capsys):
     trials = make({"algo.lr": SPACE["algo.lr"]})
     trials.study.fixed = ["env=Pendulum-v1"]
@@ -426,6 +431,7 @@ def test_a_resumed_search_can_be_checked_with_more_trials(multirun, make, capsys
         assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
 
 
+@pytest.mark.slow
 def test_a_resumed_search_keeps_its_new_numbers(multirun, make, monkeypatch):
     monkeypatch.setattr("drl_cli.sweeps.search.run_jobs", lambda *args: None)
     trials = make({"algo.lr": SPACE["algo.lr"]})

@@ -63,6 +63,7 @@ def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
 WIDE = "network.hidden=[512]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jobs", "gpus", "visible"),
     [
@@ -123,6 +124,7 @@ def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkey
     assert (started[0][3], started[0][5]) == (cpus, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jobs", "gpus", "count", "reserved"),
     [
@@ -183,6 +185,7 @@ def cluster(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_the_nodes_are_asked_before_the_first_job(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     configs = [typed("seed=1"), typed("manage.evaluator=json.decoder:My"), typed("manage.evaluator=json:My")]
@@ -193,6 +196,7 @@ def test_the_nodes_are_asked_before_the_first_job(cluster, tmp_path, monkeypatch
     assert len(cluster.joined) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "args", "problem", "code"),
     [
@@ -216,6 +220,7 @@ def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, tmp_path, chan
     assert (raised.value.problems, raised.value.exit_code) == ([problem], code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "there", "line"),
     [
@@ -247,6 +252,7 @@ def test_a_run_on_one_node_asks_no_other(monkeypatch, mode):
     assert asked == [(("a:1", config.env, []), mode == "single")]
 
 
+@pytest.mark.slow
 def test_slots_are_counted_from_typed_configs(tmp_path, monkeypatch):
     """A cluster has other processors than this machine, so `worker.num` must not be filled in here."""
     monkeypatch.chdir(tmp_path)
@@ -262,6 +268,7 @@ def test_slots_are_counted_from_typed_configs(tmp_path, monkeypatch):
     assert checked[1][1] == made.folder
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_name_are_noted_once_for_all_jobs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("drl_cli.preflight.preflight.preflight", lambda *args: None)
     for i in range(2):

@@ -135,6 +135,7 @@ def test_a_gpu_that_does_not_tell_its_name_has_a_number():
     assert [*gpu.answers(torch)] == [1, ("GPU 0", "busy")]
 
 
+@pytest.mark.slow
 def test_asking_does_not_initialise_cuda_here(tmp_path, monkeypatch, caplog):
     """The child is a new process, in which a file of the current folder is not in place of torch."""
     (tmp_path / "torch.py").write_text("raise SystemExit('not torch')")

@@ -1,6 +1,7 @@
 import functools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -19,6 +20,7 @@ def check(moments, rows):
     np.testing.assert_allclose(moments.variance, rows.var(0), rtol=1e-9, atol=1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(blocks)
 def test_merged_moments_equal_numpy_in_any_order(blocks):

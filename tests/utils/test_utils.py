@@ -90,6 +90,7 @@ def test_process_start_is_when_the_process_started():
     assert process_start() < before
 
 
+@pytest.mark.slow
 def test_torch_is_imported_at_first_use():
     code = """
 import sys
@@ -131,6 +132,7 @@ print(plain, faults(100))
 """
 
 
+@pytest.mark.slow
 def test_freed_memory_is_kept():
     """Memory that was freed is used again without page faults."""
     if not hasattr(ctypes.CDLL(None), "mallopt"):
@@ -166,6 +168,7 @@ def test_free_memory_of_a_control_group(tmp_path, monkeypatch, line, folder, nam
     assert free_memory() == 3 * GIB // 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["v", "d"])
 def test_free_memory_within_a_limit_of_the_process(limit):
     code = "from drl_cli.utils.machine import free_memory; used = bytearray(2**28); print(free_memory())"

@@ -66,6 +66,7 @@ def test_frames_have_the_recorded_digest(game, digest):
     assert seen.hexdigest()[:16] == digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("game", "kwargs"), [("Breakout", {}), ("Pong", {"mode": 1, "difficulty": 3})])
 def test_rewards_and_ends_equal_those_of_ale_py(game, kwargs):
     """The environment of ale_py has no pooling, stacking or no-ops."""
@@ -171,6 +172,7 @@ def test_no_life_lost_without_episodic_life(kwargs):
     assert not any(info for *_, info in walk(make(**kwargs), 400))
 
 
+@pytest.mark.slow
 def test_replay_keeps_each_frame_once():
     made, codec, rng = config("Pong"), make_codec("none"), np.random.default_rng(0)
     spec = read_spec(made)

@@ -69,6 +69,7 @@ def play_equally(batch, single, steps):
     return played, ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "steps", "num_episodes", "lives"),
     [
@@ -154,6 +155,7 @@ def test_returned_arrays_do_not_change():
             np.testing.assert_array_equal(array, copy)
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_episodes():
     made, spec = config("Pong"), spec_of("Pong")
     first, same, other = (AleBatch(made, spec, seeds) for seeds in ([1, 2], [1, 2], [3, 4]))
@@ -217,6 +219,7 @@ def test_only_a_loss_of_lives_during_a_game_counts(monkeypatch):
     assert [episode.length for episode in batch.take_episodes()] == [5]
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_the_results():
     made, spec, rng = config("Pong", 7), spec_of("Pong"), np.random.default_rng(0)
     one, two = (AleBatch(made, spec, [1, 2, 3], num_threads=n) for n in (1, 2))
@@ -228,6 +231,7 @@ def test_threads_do_not_change_the_results():
         np.testing.assert_array_equal(one.obs, two.obs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "num_envs", "threads"), [("single", 2, 2), ("single", 4, 3), ("sync", 4, 1)])
 def test_threads_of_a_worker(monkeypatch, mode, num_envs, threads):
     given, vector_env = {}, ale_vector._vector_env()

@@ -225,6 +225,7 @@ def test_a_damaged_list_of_what_a_resume_left_behind_is_ignored(run, text):
     assert left_behind.read(run).base == "step_000000300"
 
 
+@pytest.mark.slow
 def test_checkpoints_and_records_that_a_resume_left_behind_are_removed_after_the_first_new_checkpoint(run, pace):
     for at, copy in copies(run, pace):
         is_killed = killed(at, life, copy, copy / "checkpoints" / "step_000000100")

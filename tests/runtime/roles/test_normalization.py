@@ -196,6 +196,7 @@ def managers(graph):
     return [shard.role for shard in graph.replay.shards]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 2), ("async", 0)], ("sync", 2)))
 def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     graph = run_graph(
@@ -216,6 +217,7 @@ def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     assert 0.8 * graph.progress.inserts < graph.progress.report(0.0)["replay/normalizer_count"] <= merged.count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "proxies"), some([("single", 0), ("sync", 1), ("async", 0)], ("async", 0)))
 def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, proxies):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", *BOTH)
@@ -258,6 +260,7 @@ def test_evaluation_changes_no_statistics(run_graph):
         assert policy.statistics.join(own).tobytes() == vector.tobytes() == kept
 
 
+@pytest.mark.slow
 def test_reported_and_evaluated_rewards_are_raw(run_graph):
     """The return of Counter is 1 + 2 + ... + length for every policy."""
     graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)

@@ -18,6 +18,7 @@ ON_POLICY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", OFF_POLICY, ids=" ".join)
 def test_no_update_reads_or_copies_numbers(overrides, monkeypatch):
     one, three = (watched(monkeypatch, num, *overrides) for num in (1, 3))
@@ -26,6 +27,7 @@ def test_no_update_reads_or_copies_numbers(overrides, monkeypatch):
     assert three.copies == one.copies != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", ON_POLICY, ids=" ".join)
 def test_no_minibatch_reads_numbers(overrides, monkeypatch):
     """Advantages are computed on the CPU, once for each rollout or epoch."""

@@ -44,6 +44,7 @@ def test_a_schedule_of_an_optimizer_that_takes_numbers_runs_as_python():
     assert "learning rate" in replayed.chain.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [OPTIMIZERS[0], OPTIMIZERS[2]])
 def test_a_loaded_state_is_what_the_next_replays_change(optimizer):
     whole, first, second = (make("trainer.compile=replay", *optimizer, seed=seed) for seed in (0, 0, 1))

@@ -167,6 +167,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "proxies"), [("n_step", 0), ("prioritized", 1), ("ppo", 0), ("ppo", 1)])
 def test_rows_name_their_worker_and_environment(build_graph, table, proxies):
     graph = build_graph(COUNTER, *TABLES[table], "mode=sync", "worker.num=2", f"worker.proxies={proxies}")

@@ -103,6 +103,7 @@ def test_a_run_resumes_with_and_without_envpool(make_worker, monkeypatch):
     assert [header.env_steps for header in collect(third, 1)[0]] == [27]
 
 
+@pytest.mark.slow
 def test_counters_are_equal_with_and_without_envpool(run_graph, monkeypatch):
     fake_envpool.install(monkeypatch)
     overrides = ("env=FakeCounter-v0", "mode=single", "worker.num=1", "algo.n_step=3")
