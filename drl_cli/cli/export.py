@@ -1,8 +1,11 @@
 """drl-export: write a trained policy for use without drl-cli, and compare it with the run's policy."""
 
 import importlib.util
+import os
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
@@ -10,10 +13,12 @@ from drl_cli.deploy.formats import Format, check, not_exported
 from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
+from drl_cli.runtime.config import Config
+from drl_cli.utils.headless import headless
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.shown import print, score_text
 
-FORMATS = "onnx: ONNX, for any runtime; torch: torch.export; numpy: arrays, run by numpy alone"
+FORMATS = "onnx: ONNX, for any runtime; torch: torch.export; numpy: arrays, run by numpy alone; hub: for a model hub"
 
 
 @dataclass(frozen=True)
@@ -23,9 +28,10 @@ class Options:
     WRITES: ClassVar = "drl-export writes RUN/export/FORMAT-CHECKPOINT, and prints the path"
 
     run: str = option("latest", RUN_HELP)
-    format: Format = option("numpy", FORMATS)
+    format: Literal[Format, "hub"] = option("numpy", FORMATS)
     checkpoint: str = option("best", CHECKPOINT_HELP)
     episodes: Count = option(20, "episodes in which it is compared with the run's policy")
+    license: str | None = option(None, "licence in the model card of format=hub, such as mit")
     trust: bool = option(False, TRUST_HELP)
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
@@ -41,6 +47,10 @@ def export(options: Options) -> int:
     if options.format == "onnx" and not all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
     step, config = find_step_and_config(options.run, options.checkpoint, options.output_dir, options.trust)
+    if options.format == "hub":
+        return export_for_hub(options, step, config)
+    if options.license is not None:
+        raise UsageError(f"license={options.license} is for the model card of format=hub; leave it out")
     with users_errors(config.outside_modules):
         check(load_algorithm(config.algo.name).Policy, config.network, options.format)
     policy = open_step(step, config)
@@ -58,6 +68,20 @@ def export(options: Options) -> int:
         else "they are random, because the run had no environment"
     )
     print(f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; {returns}")
+    return DONE
+
+
+def export_for_hub(options: Options, step: Path, config: Config) -> int:
+    """Write a folder for a model hub. Print the folder, what it lacks, and the command that uploads the folder."""
+    os.environ.update(headless())
+    policy = open_step(step, config)
+    from drl_cli.deploy.hub import write_hub
+
+    with acting(policy.config, policy.run / "export"):
+        folder, lacks = write_hub(policy, options.episodes, options.license)
+    name = re.sub(r"[^\w.-]+", "-", f"{config.algo_name}-{config.env.name}")
+    print(f"{policy.run.name}  {policy.checkpoint.name}  ->  {relative_path(folder)}")
+    print("\n".join([*lacks, f"to upload it:  hf upload YOUR_NAME/{name} {relative_path(folder)}"]))
     return DONE
 
 

@@ -28,27 +28,40 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
     Raise UsageError if the format can't represent the policy, or if the exported policy acts differently. In both
     cases an older export is kept.
     """
-    policy = trained.policy.policy if isinstance(trained.policy, NormalizedPolicy) else trained.policy
-    check(type(policy), trained.config.network, format)
-    if isinstance(policy, TorchPolicy):
-        policy.searches = False  # the export is compared with the policy without its search
-    folder = trained.run / "export" / f"{format}-{trained.checkpoint.name}"
+    with new_folder(trained, format) as (folder, draft):
+        parity = write(trained, format, episodes, draft)
+    return folder, parity
+
+
+@contextmanager
+def new_folder(trained: TrainedPolicy, name: str) -> Iterator[tuple[Path, Path]]:
+    """Yield RUN/export/<name>-<checkpoint>, and a draft that replaces it when the block ends without errors."""
+    folder = trained.run / "export" / f"{name}-{trained.checkpoint.name}"
     draft = make_draft(folder)
     try:
-        spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
-        with as_usage_error(ValueError, prefix=f"format={format}: "):
-            spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, draft)
-        write_json(draft / "spec.json", spec)
-        shutil.copyfile(standalone.__file__, draft / "policy.py")
-        parity = compare(trained, standalone.Policy(draft), episodes)
-        if problem := parity.problem():
-            raise UsageError(f"format={format}: the exported policy is not the run's: {problem}", BUG)
-        write_json(draft / "spec.json", spec | {"parity": asdict(parity)})
+        yield folder, draft
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder, parity
+
+
+def write(trained: TrainedPolicy, format: Format, episodes: int, folder: Path) -> Parity:
+    """Write the policy into a folder, and compare it with the run's policy. Raise UsageError as `export` does."""
+    policy = trained.policy.policy if isinstance(trained.policy, NormalizedPolicy) else trained.policy
+    check(type(policy), trained.config.network, format)
+    if isinstance(policy, TorchPolicy):
+        policy.searches = False  # the export is compared with the policy without its search
+    spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
+    with as_usage_error(ValueError, prefix=f"format={format}: "):
+        spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, folder)
+    write_json(folder / "spec.json", spec)
+    shutil.copyfile(standalone.__file__, folder / "policy.py")
+    parity = compare(trained, standalone.Policy(folder), episodes)
+    if problem := parity.problem():
+        raise UsageError(f"format={format}: the exported policy is not the run's: {problem}", BUG)
+    write_json(folder / "spec.json", spec | {"parity": asdict(parity)})
+    return parity
 
 
 def _about(trained: TrainedPolicy) -> dict[str, Any]:
@@ -114,12 +127,14 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the progress lines and the warnings of torch's exporters."""
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
