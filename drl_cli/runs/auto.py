@@ -20,7 +20,7 @@ from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
 UNTUNED = {"box": "sac", "discrete": "ppo", "multidiscrete": "ppo"}
 FOR_FEW_STEPS = {"discrete": "dqn"}
-FEW_STEPS = 10_000
+FEW_STEPS = 50_000
 WITH_MEMORY, MEMORIES = "ppo", {"lstm", "gru"}
 """The algorithms for vectors without a result: by the kind of actions, in a run of at most FEW_STEPS steps, and for a
 network with a memory. On choices, DQN learns earlier than PPO, and PPO is better and steadier after more steps.
@@ -141,7 +141,7 @@ def _steps_in_time(budget: float, overrides: tuple[str, ...]) -> tuple[float, st
     wall_s = _number(typed_values(overrides).get("stop.wall_s"))
     if wall_s is None or (env := typed_env(overrides)) is None or (trial := trial_of(*env)) is None:
         return budget, ""
-    return min(budget, trial[0] * wall_s), f"one environment makes {trial[0]:,.0f} steps/s"
+    return min(budget, trial.steps_per_s * wall_s), f"one environment makes {trial.steps_per_s:,.0f} steps/s"
 
 
 def choose_offline(env: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:

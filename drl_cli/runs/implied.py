@@ -12,7 +12,7 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
-from drl_cli.settings.first_try import WITH_TUNED, values_for
+from drl_cli.settings.first_try import DISCOUNT, OBS, WITH_TUNED, values_for
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
@@ -51,7 +51,8 @@ def is_filled(key: str, config: Mapping[str, Any]) -> bool:
     """Return whether drl-cli may have replaced the value of a key by this one, which nobody typed."""
     if key in WARM_UP and config[key] == _short_warm_up(config):
         return True
-    if key in WITH_TUNED and config[key] not in (WITH_TUNED[key], _first_try(config)[key]):
+    of_length = key in WITH_TUNED and key not in (OBS, DISCOUNT)  # these two follow from a trial of the environment
+    if of_length and config[key] not in (WITH_TUNED[key], _first_try(config)[key]):
         return False
     return key in FILLED and any(values.get(key) in (None, "auto") for values in implied(*_names(config)))
 

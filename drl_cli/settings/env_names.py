@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -23,6 +23,9 @@ from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
 from drl_cli.utils.spelling import nearest
+
+if TYPE_CHECKING:  # slow: imports gymnasium
+    from drl_cli.envs.trials.apart import Seen
 
 OLD_ATARI = re.compile(
     r"(?P<game>[A-Z]\w*?)(-ram)?(NoFrameskip|Deterministic)-v\d+"
@@ -197,7 +200,7 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
         return None
 
 
-def trial_of(env: Mapping[str, Any], timeout_s: Any) -> tuple[float, bool] | None:
+def trial_of(env: Mapping[str, Any], timeout_s: Any) -> "Seen | None":
     """Return the result of `trial_apart` for the values of the group `env`, or None if they or the environment fail.
 
     `timeout_s` is the time limit [s] of a step, as a value of a config that is not checked yet.
@@ -206,7 +209,7 @@ def trial_of(env: Mapping[str, Any], timeout_s: Any) -> tuple[float, bool] | Non
 
 
 @cache
-def _trial(env: str, timeout_s: str) -> tuple[float, bool] | None:
+def _trial(env: str, timeout_s: str) -> "Seen | None":
     from drl_cli.envs.trials.apart import spec_apart, trial_apart
 
     with suppress(Exception, SystemExit):  # the checks of the values and of the environment report what is wrong

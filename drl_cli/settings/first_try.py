@@ -1,7 +1,8 @@
 """Values of keys that neither a file nor the command line sets: for environments that nobody has tuned.
 
-The values follow from the length of the run alone, so that a command gives the same run in every mode and on every
-machine. A short run makes an update with each step, because its steps are few. A long run makes fewer, to save time.
+The values follow from the length of the run and from a trial of its environment, so that a command gives the same run
+in every mode and on every machine. A short run makes an update with each step, because its steps are few. A long run
+makes fewer, to save time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,17 @@ from drl_cli.utils.ranges import Count
 RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
 EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
 ROLLOUT, EPSILON = "trainer.batch_size", "algo.epsilon_steps"
+DISCOUNT, N_STEP = "algo.gamma", "algo.n_step"
 WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
-WITH_TUNED |= {ROLLOUT: 2048, EPSILON: 50_000}
+WITH_TUNED |= {ROLLOUT: 2048, EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1}
 """The values in a run with tuned values, which were chosen beside these. Of the files, only PPO's has no batch size."""
 BATCH = 256
 """The batch size of other algorithms if `trainer.batch_size=null` is typed."""
 
 SHORT = 50_000
 """A run of at most this many steps is short."""
+FEW = 10_000
+"""A run of at most this many steps is over before long returns matter."""
 
 Plain = Mapping[str, Any]
 """A composed config as plain values, by group and key."""
@@ -34,12 +38,9 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     `choices` are the options of the groups. If a tuned option is among them, or if the config is that of an earlier run
     (not `is_new`), the values are WITH_TUNED. Otherwise, `values_for` gives them.
     """
-    found = dict(WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain))
+    found = dict(WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain) | seen_values(plain))
     if not _is_on_policy(plain):
         found[ROLLOUT] = BATCH
-    if found[OBS] and _value(plain, OBS) is None:  # normalisation slows learning where the sizes are right
-        trial = trial_of(plain.get("env") or {}, _value(plain, "worker.step_timeout_s"))
-        found[OBS] = trial is not None and trial[1]
     filled = dict(plain)
     for path, value in found.items():
         group, _, key = path.partition(".")
@@ -58,8 +59,6 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
 
-    Observations are normalised only if `with_first_try` finds that they have an unusual size.
-
     On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts, which are smaller
     in a short run of PPO. In mode=offline, only the evaluation period follows from the length.
     """
@@ -71,7 +70,8 @@ def values_for(plain: Plain) -> dict[str, Any]:
     eval_period = max(250, min(10_000, length // 10))
     if is_offline:
         return {**WITH_TUNED, EVAL_PERIOD: eval_period}
-    scaled = {EVAL_PERIOD: eval_period, OBS: True, REWARD: True}
+    scaled = {EVAL_PERIOD: eval_period, REWARD: True}
+    scaled[N_STEP] = 1 if length <= FEW else 3  # longer targets reach further, and are learned from later
     if _is_on_policy(plain):
         return {**WITH_TUNED, **scaled, ROLLOUT: 512 if length <= SHORT else 2048}
     ratio, envs = (1.0, 1) if length <= SHORT else (0.5, 4) if length <= 200_000 else (0.25, 16)
@@ -79,13 +79,34 @@ def values_for(plain: Plain) -> dict[str, Any]:
     return {**WITH_TUNED, **scaled, RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EPSILON: epsilon_steps}
 
 
+def seen_values(plain: Plain) -> dict[str, Any]:
+    """Return the values of a run without tuned values that follow from a trial of its environment, by key.
+
+    Observations are normalised if they have an unusual size. Otherwise, normalisation slows learning.
+    """
+    if plain.get("mode") == "offline":
+        return {}
+    unfilled = dict.fromkeys(("normalize_obs", "normalize_reward"))  # so that each call makes the same trial
+    seen = trial_of({**(plain.get("env") or {}), **unfilled}, _value(plain, "worker.step_timeout_s"))
+    return {} if seen is None else {OBS: seen.is_unusual, DISCOUNT: discount(seen.limit)}
+
+
+def discount(limit: int | None) -> float:
+    """Return the discount factor for episodes of at most `limit` steps, 0.99 if there is no limit.
+
+    The rule is that of TD-MPC2 (Hansen et al. 2024, appendix): rewards count for about a fifth of an episode.
+    """
+    return 0.99 if limit is None else round(min(0.995, max(0.95, 1 - 5 / limit)), 4)
+
+
 def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
-    """Return a line that names what `values_for` chose for a run without tuned values, or None if it chose nothing.
+    """Return a line that names what was chosen for a run without tuned values, or None if nothing was chosen.
 
     The user typed `words`. The line leaves out what they set, and what the algorithm's file sets.
     """
     typed = typed_values(words)
-    chosen = {path: value for path, value in values_for(plain).items() if path not in typed}
+    values = values_for(plain) | seen_values(plain)
+    chosen = {path: value for path, value in values.items() if path not in typed}
     chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
     parts = []
     if WARM_UP in chosen:
@@ -95,6 +116,8 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
         parts += [f"{chosen[WARM_UP]} steps of warm-up"]
     explores = not (_value(plain, "algo.noisy") or _value(plain, "worker.exploration"))
     parts += [f"epsilon falls for {chosen[EPSILON]:,} steps"] if EPSILON in chosen and explores else []
+    parts += [f"discount {chosen[DISCOUNT]:g}"] if chosen.get(DISCOUNT, 0.99) != 0.99 else []
+    parts += [f"targets of {chosen[N_STEP]} steps"] if chosen.get(N_STEP, 1) > 1 else []
     parts += ["rollouts of 512 steps"] if chosen.get(ROLLOUT) == 512 else []
     scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []

@@ -1,5 +1,6 @@
 import pytest
 
+from drl_cli.envs.trials.apart import Seen
 from drl_cli.errors import UsageError
 from drl_cli.runs import auto
 from drl_cli.runs.auto import choose, naming_choice, with_auto
@@ -38,8 +39,8 @@ def known(monkeypatch):
         ("E-v0", None, "dqn", "50,000 steps; ppo needed 9,000 steps and 12.5 s instead of 10 s, but with 1 seed only"),
         ("Pendulum-v1", None, "sac", "no recorded result for Pendulum-v1; sac needs no tuned values for continuous"),
         ("Acrobot-v1", None, "ppo", "for Acrobot-v1; ppo needs no tuned values for discrete actions, vectors and more"),
-        ("Acrobot-v1", 10_000, "dqn", "for Acrobot-v1; dqn needs no tuned values for discrete actions, vectors and at"),
-        ("Acrobot-v1", 10_001, "ppo", "and more than 10,000 steps"),
+        ("Acrobot-v1", 50_000, "dqn", "for Acrobot-v1; dqn needs no tuned values for discrete actions, vectors and at"),
+        ("Acrobot-v1", 50_001, "ppo", "and more than 50,000 steps"),
         ("drl_cli.envs.probes:Switches-v0", None, "ppo", "for multi-discrete"),
         ("drl_cli.envs.probes:Frames-v0", None, "mrq", " actions and images"),
     ],
@@ -145,7 +146,7 @@ def test_every_recorded_result_names_an_algorithm_that_fits():
 
 @pytest.mark.parametrize(("seconds", "name"), [(0.1, "dqn"), (1000, "ppo")])
 def test_the_time_of_a_run_limits_its_steps(monkeypatch, known, seconds, name):
-    monkeypatch.setattr(auto, "trial_of", lambda env, timeout_s: (50_000.0, False))
+    monkeypatch.setattr(auto, "trial_of", lambda env, timeout_s: Seen(50_000.0, False, None))
     chosen, why = choose("Acrobot-v1", None, ("env=Acrobot-v1", f"stop.wall_s={seconds}"))
     assert (chosen, "; one environment makes 50,000 steps/s; " in why) == (name, True)
 

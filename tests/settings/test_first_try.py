@@ -8,22 +8,26 @@ from drl_cli.runtime.roles.exploration import exponents
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.first_try import (
+    DISCOUNT,
     ENVS,
     EPSILON,
     EVAL_PERIOD,
+    N_STEP,
     OBS,
     RATIO,
     REWARD,
     ROLLOUT,
     WARM_UP,
     WITH_TUNED,
+    discount,
     first_try_line,
     with_first_try,
 )
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
-OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in (ROLLOUT, EPSILON)}
+OF_SOME = (ROLLOUT, EPSILON, DISCOUNT, N_STEP)
+OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in OF_SOME}
 
 
 def values(*words):
@@ -49,6 +53,55 @@ def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period)
     for mode in ("single", "sync", "async"):
         assert values(*UNTUNED, f"total_env_steps={length}", f"mode={mode}") == wanted
     assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == {**wanted, OBS: False}
+
+
+@pytest.mark.parametrize(
+    ("limit", "factor"),
+    [(None, 0.99), (1, 0.95), (60, 0.95), (200, 0.975), (500, 0.99), (1000, 0.995), (27_000, 0.995)],
+)
+def test_the_discount_of_a_time_limit(limit, factor):
+    assert discount(limit) == factor
+
+
+@pytest.mark.parametrize(
+    ("words", "factor"),
+    [
+        (["env=Pendulum-v1", "algo=td3"], 0.975),
+        (["env=Pendulum-v1", "algo=a2c"], 0.975),
+        (["env=MountainCarContinuous-v0", "algo=tqc"], 0.995),  # 999 steps
+        (["env=CartPole-v1", "algo=rainbow"], 0.99),
+        (["env=CartPole-v1", "algo=r2d2"], 0.997),  # its file says so
+        (["env=Pendulum-v1", "algo=td3", f"{DISCOUNT}=0.9"], 0.9),
+        (["env=Pendulum-v1", "algo=td3", f"{DISCOUNT}=null"], 0.975),
+        (["env=Pendulum-v1", "algo=td3", "tuned=td3-MountainCarContinuous-v0"], 0.999),
+        (["env=Pendulum-v1", "algo=td3", "tuned=td3-LunarLanderContinuous"], 0.995),
+        (["env=Pendulum-v1", "algo=td3", "tuned=td3-mujoco"], 0.99),
+        (["env=Pendulum-v1", "algo=iql", "mode=offline", "data.source=x.npz"], 0.99),
+    ],
+)
+def test_the_discount_follows_from_the_environment(words, factor):
+    tuned = [] if any(word.startswith("tuned=") for word in words) else ["tuned=none"]
+    assert mapping([*words, *tuned])["algo"]["gamma"] == factor
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (["algo=sac"], 3),
+        (["algo=sac", "total_env_steps=10_001"], 3),
+        (["algo=sac", "total_env_steps=10_000"], 1),
+        (["algo=tqc"], 3),
+        (["algo=td3", "tuned=none"], 1),
+        (["algo=sac", "total_env_steps=5000", f"{N_STEP}=5"], 5),
+        (["algo=sac", "tuned=sac-images"], 1),
+        (["env=MountainCar-v0", "algo=dqn"], 3),
+        (["env=MountainCar-v0", "algo=munchausen_dqn", "total_env_steps=10_000"], 1),
+        (["env=MountainCar-v0", "algo=rainbow", "total_env_steps=10_000"], 3),  # its file says so
+    ],
+)
+def test_targets_have_several_steps_unless_the_run_has_few(words, steps):
+    env = [] if words[0].startswith("env=") else ["env=MountainCarContinuous-v0"]
+    assert mapping([*env, *words])["algo"]["n_step"] == steps
 
 
 @pytest.mark.parametrize(
@@ -158,33 +211,35 @@ def test_offline_runs_normalise_nothing():
     assert (found[EVAL_PERIOD], found[OBS], found[REWARD]) == (300, False, False)
 
 
+OTHERS = (f"{WARM_UP}=9", f"{DISCOUNT}=0.99", f"{N_STEP}=1")
+
+
 def test_the_line_names_what_was_chosen():
     def line(*words):
         return first_try_line(mapping([*UNTUNED, *words]), words)
 
     pace = "1 environment per worker, 100 steps of warm-up"
     assert line("total_env_steps=5000") == (
-        f"no tuned values: an update per step, {pace}, vector observations and rewards normalised"
+        f"no tuned values: an update per step, {pace}, discount 0.995, vector observations and rewards normalised"
     )
     assert line("total_env_steps=100000", f"{OBS}=false") == (
-        "no tuned values: an update per 2 steps, 4 environments per worker, 1000 steps of warm-up, rewards normalised"
+        "no tuned values: an update per 2 steps, 4 environments per worker, 1000 steps of warm-up, discount 0.995, "
+        "targets of 3 steps, rewards normalised"
     )
     assert line(f"{RATIO}=1", "total_env_steps=5000").startswith(f"no tuned values: {pace}")
-    assert (
-        line(*(f"{key}={value}".lower() for key, value in OF_ALL.items() if value is not None), f"{WARM_UP}=9") is None
-    )
+    assert line(*(f"{key}={value}".lower() for key, value in OF_ALL.items() if value is not None), *OTHERS) is None
     assert line("mode=offline", "algo=iql", "data.source=x.npz", "total_updates=3000") is None
     on_policy = first_try_line(mapping([*UNTUNED[:1], "algo=ppo"]), ())
-    assert on_policy == "no tuned values: vector observations and rewards normalised"
+    assert on_policy == "no tuned values: discount 0.995, vector observations and rewards normalised"
     short = first_try_line(mapping([*UNTUNED[:1], "algo=ppo", "total_env_steps=5000"]), ())
-    assert short == "no tuned values: rollouts of 512 steps, vector observations and rewards normalised"
+    assert short == "no tuned values: discount 0.995, rollouts of 512 steps, vector observations and rewards normalised"
 
 
 @pytest.mark.parametrize("length", [5000, 100_000, 1_000_000])
 def test_lists_of_runs_leave_out_what_was_chosen(length):
     """follows() is what drl-list and drl-compare ask before they show a value."""
     config = flatten(to_yaml_keys(make_config(*UNTUNED, f"total_env_steps={length}")))
-    assert all(follows(key, config) for key in WITH_TUNED if key != EPSILON)
+    assert all(follows(key, config) for key in WITH_TUNED if key not in (EPSILON, ROLLOUT))
     config = flatten(to_yaml_keys(make_config("env=MountainCar-v0", "algo=dqn", f"total_env_steps={length}")))
     config["algo.preset"] = "dqn"
     assert follows(EPSILON, config)

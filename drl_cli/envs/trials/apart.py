@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import gymnasium
 
@@ -61,19 +61,27 @@ def try_apart(
     return apart(config, timeout_s, call)
 
 
-def trial_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> tuple[float, bool]:
-    """Return the steps/s of one environment with random actions, and whether its observations have an unusual size.
+class Seen(NamedTuple):
+    """What a trial shows of an environment: steps/s, whether its observations have an unusual size, and its time limit.
 
-    Raise what the environment raises, or ProcessEnded.
+    The limit is in steps. It is None if the environment does not declare one and if no episode was truncated.
     """
 
-    def call(tick: Tick) -> tuple[float, bool]:
+    steps_per_s: float
+    is_unusual: bool
+    limit: int | None
+
+
+def trial_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> Seen:
+    """Take random steps in one environment. Raise what the environment raises, or ProcessEnded."""
+
+    def call(tick: Tick) -> Seen:
         trial = Trial(config, spec, 0, tick)
         try:
             trial.run(1, TRIAL_S)
         finally:
             trial.close()
-        return trial.steps_per_s, trial.sizes.is_unusual
+        return Seen(trial.steps_per_s, trial.sizes.is_unusual, spec.time_limit or trial.cut_after)
 
     return apart(config, timeout_s, call)
 

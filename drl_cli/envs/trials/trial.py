@@ -60,7 +60,7 @@ class Trial:
     """Steps some environments as a worker does, and checks everything that they return.
 
     `method` is the name of the environment's method that was called last. After `run`, `steps_per_s` counts the steps
-    of all environments.
+    of all environments, and `cut_after` is the number of steps after which an episode was truncated, or None.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int, tick: Tick) -> None:
@@ -71,6 +71,7 @@ class Trial:
         self.notes: set[str] = set()
         self.has_ended = self.is_outside = False  # whether an episode ended; whether an observation left its Box
         self.method, self.calls, self.steps, self.steps_per_s = "its constructor", CallWatch(), 0, 0.0
+        self.cut_after: int | None = None
 
     @property
     def when(self) -> str:
@@ -83,13 +84,17 @@ class Trial:
             with self._call("its constructor"):
                 self.envs.append(Env(self.config, self.spec))
         parts = [self._reset(env, self.seed + i) for i, env in enumerate(self.envs)]
+        lengths = [0] * num
         began = time.monotonic()
         while self.steps < STEPS and (self.steps < 2 or time.monotonic() < began + seconds):
             self.steps += 1
             for i, env in enumerate(self.envs):
-                parts[i], has_ended = self._step(env, parts[i])
-                if has_ended:
+                parts[i], terminated, truncated = self._step(env, parts[i])
+                lengths[i] += 1
+                if terminated or truncated:
                     self.has_ended = True
+                    self.cut_after = self.cut_after if terminated else lengths[i]
+                    lengths[i] = 0
                     parts[i] = self._reset(env)
         self.steps_per_s = self.steps * num / (time.monotonic() - began)
         if self.steps == STEPS and not (self.has_ended or self.spec.is_limited):
@@ -118,7 +123,7 @@ class Trial:
         obs, info = reset_result(result)
         return self._look(env, obs, 0.0, info)
 
-    def _step(self, env: Env, parts: Parts) -> tuple[Parts, bool]:
+    def _step(self, env: Env, parts: Parts) -> tuple[Parts, bool, bool]:
         spec = self.spec.action
         if spec.kind == "box":
             action = env.to_env(self.rng.uniform(-1, 1, (1, spec.size)).astype(np.float32))[0]
@@ -133,7 +138,7 @@ class Trial:
         if reward is None or isinstance(reward, str) or np.ndim(reward):
             advice = "; write reward.item()" if np.ndim(reward) and np.size(reward) == 1 else ""
             raise EnvFault(f"step gave {reward!r} as reward, which must be a number{advice}")
-        return self._look(env, obs, float(reward), info), bool(terminated or truncated)
+        return self._look(env, obs, float(reward), info), bool(terminated), bool(truncated)
 
     def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: the types are checked here
         if not isinstance(info, Mapping):

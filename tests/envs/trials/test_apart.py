@@ -60,9 +60,9 @@ def attempt(at, timeout_s=60.0):
 def test_the_pace_of_an_environment(monkeypatch):
     spec = spec_apart(config(), True, 60.0)
     monkeypatch.setattr(Apart, "act", staticmethod(lambda: time.sleep(0.1)))
-    steps_per_s, is_unusual = trial_apart(config("step"), spec, 60.0)
-    assert 0 < steps_per_s <= 10  # a step takes 0.1 s
-    assert not is_unusual
+    seen = trial_apart(config("step"), spec, 60.0)
+    assert 0 < seen.steps_per_s <= 10  # a step takes 0.1 s
+    assert not seen.is_unusual
     monkeypatch.setattr(Apart, "act", staticmethod(os.abort))
     with pytest.raises(ProcessEnded):
         trial_apart(config("step"), spec, 60.0)

@@ -17,7 +17,8 @@ class Raw(gymnasium.Env):
 
     observation_space, action_space = Box(-1e9, 1e9, (3,), np.float32), Box(-1, 1, (1,), np.float32)
 
-    def __init__(self, scale=1.0, reward=1.0, source=None, constant=7.0):
+    def __init__(self, scale=1.0, reward=1.0, source=None, constant=7.0, cut=None):
+        self.cut = cut
         self.scale, self.reward, self.source, self.constant, self.t = scale, reward, source, constant, 0
 
     def obs(self):
@@ -31,10 +32,11 @@ class Raw(gymnasium.Env):
 
     def step(self, action):
         self.t += 1
-        return self.obs(), self.reward * (self.t % 2), self.t >= 20, False, {}
+        return self.obs(), self.reward * (self.t % 2), self.t >= 20, self.t == self.cut, {}
 
 
 gymnasium.register("TestSizes-v0", Raw)
+gymnasium.register("TestLimited-v0", Raw, max_episode_steps=15)
 CONSTANT = "part 1 of observations never changed in 200 steps"
 NUMPY = "its random numbers come from numpy's global generator; draw from self.np_random"
 
@@ -99,4 +101,19 @@ def test_a_dry_run_also_names_what_never_changes():
 )
 def test_unusual_sizes(kwargs, is_unusual):
     config = EnvConfig("test", "TestSizes-v0", kwargs, None, 1.0, "none", False, False)
-    assert trial_apart(config, read_spec(config, True), 60.0)[1] is is_unusual
+    assert trial_apart(config, read_spec(config, True), 60.0).is_unusual is is_unusual
+
+
+@pytest.mark.parametrize(
+    ("id", "cut", "limit"),
+    [
+        ("TestSizes-v0", None, None),  # it ends by itself, which is no time limit
+        ("TestSizes-v0", 7, 7),
+        ("TestSizes-v0", 20, None),  # both at once: the episode ended by itself
+        ("TestLimited-v0", None, 15),
+        ("TestLimited-v0", 7, 15),
+    ],
+)
+def test_the_time_limit_is_declared_or_seen(id, cut, limit):
+    config = EnvConfig("test", id, {"cut": cut}, None, 1.0, "none", False, False)
+    assert trial_apart(config, read_spec(config, True), 60.0).limit == limit
