@@ -10,7 +10,7 @@ def compose_plain(*overrides):
     Our options are merged, and values are put in, as Hydra does it. Hydra composes everything itself if an option is
     the user's, or if an override is more than a value for a key.
     """
-    from drl_cli.settings.conf import conf_dir, groups, option_text, own_dirs
+    from drl_cli.settings.conf import conf_dir, groups, own_dirs, tuned_section
     from drl_cli.settings.first_try import with_first_try
 
     conf, names = conf_dir(), groups()
@@ -21,7 +21,10 @@ def compose_plain(*overrides):
         each.is_sweep_override() or each.package or (each.type.name != "CHANGE" and each.key_or_group in names)
         for each in parsed
     )
-    ours = all(group == "env" or option_text(group, option) is not None for group, option in choices.items())
+    ours = all(
+        group == "env" or (conf / group / f"{option}.yaml").is_file() or (group == "tuned" and tuned_section(option))
+        for group, option in choices.items()
+    )
     if not own_dirs and ours and is_plain:
         merged, tuned = _merged_once(conf, *choices.items())
         plain = copy.deepcopy(merged)
