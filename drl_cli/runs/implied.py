@@ -9,7 +9,7 @@ import yaml
 
 from drl_cli.runs.groups import SHORT, compared, differing_keys, named_keys, typed_keys
 from drl_cli.runs.run import Run
-from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_file
+from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, option_text
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
 from drl_cli.settings.first_try import DISCOUNT, OBS, WITH_TUNED, values_for
@@ -95,15 +95,14 @@ def implied(algo: str, env: str, mode: str) -> list[dict[str, Any]]:
     values = flatten({key: value for key, value in main.items() if key != "defaults"})
     for group, option in chosen.items():
         values |= values_set_by(group, option) if group != "tuned" else {}
-    if option_file("tuned", f"{algo}-{env}") is not None:
+    if option_text("tuned", f"{algo}-{env}") is not None:
         return [values | values_set_by("tuned", f"{algo}-{env}")]
     return [values, *(values | values_set_by("tuned", f"{algo}-{family}") for family in FAMILIES)]
 
 
 def values_set_by(group: str, option: str) -> dict[str, Any]:
     """Return the values that `group=option` sets in all groups, by dotted key."""
-    file = algorithm_yaml(option) if group == "algo" else option_file(group, option)
-    text = file.read_text() if file is not None else ""
+    text = option_text(group, option) or ""
     node = yaml.load(text, LOADER) or {}
     values: dict[str, Any] = {}
     for base in bases(node):

@@ -1,6 +1,8 @@
 """The yaml files: ours are in conf/; those in the user's folders take precedence."""
 
+import fnmatch
 import importlib.util
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from drl_cli.utils.outside import source_file
 
 SEARCH_PATH = "hydra.searchpath"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is four times as fast, but not always installed
+
+SECTION = re.compile(r"^((?:#.*\n)*)([^\s#][^\s:]*):(.*\n(?:(?: .*)?\n)*)", re.MULTILINE)
+"""A section of conf/tuned/ALGO.yaml: the comment above it, its name, and its content."""
 
 own_dirs: list[Path] = []
 """The user's folders with yaml files, in order of precedence. `read_command` sets the list."""
@@ -31,12 +36,42 @@ def option_file(group: str, name: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def sections(algo: str) -> dict[str, str]:
+    """Return each section of conf/tuned/ALGO.yaml as the text of a yaml file, by its name, such as MinAtar-*."""
+    file = conf_dir() / "tuned" / f"{algo}.yaml"
+    found = SECTION.findall(file.read_text()) if file.is_file() else []
+    return {name: f"# @package _global_\n{comment}{content}" for comment, name, content in found}
+
+
+def tuned_section(option: str) -> tuple[str, str] | None:
+    """Return the place and the text of the first section of conf/tuned/ALGO.yaml that holds for the option ALGO-ENV."""
+    algo, _, env = option.partition("-")
+    found = sections(algo).items()
+    return next(((f"conf/tuned/{algo}.yaml, {name}", text) for name, text in found if fnmatch.fnmatch(env, name)), None)
+
+
+def option_text(group: str, name: str) -> str | None:
+    """Return the yaml text of a group's option, from its file or its section, or None if there is no such option."""
+    file = option_path(group, name)
+    if file is not None:
+        return file.read_text()
+    section = tuned_section(name) if group == "tuned" else None
+    return section[1] if section is not None else None
+
+
+def option_path(group: str, name: str) -> Path | None:
+    """Return the path of an option's yaml, which for an algorithm may be beside the user's module, or None."""
+    return algorithm_yaml(name) if group == "algo" else option_file(group, name)
+
+
 def algorithm_yaml(name: str) -> Path | None:
     """Return the option's yaml, else conf/algo/MODULE.yaml or MODULE.yaml beside the user's module, else None."""
+    if (option := option_file("algo", name)) is not None:
+        return option
     path = module_path(name)
     source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
     beside = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
-    return option_file("algo", name) or next((place for place in beside if place.is_file()), None)
+    return next((place for place in beside if place.is_file()), None)
 
 
 def read_yaml(file: Path) -> Any:  # Any: the content of a yaml file
@@ -55,8 +90,17 @@ def bases(node: Mapping[str, Any]) -> list[str]:
 
 
 def options(group: str) -> list[str]:
-    """Return the options of a group, which are the names of its yaml files."""
-    return sorted({path.stem for place in (*own_dirs, conf_dir()) for path in (place / group).glob("*.yaml")})
+    """Return the options of a group: the names of its yaml files, and ALGO-ENV for the sections of conf/tuned."""
+    own = {path.stem for place in own_dirs for path in (place / group).glob("*.yaml")}
+    ours = [path.stem for path in (conf_dir() / group).glob("*.yaml")]
+    return sorted(own.union(*map(_tuned_options, ours)) if group == "tuned" else own.union(ours))
+
+
+def _tuned_options(algo: str) -> list[str]:
+    """Return ALGO-ENV for each environment with a section in conf/tuned/ALGO.yaml; ALGO if there is none."""
+    envs = options("env")
+    found = [env for section in sections(algo) for env in fnmatch.filter(envs, section) or [section]]
+    return [f"{algo}-{env}" for env in found] or [algo]
 
 
 def groups() -> list[str]:

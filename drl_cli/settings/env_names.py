@@ -16,7 +16,7 @@ from drl_cli.networks.images import as_image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import conf_dir, defaults, option_file, read_yaml
+from drl_cli.settings.conf import conf_dir, defaults, option_file, option_text, read_yaml
 from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec, leaves
@@ -64,7 +64,7 @@ DM_CONTROL = re.compile(
 SIMILAR = 0.8
 """The similarity from which a name may mean a task of dm_control."""
 FAMILIES = ("mujoco", "images")
-"""Kinds of environments that share tuned values: `conf/tuned/<algo>-<family>.yaml`."""
+"""Kinds of environments that share tuned values: sections of `conf/tuned/<algo>.yaml`."""
 
 
 def check_env(name: str, ours: Sequence[str]) -> None:
@@ -243,9 +243,9 @@ def family_values(overrides: Sequence[str], choices: Mapping[str, str]) -> str |
     `choices` has the option of each group. Tuned values for the environment's name, and tuned=none, take precedence.
     """
     tuned = choices.get("tuned")
-    if tuned is None or option_file("tuned", tuned) is not None or "env" not in typed_values(overrides):
+    if tuned is None or option_text("tuned", tuned) is not None or "env" not in typed_values(overrides):
         return None
-    has = [name for name in FAMILIES if option_file("tuned", f"{choices.get('algo')}-{name}") is not None]
+    has = [name for name in FAMILIES if option_text("tuned", f"{choices.get('algo')}-{name}") is not None]
     if "mujoco" in has and is_mujoco(choices.get("env", "")):
         return f"{choices.get('algo')}-mujoco"
     return f"{choices.get('algo')}-images" if "images" in has and has_large_images(tuple(overrides)) else None

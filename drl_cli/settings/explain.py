@@ -18,7 +18,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import as_typed, build, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
+from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, option_text, tuned_section
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import fill, measure, short_warm_up, with_short_warm_up
 from drl_cli.settings.first_try import first_try_line
@@ -147,8 +147,7 @@ def tuned_line(plain: Mapping[str, Any], typed: Sequence[str] = ()) -> str | Non
 
 
 def _tuned_values(option: str) -> dict[str, Any]:
-    file = _file(f"tuned/{option}")
-    node: Any = {} if file is None else OmegaConf.to_container(OmegaConf.load(file))
+    node: Any = OmegaConf.to_container(OmegaConf.create(option_text("tuned", option) or ""))
     inherited = {key: value for base in bases(node) for key, value in _tuned_values(base).items()}
     return inherited | _flat({name: value for name, value in node.items() if name != "defaults"})
 
@@ -157,7 +156,7 @@ def _choices() -> dict[str, str]:
     """Return the chosen option of each group. Leave `tuned` out if its option does not exist."""
     job = HydraConfig.get()
     choices = {str(group): str(name) for group, name in job.runtime.choices.items() if not group.startswith("hydra/")}
-    if _file(f"tuned/{choices.get('tuned')}") is None:
+    if option_text("tuned", str(choices.get("tuned"))) is None:
         choices.pop("tuned", None)
     return dict(sorted(choices.items()))
 
@@ -169,23 +168,31 @@ def _file(path: str) -> Path | None:
 
 
 def _file_layers(path: str, package: str) -> Iterator[Layer]:
-    """Yield the layer of a config file. If `Outside` creates the option, first yield a layer for the option."""
+    """Yield the layer of a config file or section. If `Outside` creates the option, first yield a layer for it."""
     group, _, option = path.partition("/")
     name = group if group in GROUP_LAYERS else "default"
-    file = _file(path)
+    file, section = _file(path), tuned_section(option) if group == "tuned" else None
+    if file is None and section is not None:
+        yield _layer(name, package, *section)
+        return
     if file is None:
         choices = chosen_groups(option) if group == "algo" else {}
         yield Layer(name, path.replace("/", "=", 1), {group: None}, choices)
         file = algorithm_yaml(option) if group == "algo" else None
     if file is None:
         return
-    node = yaml.load(file.read_text(), LOADER) or {}
-    chosen = [entry for entry in node.pop("defaults", []) if isinstance(entry, dict)]
-    choices = {str(key).split()[-1].lstrip("/"): str(value) for entry in chosen for key, value in entry.items()}
     if not file.is_relative_to(conf_dir()):
         name = RUN if (file.parent / "run.json").is_file() else YOURS
     source = f"conf/{file.relative_to(conf_dir())}" if name not in (RUN, YOURS) else os.path.relpath(file)
-    yield Layer(name, source, _flat(node, prefix=f"{package}." if package else ""), choices)
+    yield _layer(name, package, source, file.read_text())
+
+
+def _layer(name: str, package: str, source: str, text: str) -> Layer:
+    """Return the layer of a yaml's text, whose values belong in `package`."""
+    node = yaml.load(text, LOADER) or {}
+    chosen = [entry for entry in node.pop("defaults", []) if isinstance(entry, dict)]
+    choices = {str(key).split()[-1].lstrip("/"): str(value) for entry in chosen for key, value in entry.items()}
+    return Layer(name, source, _flat(node, prefix=f"{package}." if package else ""), choices)
 
 
 def _values(config: Config) -> dict[str, Any]:

@@ -8,7 +8,7 @@ makes fewer, to save time.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drl_cli.settings.conf import option_file
+from drl_cli.settings.conf import option_text
 from drl_cli.settings.env_names import trial_of, typed_values
 from drl_cli.settings.value_types import value_type
 from drl_cli.utils.ranges import Count
@@ -53,7 +53,7 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
 def is_tuned(choices: Mapping[str, str]) -> bool:
     """Return whether the chosen options include tuned values."""
     option = choices.get("tuned", "none")
-    return option != "none" and option_file("tuned", option) is not None
+    return option != "none" and option_text("tuned", option) is not None
 
 
 def values_for(plain: Plain) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Hydra plugins: one creates options that have no yaml file, one sets the folders with yaml files, one reads the files.
 
 `env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` and `reward=` any
-`my_pkg.my_module:Class`.
+`my_pkg.my_module:Class`, `tuned=` any section of a file in conf/tuned.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.settings.build import default_values
-from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, own_dirs
+from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, option_text, own_dirs, tuned_section
 from drl_cli.settings.env_names import env_options
 
 CLASSES = {"network": "torso", "reward": "name"}
@@ -32,7 +32,7 @@ CLASSES = {"network": "torso", "reward": "name"}
 
 
 class Outside(ConfigSource):
-    """Create options of env, algo, network and reward that have no file in conf/. `check` has checked their names."""
+    """Create options that have no file of their own in conf/. `check` has checked their names."""
 
     @staticmethod
     def scheme() -> str:
@@ -47,6 +47,9 @@ class Outside(ConfigSource):
             node, header = with_groups(*algorithm_options(name), chosen_groups(name))
         elif group == "env":
             node = OmegaConf.create(env_options(name))
+        elif group == "tuned":
+            node = OmegaConf.create(yaml.load(option_text(group, name) or "", quick_loader()))
+            header = {"package": "_global_"}
         else:  # the default option with the class `my_pkg.my_module:Class`
             plain = yaml.safe_load((conf_dir() / group / f"{defaults()[group]}.yaml").read_text())
             node = OmegaConf.create({**plain, CLASSES[group]: name})
@@ -56,12 +59,13 @@ class Outside(ConfigSource):
         return True
 
     def is_group(self, config_path: str) -> bool:
-        return config_path in ("", "env", "algo", *CLASSES)
+        return config_path in ("", "env", "algo", "tuned", *CLASSES)
 
     def is_config(self, config_path: str) -> bool:
         """Return whether the plugin can create this option."""
         group, _, name = config_path.partition("/")
-        return group in ("env", "algo") or (group in CLASSES and ":" in name)
+        is_section = group == "tuned" and tuned_section(name) is not None
+        return is_section or group in ("env", "algo") or (group in CLASSES and ":" in name)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []

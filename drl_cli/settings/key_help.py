@@ -7,7 +7,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import yaml
@@ -20,7 +19,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.bare_words import meant
 from drl_cli.settings.build import as_typed, default_values, is_within
-from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, groups, option_file, options
+from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, groups, option_path, option_text, options
 from drl_cli.settings.judge import Key, keys_of
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import ValueType, group_of
@@ -65,7 +64,7 @@ def sections(topics: Sequence[str]) -> list[Section]:
         return find(key.partition("=")[0])
     if topics:
         return [section for topic in topics for section in find(topic)]
-    top_level = Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
+    top_level = Section(TOP, "", tuple(_keys(read((conf_dir() / "train.yaml").read_text()), keys_of(AlgoConfig))))
     return [top_level, *(section for group in groups() if not is_overlay(group) for section in group_sections(group))]
 
 
@@ -117,16 +116,16 @@ def group_sections(group: str) -> list[Section]:
 
 def option_section(group: str, name: str) -> Section:
     """Return the section with all keys that an option sets, including keys of other groups. Raise UsageError."""
-    file, entries, about = _file(group, name), Entries(), "no yaml, the defaults of its Config"
+    content, entries, about = option_text(group, name), Entries(), "no yaml, the defaults of its Config"
     if group == "algo" and name not in options("algo"):
         defaults = default_values(config_class(name)) | {"name": name}
         entries = {f"algo.{key}": (as_typed(value), "") for key, value in defaults.items()}
-    if file is not None:
+    if content is not None:
         try:
-            entries |= _with_bases(file, group)
+            entries |= _with_bases(content, group)
         except yaml.YAMLError as error:
-            raise UsageError(f"{file}: not readable: {' '.join(str(error).split())}") from error
-        comments = [line for line in file.read_text().splitlines() if line.startswith("#") and "@package" not in line]
+            raise UsageError(f"{option_path(group, name)}: not readable: {' '.join(str(error).split())}") from error
+        comments = [line for line in content.splitlines() if line.startswith("#") and "@package" not in line]
         about = comments[0].lstrip("# ") if comments else ""
     values = {key: value for key, (value, _) in entries.items()}
     algo = values.get("algo.name", name) if name in options("algo") else name
@@ -148,13 +147,8 @@ def _keys(entries: Entries, described: Mapping[str, Key]) -> Iterator[Key]:
         yield dataclasses.replace(described.get(name, Key(name, ValueType())), default=value, help=comment)
 
 
-def _file(group: str, name: str) -> Path | None:
-    return algorithm_yaml(name) if group == "algo" else option_file(group, name)
-
-
-def read(file: Path) -> Entries:
-    """Return the entries of a yaml without its `defaults`."""
-    content = file.read_text()
+def read(content: str) -> Entries:
+    """Return the entries of a yaml's text without its `defaults`."""
     root, lines = yaml.compose(content, Loader=LOADER), content.splitlines()
 
     def walk(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -169,15 +163,15 @@ def read(file: Path) -> Entries:
     return dict(walk(root, "")) if isinstance(root, yaml.MappingNode) else {}
 
 
-def _with_bases(file: Path, group: str) -> Entries:
-    node = yaml.load(file.read_text(), LOADER) or {}
-    files = [base for name in bases(node) if (base := _file(group, name)) is not None]
-    entries = {key: entry for base in files for key, entry in _with_bases(base, group).items()}
+def _with_bases(content: str, group: str) -> Entries:
+    node = yaml.load(content, LOADER) or {}
+    texts = [base for name in bases(node) if (base := option_text(group, name)) is not None]
+    entries = {key: entry for base in texts for key, entry in _with_bases(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):
         entries[key.removeprefix("override /")] = (str(value), "the algorithm's default option of this group")
-    prefix = "" if "# @package _global_" in file.read_text() else f"{group}."
-    return entries | {prefix + key: entry for key, entry in read(file).items()}
+    prefix = "" if "# @package _global_" in content else f"{group}."
+    return entries | {prefix + key: entry for key, entry in read(content).items()}
 
 
 def text(found: Sequence[Section]) -> list[str]:

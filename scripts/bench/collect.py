@@ -9,7 +9,7 @@ worker's episodes with the same seeds and actions. stable-baselines3 collects wi
 replay buffer. The numbers are per second of wall time and of processor time; other programs disturb processor time
 less. `--backend envpool` compares the worker with EnvPool, the worker with Gymnasium, and a bare loop over EnvPool.
 `--backend ale` compares the worker with ale-py's vector environment, the worker with drl-cli's own games, and a bare
-loop over the vector environment. The game is Pong, and the policy is the untrained network of `tuned/dqn-Pong.yaml`.
+loop over the vector environment. The game is Pong, and the policy is the untrained network of `tuned=dqn-Pong`.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.trial import single_trainer
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.settings.compose import compose
-from drl_cli.settings.conf import option_file, options
+from drl_cli.settings.conf import option_text, options
 from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
 TABLE = Path(__file__).with_name("learn.yaml")
@@ -135,7 +135,7 @@ def tuned_set(case: str) -> str | None:
     names = [words.get("tuned"), f"{words['algo']}-{words['env']}", family and f"{words['algo']}-{family}"]
     if words.get("tuned") == "none":
         return None
-    return next((name for name in names if name and option_file("tuned", name) is not None), None)
+    return next((name for name in names if name and option_text("tuned", name) is not None), None)
 
 
 def standing_in(name: str) -> str:

@@ -2,7 +2,7 @@
 
     python scripts/bench/pixels.py --peers PEERS_VENV [--env MinAtar-Breakout] [--rounds 3] [--seconds 40]
 
-All sides have the settings of conf/tuned/dqn-<env>.yaml with the same replay ratio, and use the whole machine one
+All sides have the settings of the tuned set of DQN with the same replay ratio, and use the whole machine one
 after the other; stable-baselines3 runs with one thread and with two. Evaluations, checkpoints and the frames before
 the first update are excluded. The worker and the trainer of async are also measured alone: the slower one is the
 bound of async. The frames of the trainer follow from its updates and the tuned replay ratio.

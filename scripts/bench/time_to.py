@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import peer_python
 
-TUNED = Path(__file__).parents[2] / "conf" / "tuned" / "sac-LunarLanderContinuous.yaml"
+TUNED = Path(__file__).parents[2] / "conf" / "tuned" / "sac.yaml"
 RUNS = {
     "async": ["mode=async"],
     "sync": ["mode=sync"],
@@ -138,7 +138,7 @@ def play(name: str, seed: int, cap_s: float, peers: Path | None) -> Result:
         return ours(RUNS[name], seed, cap_s)
     from omegaconf import OmegaConf
 
-    settings = json.dumps(OmegaConf.to_container(OmegaConf.load(TUNED)))
+    settings = json.dumps(OmegaConf.to_container(OmegaConf.load(TUNED).LunarLanderContinuous))
     command = [peer_python(peers), __file__, "--side", name, "--seeds", seed, "--cap", cap_s, "--settings", settings]
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from graphs import quick_compose
 
+from drl_cli.settings.conf import options
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts/bench"))
 
@@ -53,7 +55,7 @@ def test_every_algorithm_and_tuned_set_has_a_case():
     algorithms = {case.partition(" ")[0] for case in golden_cases.algorithms()}
     assert algorithms == {path.stem for path in (ROOT / "conf/algo").glob("*.yaml")}
     used = {golden_cases.tuned_set(case) for case in COMMANDS} - {None}
-    assert used == {path.stem for path in (ROOT / "conf/tuned").glob("*.yaml")} - {"none"}
+    assert used == {*options("tuned")} - {"none"}
 
 
 @pytest.mark.slow

@@ -88,6 +88,11 @@ def test_mujoco_tasks_share_the_tuned_values_of_an_algorithm(name):
     assert build(mapping(["env=Pendulum-v1", f"algo={algo}"])).orchestrator.min_inserts == 1000
 
 
+def test_a_named_set_precedes_that_of_the_family():
+    with composed(["env=Hopper-v5", "algo=sac", "tuned=sac-Pendulum-v1"]):
+        assert HydraConfig.get().runtime.choices["tuned"] == "sac-Pendulum-v1"
+
+
 @pytest.mark.slow
 def test_the_config_of_a_run_keeps_its_values(tmp_path):
     config = compose([f"env={PROBES}:Patch-v0", "algo=dqn", "tuned=none"])

@@ -17,12 +17,13 @@ from drl_cli.settings.algorithm import algorithm_of, config_class
 from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command, check_file
 from drl_cli.settings.command_line import read_command
-from drl_cli.settings.conf import conf_dir, groups, options
+from drl_cli.settings.conf import conf_dir, groups, option_text, options, sections, tuned_section
 from drl_cli.settings.first_try import WITH_TUNED
 from drl_cli.settings.judge import keys_of
 from drl_cli.settings.value_types import Group, group_of
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
+SECTIONS = [(path.stem, name) for path in (conf_dir() / "tuned").glob("*.yaml") for name in sections(path.stem)]
 TUNED = [name for name in options("tuned") if name != "none" and not name.endswith(("-images", "-mujoco"))]
 FEW = ("dqn-MinAtar-Breakout", "ppo-CartPole-v1", "rainbow-CartPole-v1", "sac-LunarLanderContinuous")
 SOME_SETS = some(sorted({*TUNED[::4], *FEW}), *FEW)
@@ -44,8 +45,8 @@ def leaves(node, prefix=""):
 
 
 def tuned_values(name):
-    """Return the values of a file in conf/tuned and of the files that it builds on."""
-    node = read(f"tuned/{name}.yaml")
+    """Return the values of a tuned set and of the sets that it builds on."""
+    node = yaml.safe_load(option_text("tuned", name))
     bases = [base for base in node.pop("defaults", ()) if base != "_self_"]
     return {key: value for base in bases for key, value in tuned_values(base).items()} | dict(leaves(node))
 
@@ -73,11 +74,10 @@ def test_every_yaml_composes_and_converts(composed, place):
     assert config.algo.name == algo_node(chosen["algo"])["name"]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not file.startswith("tuned/")])
 def test_every_key_of_a_yaml_exists_and_may_have_its_value(file):
     group, _, name = file.removesuffix(".yaml").partition("/")
-    owner = {"algo": name, "tuned": name.partition("-")[0]}.get(group, "sac")
-    problems = check_file(conf_dir() / file, group, config_class("sac" if owner == "none" else algorithm_of(owner)))
+    problems = check_file(conf_dir() / file, group, config_class(algorithm_of(name if group == "algo" else "sac")))
     others = [line for line in problems if group != "replay" or "only replay=" not in line]
     assert others == []
 
@@ -92,6 +92,41 @@ def test_every_option_has_a_comment_on_its_line(file):
     options = [line for line in after_defaults.splitlines() if re.match(r"\s*\w+:\s*\S", line)]
     assert options
     assert [line for line in options if not re.search(r"\S\s+# \S", line)] == []
+
+
+@pytest.mark.parametrize(("algo", "name"), SECTIONS)
+def test_a_section_of_tuned_values_is_the_text_of_a_yaml_with_a_reason_and_keys_that_exist(algo, name, tmp_path):
+    text, file = sections(algo)[name], tmp_path / "section.yaml"
+    assert yaml.safe_load(text) == read(f"tuned/{algo}.yaml")[name]
+    assert re.match(r"# @package _global_\n# \S", text)
+    file.write_text(text)
+    assert check_file(file, "tuned", config_class(algorithm_of(algo))) == []
+
+
+def test_every_section_of_tuned_values_is_found():
+    files = {path.stem for path in (conf_dir() / "tuned").glob("*.yaml")}
+    assert {(algo, name) for algo in files - {"none"} for name in read(f"tuned/{algo}.yaml")} == {*SECTIONS}
+    assert "dqn-MinAtar-SpaceInvaders" in options("tuned")
+    found = {tuned_section(option)[0] for option in options("tuned") if option != "none"}
+    assert found == {f"conf/tuned/{algo}.yaml, {name}" for algo, name in SECTIONS}
+
+
+@pytest.mark.parametrize(
+    ("option", "section"),
+    [
+        ("dqn-MinAtar-Asterix", "MinAtar-*"),
+        ("dqn-MinAtar-Freeway", "MinAtar-Freeway"),
+        ("dqn-LunarLander", "LunarLander"),
+        ("dqn-LunarLander-v3", None),
+        ("dqn-MinAtar/Breakout-v1", None),
+        ("dqn", None),
+        ("none", None),
+        ("my_pkg.my_algo-CartPole-v1", None),
+    ],
+)
+def test_one_section_may_hold_for_several_environments(option, section):
+    found = tuned_section(option)
+    assert (found and found[0]) == (section and f"conf/tuned/dqn.yaml, {section}")
 
 
 @pytest.mark.slow

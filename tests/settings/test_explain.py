@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 
@@ -68,14 +69,14 @@ def test_the_layer_of_a_value(explained):
         "stop.return": ("null", "default", "conf/train.yaml"),
         "mode": ("sync", "mode", "conf/mode/sync.yaml"),
         "replay.alpha": ("0.6", "default", "conf/replay/prioritized.yaml"),
-        "replay.capacity": ("100000", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "replay.capacity": ("100000", "tuned", "conf/tuned/sac.yaml, Pendulum-v1"),
         "algo.gamma": ("0.99", "algo", "conf/algo/sac.yaml"),
-        "algo.alpha_lr": ("0.001", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
-        "algo.lr": ("0.01", "command line", "was 1e-3 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
-        "worker.envs": ("3", "command line", "was 8 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
-        "network.hidden": ("[128,128]", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "algo.alpha_lr": ("0.001", "tuned", "conf/tuned/sac.yaml, Pendulum-v1"),
+        "algo.lr": ("0.01", "command line", "was 1e-3 (tuned, conf/tuned/sac.yaml, Pendulum-v1)"),
+        "worker.envs": ("3", "command line", "was 8 (tuned, conf/tuned/sac.yaml, Pendulum-v1)"),
+        "network.hidden": ("[128,128]", "tuned", "conf/tuned/sac.yaml, Pendulum-v1"),
         "env.id": ("Pendulum-v1", "default", "env=Pendulum-v1"),
-        "env.reward_scale": ("0.1", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "env.reward_scale": ("0.1", "tuned", "conf/tuned/sac.yaml, Pendulum-v1"),
         "env.kwargs": ("{g:5}", "command line", ""),
         "optimizer.kwargs": ("{betas:[0.5,0.9]}", "command line", "was {} (default, conf/optimizer/adam.yaml)"),
         "logger.tensorboard": ("false", "command line", "was true (default, conf/logger/default.yaml)"),
@@ -123,7 +124,7 @@ def test_null_and_auto_say_what_they_are_here(explained):
 @pytest.mark.slow
 def test_a_shortened_warm_up_says_so(explained):
     rows = explained("env=HalfCheetah-v5", "algo=sac", "mode=single", "total_env_steps=3000")
-    source = "conf/tuned/td3-mujoco.yaml: 5000, shortened to a tenth of total_env_steps=3000"
+    source = "conf/tuned/td3.yaml, mujoco: 5000, shortened to a tenth of total_env_steps=3000"
     assert rows["orchestrator.min_inserts"] == ("300", "tuned", source)
     assert rows["worker.random_steps"] == ("null", "default", "conf/worker/default.yaml; here 300")
     typed = explained("env=HalfCheetah-v5", "algo=sac", "total_env_steps=3000", "orchestrator.min_inserts=4000")
@@ -142,6 +143,20 @@ def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_y
     own = (typed[0], "env=Acrobot-v1", "algo=sac")
     assert explained(*own)["algo.tau"] == ("0.5", "your yaml", "tuned/sac-Acrobot-v1.yaml")
     assert job(tuned_line, *own) == "tuned sac-Acrobot-v1: 1 value"
+
+
+def test_a_tuned_set_of_the_users_replaces_ours_and_may_build_on_ours(explained, own_yaml, monkeypatch):
+    monkeypatch.chdir(own_yaml)
+    based = "# @package _global_\ndefaults: [td3-Pendulum-v1, _self_]\nalgo: {tau: 0.5}\n"
+    Path("tuned/sac-Pendulum-v1.yaml").write_text(based)
+    Path("tuned/redq-mujoco.yaml").write_text("# @package _global_\nalgo: {tau: 0.5}\n")
+    typed = (f"hydra.searchpath=[{own_yaml}]", "env=Pendulum-v1")
+    assert job(tuned_line, *typed) == "tuned sac-Pendulum-v1: 11 values"
+    rows = explained(*typed)
+    assert rows["algo.tau"] == ("0.5", "your yaml", "tuned/sac-Pendulum-v1.yaml")
+    assert rows["replay.capacity"] == ("100000", "tuned", "conf/tuned/td3.yaml, Pendulum-v1")
+    assert rows["algo.alpha_lr"][1:] == ("algo", "conf/algo/sac.yaml")
+    assert explained(typed[0], "env=Hopper-v5", "algo=redq")["tuned="][0] == "redq-mujoco"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ def compose_plain(*overrides):
     Our options are merged, and values are put in, as Hydra does it. Hydra composes everything itself if an option is
     the user's, or if an override is more than a value for a key.
     """
-    from drl_cli.settings.conf import conf_dir, groups, own_dirs
+    from drl_cli.settings.conf import conf_dir, groups, own_dirs, tuned_section
     from drl_cli.settings.first_try import with_first_try
 
     conf, names = conf_dir(), groups()
@@ -21,7 +21,10 @@ def compose_plain(*overrides):
         each.is_sweep_override() or each.package or (each.type.name != "CHANGE" and each.key_or_group in names)
         for each in parsed
     )
-    ours = all(group == "env" or (conf / group / f"{option}.yaml").is_file() for group, option in choices.items())
+    ours = all(
+        group == "env" or (conf / group / f"{option}.yaml").is_file() or (group == "tuned" and tuned_section(option))
+        for group, option in choices.items()
+    )
     if not own_dirs and ours and is_plain:
         merged, tuned = _merged_once(conf, *choices.items())
         plain = copy.deepcopy(merged)
@@ -73,41 +76,46 @@ def _merged_once(conf, *choices):
 
     Return the option of the group `tuned` too.
     """
-    main = dict(_read(conf / "train.yaml")[1])
+    from drl_cli.settings.conf import option_text
+
+    main = dict(_read((conf / "train.yaml").read_text())[1])
     chosen = {group: option for entry in main.pop("defaults")[1:] for group, option in entry.items()}
     typed = dict(choices)
     algo = typed.get("algo", chosen["algo"])
-    chosen |= _overridden(conf, algo) | typed
+    chosen |= _overridden(algo) | typed
     tuned = chosen.pop("optional tuned")
     chosen["tuned"] = chosen.pop("tuned", f"{algo}-{chosen['env']}" if "$" in tuned else tuned)
     plain = copy.deepcopy(main)
     for group, option in chosen.items():
-        if group != "tuned" or (conf / group / f"{option}.yaml").is_file():
-            for content in _contents(conf, group, option):
+        if group != "tuned" or option_text(group, option) is not None:
+            for content in _contents(group, option):
                 _merge(plain, copy.deepcopy(content))
     return plain, chosen["tuned"]
 
 
-def _contents(conf, group, option):
+def _contents(group, option):
     """Yield what an option sets, after what the options set that it builds on."""
+    from drl_cli.settings.conf import option_text
     from drl_cli.settings.env_names import env_options
 
-    file = conf / group / f"{option}.yaml"
-    if group == "env" and not file.is_file():
+    text = option_text(group, option)
+    if group == "env" and text is None:
         yield {"env": env_options(option)}
         return
-    is_global, content = _read(file)
+    is_global, content = _read(text)
     own = {key: value for key, value in content.items() if key != "defaults"}
     for base in _bases(content):
-        yield from _contents(conf, group, base)
+        yield from _contents(group, base)
     yield own if is_global else {group: own}
 
 
-def _overridden(conf, algo):
+def _overridden(algo):
     """Return the options of other groups that the yaml of an algorithm chooses."""
-    content, found = _read(conf / "algo" / f"{algo}.yaml")[1], {}
+    from drl_cli.settings.conf import option_text
+
+    content, found = _read(option_text("algo", algo))[1], {}
     for base in _bases(content):
-        found |= _overridden(conf, base)
+        found |= _overridden(base)
     for entry in content.get("defaults", ()):
         found |= (
             {key.removeprefix("override /"): option for key, option in entry.items()} if isinstance(entry, dict) else {}
@@ -122,13 +130,12 @@ def _bases(content):
 
 
 @functools.cache
-def _read(file):
-    """Return whether a yaml file has the full names of keys, and its content."""
+def _read(text):
+    """Return whether a yaml has the full names of keys, and its content."""
     import yaml
 
     from drl_cli.settings.hydra_plugins import quick_loader
 
-    text = file.read_text()
     return text.startswith("# @package _global_"), yaml.load(text, quick_loader()) or {}
 
 
