@@ -12,7 +12,7 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, option_text
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
-from drl_cli.settings.first_try import DISCOUNT, OBS, WITH_TUNED, values_for
+from drl_cli.settings.first_try import DISCOUNT, OBS, WITH_TUNED, values_for, with_tuned
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
@@ -51,9 +51,10 @@ def is_filled(key: str, config: Mapping[str, Any]) -> bool:
     """Return whether drl-cli may have replaced the value of a key by this one, which nobody typed."""
     if key in WARM_UP and config[key] == _short_warm_up(config):
         return True
-    of_length = key in WITH_TUNED and key not in (OBS, DISCOUNT)  # these two follow from a trial of the environment
-    if of_length and config[key] not in (WITH_TUNED[key], _first_try(config)[key]):
-        return False
+    if key in WITH_TUNED and key not in (OBS, DISCOUNT):  # these two follow from a trial of the environment
+        plain = _of_length(config)
+        if config[key] not in (with_tuned(plain)[key], values_for(plain)[key]):
+            return False
     return key in FILLED and any(values.get(key) in (None, "auto") for values in implied(*_names(config)))
 
 
@@ -74,9 +75,10 @@ def _names(config: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(config.get(SHORT["algo"])), str(config.get(SHORT["env"])), str(config.get("mode"))
 
 
-def _first_try(config: Mapping[str, Any]) -> dict[str, Any]:
+def _of_length(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a config that `values_for` reads."""
     named = {key: config.get(key) for key in ("mode", "total_env_steps", "total_updates")}
-    return values_for({**named, "replay": {"sampler": config.get("replay.sampler")}})
+    return {**named, "replay": {"sampler": config.get("replay.sampler")}}
 
 
 def _short_warm_up(config: Mapping[str, Any]) -> int | None:

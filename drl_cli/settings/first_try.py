@@ -15,13 +15,14 @@ from drl_cli.utils.ranges import Count
 
 RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
 EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
-ROLLOUT, EPSILON = "trainer.batch_size", "algo.epsilon_steps"
-DISCOUNT, N_STEP = "algo.gamma", "algo.n_step"
-WITH_TUNED = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
-WITH_TUNED |= {ROLLOUT: 2048, EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1}
-"""The values in a run with tuned values, which were chosen beside these. Of the files, only PPO's has no batch size."""
-BATCH = 256
-"""The batch size of other algorithms if `trainer.batch_size=null` is typed."""
+EPSILON = "algo.epsilon_steps"
+DISCOUNT, N_STEP, RATE = "algo.gamma", "algo.n_step", "algo.lr"
+BATCH, HIDDEN = "trainer.batch_size", "network.hidden"
+WITH_TUNED: dict[str, Any] = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
+WITH_TUNED |= {EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1, RATE: 3e-4, BATCH: 256, HIDDEN: [256, 256]}
+"""The values in a run with tuned values, which were chosen beside these."""
+ROLLOUT = 2048
+"""The batch size of an algorithm on policy, which PPO's file leaves open."""
 
 SHORT = 50_000
 """A run of at most this many steps is short."""
@@ -38,9 +39,8 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     `choices` are the options of the groups. If a tuned option is among them, or if the config is that of an earlier run
     (not `is_new`), the values are WITH_TUNED. Otherwise, `values_for` gives them.
     """
-    found = dict(WITH_TUNED if not is_new or is_tuned(choices) else values_for(plain) | seen_values(plain))
-    if not _is_on_policy(plain):
-        found[ROLLOUT] = BATCH
+    has_own = not is_new or is_tuned(choices)
+    found = with_tuned(plain) if has_own else values_for(plain) | seen_values(plain)
     filled = dict(plain)
     for path, value in found.items():
         group, _, key = path.partition(".")
@@ -56,27 +56,33 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
     return option != "none" and option_text("tuned", option) is not None
 
 
+def with_tuned(plain: Plain) -> dict[str, Any]:
+    """Return the values of a run with tuned values, by key."""
+    return {**WITH_TUNED, BATCH: ROLLOUT} if _is_on_policy(plain) else dict(WITH_TUNED)
+
+
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
 
     On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts, which are smaller
     in a short run of PPO. In mode=offline, only the evaluation period follows from the length.
     """
-    is_offline = plain.get("mode") == "offline"
+    is_offline, tuned = plain.get("mode") == "offline", with_tuned(plain)
     key = "total_updates" if is_offline else "total_env_steps"
     length = value_type(Count).read(plain.get(key), key, [])  # may be typed as 5e3
     if length is None:  # refused later, when the config is built
-        return WITH_TUNED
-    eval_period = max(250, min(10_000, length // 10))
+        return tuned
+    tuned[EVAL_PERIOD] = max(250, min(10_000, length // 10))
     if is_offline:
-        return {**WITH_TUNED, EVAL_PERIOD: eval_period}
-    scaled = {EVAL_PERIOD: eval_period, REWARD: True}
-    scaled[N_STEP] = 1 if length <= FEW else 3  # longer targets reach further, and are learned from later
+        return tuned
+    is_short = length <= SHORT
     if _is_on_policy(plain):
-        return {**WITH_TUNED, **scaled, ROLLOUT: 512 if length <= SHORT else 2048}
-    ratio, envs = (1.0, 1) if length <= SHORT else (0.5, 4) if length <= 200_000 else (0.25, 16)
+        return {**tuned, REWARD: True, BATCH: 512 if is_short else ROLLOUT}
+    ratio, envs = (1.0, 1) if is_short else (0.5, 4) if length <= 200_000 else (0.25, 16)
     warm_up, epsilon_steps = max(100, min(1000, length // 50)), max(1000, min(50_000, length // 10))
-    return {**WITH_TUNED, **scaled, RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EPSILON: epsilon_steps}
+    found = {**tuned, REWARD: True, RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EPSILON: epsilon_steps, RATE: 1e-3}
+    found[N_STEP] = 1 if length <= FEW else 3  # longer targets reach further, and are learned from later
+    return {**found, BATCH: 128, HIDDEN: [128, 128]} if is_short else found
 
 
 def seen_values(plain: Plain) -> dict[str, Any]:
@@ -118,7 +124,10 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     parts += [f"epsilon falls for {chosen[EPSILON]:,} steps"] if EPSILON in chosen and explores else []
     parts += [f"discount {chosen[DISCOUNT]:g}"] if chosen.get(DISCOUNT, 0.99) != 0.99 else []
     parts += [f"targets of {chosen[N_STEP]} steps"] if chosen.get(N_STEP, 1) > 1 else []
-    parts += ["rollouts of 512 steps"] if chosen.get(ROLLOUT) == 512 else []
+    parts += [f"learning rate {chosen[RATE]:g}"] if chosen.get(RATE, 3e-4) != 3e-4 else []
+    parts += [f"batches of {chosen[BATCH]}"] if chosen.get(BATCH) == 128 else []
+    parts += ["layers of 128 units"] if chosen.get(HIDDEN) == [128, 128] else []
+    parts += ["rollouts of 512 steps"] if chosen.get(BATCH) == 512 else []
     scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
     return f"no tuned values: {', '.join(parts)}" if parts else None

@@ -8,15 +8,17 @@ from drl_cli.runtime.roles.exploration import exponents
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.first_try import (
+    BATCH,
     DISCOUNT,
     ENVS,
     EPSILON,
     EVAL_PERIOD,
+    HIDDEN,
     N_STEP,
     OBS,
+    RATE,
     RATIO,
     REWARD,
-    ROLLOUT,
     WARM_UP,
     WITH_TUNED,
     discount,
@@ -26,7 +28,7 @@ from drl_cli.settings.first_try import (
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
-OF_SOME = (ROLLOUT, EPSILON, DISCOUNT, N_STEP)
+OF_SOME = (BATCH, EPSILON, DISCOUNT, N_STEP, RATE, HIDDEN)
 OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in OF_SOME}
 
 
@@ -105,6 +107,25 @@ def test_targets_have_several_steps_unless_the_run_has_few(words, steps):
 
 
 @pytest.mark.parametrize(
+    ("words", "rows", "layers", "rate"),
+    [
+        (["algo=sac", "total_env_steps=50_000"], 128, [128, 128], 1e-3),
+        (["algo=sac", "total_env_steps=50_001"], 256, [256, 256], 1e-3),
+        (["algo=td3", "tuned=none", "total_env_steps=5000"], 128, [128, 128], 3e-4),
+        (["algo=sac", "tuned=sac-images", "total_env_steps=5000"], 32, [256, 256], 3e-4),
+        (["algo=mrq", "total_env_steps=5000"], 128, [128, 128], 3e-4),
+        (["algo=ppo", "total_env_steps=5000"], 512, [64, 64], 3e-4),
+        (["algo=sac", f"{BATCH}=64", f"{HIDDEN}=[32]", f"{RATE}=2e-3", "total_env_steps=5000"], 64, [32], 2e-3),
+        (["algo=iql", "mode=offline", "data.source=x.npz", "total_updates=3000"], 256, [256, 256], 3e-4),
+    ],
+)
+def test_a_short_run_has_small_batches_and_layers(words, rows, layers, rate):
+    plain = mapping(["env=MountainCarContinuous-v0", *words])
+    found = plain["trainer"]["batch_size"], list(plain["network"]["hidden"]), float(plain["algo"]["lr"])
+    assert found == (rows, layers, rate)
+
+
+@pytest.mark.parametrize(
     ("words", "steps"),
     [
         (["total_env_steps=5000"], 1000),
@@ -164,7 +185,7 @@ def test_null_can_be_typed():
     words = [f"{key}=null" for key in OF_ALL]
     assert values(*UNTUNED, *words, "total_env_steps=5000") == values(*UNTUNED, "total_env_steps=5000")
     for env in ("MountainCarContinuous-v0", "Pendulum-v1"):
-        assert make_config(f"env={env}", "algo=sac", f"{ROLLOUT}=null").trainer.batch_size == 256
+        assert make_config(f"env={env}", "algo=sac", f"{BATCH}=null").trainer.batch_size == 256
 
 
 def test_an_algorithms_file_stays():
@@ -211,7 +232,7 @@ def test_offline_runs_normalise_nothing():
     assert (found[EVAL_PERIOD], found[OBS], found[REWARD]) == (300, False, False)
 
 
-OTHERS = (f"{WARM_UP}=9", f"{DISCOUNT}=0.99", f"{N_STEP}=1")
+OTHERS = (f"{WARM_UP}=9", f"{DISCOUNT}=0.99", f"{N_STEP}=1", f"{RATE}=3e-4", f"{BATCH}=256", f"{HIDDEN}=[64]")
 
 
 def test_the_line_names_what_was_chosen():
@@ -220,11 +241,12 @@ def test_the_line_names_what_was_chosen():
 
     pace = "1 environment per worker, 100 steps of warm-up"
     assert line("total_env_steps=5000") == (
-        f"no tuned values: an update per step, {pace}, discount 0.995, vector observations and rewards normalised"
+        f"no tuned values: an update per step, {pace}, discount 0.995, learning rate 0.001, "
+        "batches of 128, layers of 128 units, vector observations and rewards normalised"
     )
     assert line("total_env_steps=100000", f"{OBS}=false") == (
         "no tuned values: an update per 2 steps, 4 environments per worker, 1000 steps of warm-up, discount 0.995, "
-        "targets of 3 steps, rewards normalised"
+        "targets of 3 steps, learning rate 0.001, rewards normalised"
     )
     assert line(f"{RATIO}=1", "total_env_steps=5000").startswith(f"no tuned values: {pace}")
     assert line(*(f"{key}={value}".lower() for key, value in OF_ALL.items() if value is not None), *OTHERS) is None
@@ -239,7 +261,7 @@ def test_the_line_names_what_was_chosen():
 def test_lists_of_runs_leave_out_what_was_chosen(length):
     """follows() is what drl-list and drl-compare ask before they show a value."""
     config = flatten(to_yaml_keys(make_config(*UNTUNED, f"total_env_steps={length}")))
-    assert all(follows(key, config) for key in WITH_TUNED if key not in (EPSILON, ROLLOUT))
+    assert all(follows(key, config) for key in WITH_TUNED if key not in (EPSILON, BATCH))
     config = flatten(to_yaml_keys(make_config("env=MountainCar-v0", "algo=dqn", f"total_env_steps={length}")))
     config["algo.preset"] = "dqn"
     assert follows(EPSILON, config)
