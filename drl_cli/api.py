@@ -4,7 +4,7 @@ Derive `Config` from `AlgoConfig`, `Policy` from `TorchPolicy` (or from `Policy`
 your networks in `Params`, change them with an `Optimizer`, and return an `Update` from `update`. `torso` makes the
 first module of a network for any kind of observation. `losses` has losses and targets, and `search` has tree searches
 with a learned model; `Categorical`, `Gaussian` and others are distributions of actions. Types such as `Positive` and
-`Fraction` check the options' values.
+`Fraction` check the options' values. `torch` and `nn` are the modules of torch, imported when they are first used.
 
 docs/add-an-algorithm.md shows a complete algorithm. Importing this module does not import torch.
 """
@@ -44,6 +44,8 @@ from drl_cli.types import EnvSpec as EnvSpec
 from drl_cli.types import Obs as Obs
 from drl_cli.types import PreviousStep as PreviousStep
 from drl_cli.types import Schema as Schema
+from drl_cli.utils.deferred import nn as nn
+from drl_cli.utils.deferred import torch as torch
 from drl_cli.utils.ranges import Count as Count
 from drl_cli.utils.ranges import Fraction as Fraction
 from drl_cli.utils.ranges import Natural as Natural

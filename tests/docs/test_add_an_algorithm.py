@@ -246,6 +246,30 @@ def test_the_api_imports_torch_only_when_it_is_needed():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+ANSWER = """
+import sys
+from drl_cli.cli.train import main
+sys.argv = ["drl-train", "env=Pendulum-v1", f"algo={sys.argv[1]}", "algo.lrr=1"]
+try:
+    main()
+except SystemExit as end:
+    print(end.code, *sys.modules, sep="\\n")
+"""
+
+
+def test_a_wrong_option_is_answered_without_an_import_of_torch(folder):
+    """The file of the page has its own modules. The answer imports no more than for an algorithm of drl-cli."""
+    imported = {}
+    for name in ("my_td3", "td3"):
+        done = subprocess.run([sys.executable, "-c", ANSWER, name], capture_output=True, text=True)
+        assert f"algo.lrr: {name} has no option 'lrr'" in done.stderr
+        code, *imported[name] = done.stdout.splitlines()
+        assert code == "2"
+    more = {*imported["my_td3"]} - {*imported["td3"]}
+    assert "my_td3" in more
+    assert {name.partition(".")[0] for name in more} <= {"my_td3", "drl_cli"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["single", "sync"], "sync"))
 def test_a_resumed_run_equals_an_uninterrupted_run(folder, run_graph, mode):
