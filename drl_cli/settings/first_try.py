@@ -39,8 +39,11 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     `choices` are the options of the groups. If a tuned option is among them, or if the config is that of an earlier run
     (not `is_new`), the values are WITH_TUNED. Otherwise, `values_for` gives them.
     """
-    has_own = not is_new or is_tuned(choices)
-    found = with_tuned(plain) if has_own else values_for(plain) | seen_values(plain)
+    if not is_new or is_tuned(choices):
+        found = with_tuned(plain)
+    else:
+        is_open = any(_value(plain, path) is None for path in (OBS, DISCOUNT))
+        found = values_for(plain) | (seen_values(plain) if is_open else {})
     filled = dict(plain)
     for path, value in found.items():
         group, _, key = path.partition(".")
@@ -111,7 +114,7 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     The user typed `words`. The line leaves out what they set, and what the algorithm's file sets.
     """
     typed = typed_values(words)
-    values = values_for(plain) | seen_values(plain)
+    values = values_for(plain) | (seen_values(plain) if {OBS, DISCOUNT} - typed.keys() else {})
     chosen = {path: value for path, value in values.items() if path not in typed}
     chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
     parts = []

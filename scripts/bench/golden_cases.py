@@ -13,11 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
+from drl_cli.runs.implied import values_set_by
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.trial import single_trainer
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_text, options
+from drl_cli.settings.first_try import WITH_TUNED
 from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
 TABLE = Path(__file__).with_name("learn.yaml")
@@ -86,7 +88,8 @@ def small(config: Config) -> Config:
 def config_of(case: str, words: Sequence[str] = ()) -> tuple[Config, dict[str, float | None]]:
     """Return the config of a case with further words of drl-train, and the values of its command that a case hides."""
     own = algorithms().get(case)
-    config = single_trainer(compose([*(own or case).split(), *FIXED, *words]), 1)
+    typed = (own or case).split()
+    config = single_trainer(compose([*typed, *(as_tuned(typed) if own else []), *FIXED, *words]), 1)
     values = hidden(config)
     if config.env.name in SPECS and config.replay.rows == "hindsight":  # the environment would compute rewards
         config = dataclasses.replace(config, replay=dataclasses.replace(config.replay, rows="transitions"))
@@ -95,6 +98,13 @@ def config_of(case: str, words: Sequence[str] = ()) -> tuple[Config, dict[str, f
         period = min(values["target_period"], MOST_PERIOD)
         config = dataclasses.replace(config, algo=dataclasses.replace(config.algo, target_period=period))
     return config, values
+
+
+def as_tuned(typed: Sequence[str]) -> list[str]:
+    """Return the values that the algorithm's options have beside tuned values, if its file leaves them open."""
+    name = next(word.removeprefix("algo=") for word in typed if word.startswith("algo="))
+    values = values_set_by("algo", name)
+    return [f"{key}={value}" for key, value in WITH_TUNED.items() if values.get(key, 0) is None]
 
 
 def hidden(config: Config) -> dict[str, Any]:

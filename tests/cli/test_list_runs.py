@@ -232,8 +232,8 @@ def test_values_that_follow_from_the_algorithm_are_no_difference(tmp_path, liste
 
 def test_values_that_nobody_typed_are_no_difference(tmp_path, listed, composed_run):
     words = (
-        ["algo=sac", "env=X-v0", "total_env_steps=900", "orchestrator.min_inserts=256", "replay.capacity=1000"],
-        ["algo=sac", "env=X-v0", "total_env_steps=900", "orchestrator.min_inserts=256", "replay.capacity=2000"],
+        ["algo=sac", "env=X-v0", "total_env_steps=900", "orchestrator.min_inserts=128", "replay.capacity=1000"],
+        ["algo=sac", "env=X-v0", "total_env_steps=900", "orchestrator.min_inserts=128", "replay.capacity=2000"],
         ["algo=sac", "env=X-v0", "total_env_steps=900", "orchestrator.min_inserts=255", "replay.capacity=1000"],
     )
     for day, each in enumerate(words, 1):
@@ -241,7 +241,7 @@ def test_values_that_nobody_typed_are_no_difference(tmp_path, listed, composed_r
         record = next(tmp_path.glob(f"*/*/2026010{day}-s0/run.json"))
         record.write_text(json.dumps({"command": ["drl-train", *(each[:-1] if day == 1 else each[:-2])]}))
     _, *rows = [re.split(r"\s{2,}", line) for line in listed("runs", f"output_dir={tmp_path}")]
-    assert [row[-1] for row in rows] == ["orchestrator.min_inserts=255", "-", "orchestrator.min_inserts=256"]
+    assert [row[-1] for row in rows] == ["orchestrator.min_inserts=255", "-", "orchestrator.min_inserts=128"]
 
 
 def test_a_run_with_a_held_lock_is_running(outputs, listed):

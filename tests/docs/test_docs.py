@@ -57,7 +57,7 @@ def test_readme_is_short_and_leads_to_every_page():
     readme = (ROOT / "README.md").read_text()
     linked = {ROOT / target for target in re.findall(r"\]\(([\w/.-]+\.md)", readme)}
     assert len(readme.splitlines()) <= 120
-    assert [page for page in (ROOT / "docs").glob("*.md") if page not in linked] == []
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if page not in linked] == ["index.md"]  # of the site
 
 
 def test_every_module_of_the_architecture_exists():

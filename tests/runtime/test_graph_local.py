@@ -108,7 +108,7 @@ def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, pro
     )
     rows = get(graph.replay.shards[0].call("contents"))
     assert len(rows["reward"]) == graph.progress.inserts
-    check_counter_rows(rows, n_step, 0.99, graph.progress.env_steps)
+    check_counter_rows(rows, n_step, 0.95, graph.progress.env_steps)
 
 
 @pytest.mark.parametrize("mode", some(MODES, "sync", "async"))
@@ -120,7 +120,7 @@ def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, repla
     assert sum(len(part["reward"]) for part in parts) == graph.progress.inserts
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.lexsort(rows["obs"].T[::-1])  # by environment, episode, step
-    check_counter_rows({name: column[order] for name, column in rows.items()}, 2, 0.99, graph.progress.env_steps)
+    check_counter_rows({name: column[order] for name, column in rows.items()}, 2, 0.95, graph.progress.env_steps)
     assert graph.progress.samples == graph.progress.opt_steps
     assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
     if replay == "prioritized":

@@ -21,7 +21,7 @@ def test_sync_on_ray_equals_sync_in_process(run_graph):
 def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", f"worker.proxies={proxies}", on_ray=True)
     rows = get(graph.replay.shards[0].call("contents"))
-    check_counter_rows(rows, 3, 0.99, graph.progress.env_steps)
+    check_counter_rows(rows, 3, 0.95, graph.progress.env_steps)
     most_open = (3 - 1) * 2 * 4  # rows of a step whose n steps are not over, for which a trainer may be ahead
     paid = 0.25 * (graph.progress.inserts - 64)
     assert int(paid) <= graph.progress.opt_steps <= paid + 0.25 * most_open
@@ -103,4 +103,4 @@ def test_normalisation_in_other_processes(run_graph):
     shards = [get(shard.call("contents")) for shard in graph.replay.shards]
     rows = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
     rows = {name: column[np.lexsort(rows["obs"].T[::-1])] for name, column in rows.items()}
-    check_counter_rows(rows, 1, 0.99, graph.progress.env_steps)
+    check_counter_rows(rows, 1, 0.95, graph.progress.env_steps)

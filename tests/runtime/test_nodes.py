@@ -125,7 +125,7 @@ def test_a_lost_node_is_reported_and_the_run_continues(build_graph, nodes, remov
     (shard,) = graph.replay.shards
     rows = get(shard.call("contents"))
     assert len(rows["reward"]) == progress.inserts
-    check_counter_rows(rows, 1, 0.99, progress.env_steps)
+    check_counter_rows(rows, 1, 0.95, progress.env_steps)
 
 
 @pytest.mark.exhaustive
@@ -145,7 +145,7 @@ def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes,
     assert graph.progress.worker_restarts == 1
     assert "proxy 1 died" in caplog.text
     assert [member.incarnation for member in graph.pool.members] == [0, 1]
-    check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.99, graph.progress.env_steps)
+    check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.95, graph.progress.env_steps)
 
 
 LONG = ("total_env_steps=1e6", "replay.capacity=1e5", "mode=async")
@@ -195,7 +195,7 @@ def check(graph):
     assert abs(limiter.target - progress.samples) <= limiter.band / 2 + 1e-6
     rows = get(graph.replay.shards[0].call("contents"))
     assert len(rows["reward"]) == progress.inserts
-    check_counter_rows(rows, 1, 0.99, progress.env_steps)
+    check_counter_rows(rows, 1, 0.95, progress.env_steps)
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.exhaustive)])

@@ -5,6 +5,7 @@ from graphs import make_config
 
 from drl_cli.runs.implied import follows
 from drl_cli.runtime.roles.exploration import exponents
+from drl_cli.settings import first_try
 from drl_cli.settings.build import to_yaml_keys
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.first_try import (
@@ -274,3 +275,11 @@ def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
     plain["env"]["normalize_obs"] = plain["worker"]["envs"] = None
     old, new = (with_first_try(plain, {}, is_new) for is_new in (False, True))
     assert [(each["env"]["normalize_obs"], each["worker"]["envs"]) for each in (old, new)] == [(False, 16), (True, 1)]
+
+
+def test_no_environment_is_tried_if_nothing_follows_from_it(monkeypatch):
+    monkeypatch.setattr(first_try, "trial_of", lambda *args: pytest.fail("the environment was tried"))
+    for words in ([f"{OBS}=false", f"{DISCOUNT}=0.9"], ["mode=offline", "algo=iql", "data.source=x.npz"]):
+        first_try_line(mapping([*UNTUNED[:1], "algo=sac", *words]), words)
+    with pytest.raises(pytest.fail.Exception):
+        mapping([*UNTUNED, f"{OBS}=false"])

@@ -4,6 +4,7 @@ import hashlib
 
 COUNTER = "env=drl_cli.envs.probes:Counter-v0"
 RAW = ("env.normalize_obs=false", "env.normalize_reward=false")
+DISCOUNT = "algo.gamma=0.99"  # that of short episodes would be lower
 TINY = (
     *("network.hidden=[16,16]", "orchestrator.min_inserts=64", "worker.envs=4", "worker.block_rows=32"),
     *("trainer.batch_size=16", "replay.capacity=4000", "manage.eval_episodes=2", "manage.confirm_episodes=3"),

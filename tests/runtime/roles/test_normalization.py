@@ -243,7 +243,7 @@ def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, p
         assert theirs.join(np.zeros(0)).tobytes() == published[version].join(np.zeros(0)).tobytes()
     assert len({theirs.count for _, theirs in acted}) > 2
     assert published[0].count == 0
-    check_counter_rows(managers(graph)[0].contents(), 1, 0.99, graph.progress.env_steps)  # raw rows
+    check_counter_rows(managers(graph)[0].contents(), 1, 0.95, graph.progress.env_steps)  # raw rows
 
 
 def test_evaluation_changes_no_statistics(run_graph):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from choices import some
 from counting import check_counter_rows
-from graphs import COUNTER, TINY, make_config, workers
+from graphs import COUNTER, DISCOUNT, TINY, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
@@ -28,7 +28,7 @@ AT = 24
 
 def collect(*overrides, blocks=6, version=0):
     """Return a worker with three environments and the headers and columns of blocks with 10 random steps."""
-    config = make_config(*TINY, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *overrides)
+    config = make_config(*TINY, DISCOUNT, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *overrides)
     worker = Worker(config, read_spec(config.env), 0, 0)
     params_header, params = LoadParams(version, 0, 0, random_actions=True), np.zeros(10_000, np.float32)
     worker.policy.load = lambda vector: None
@@ -97,7 +97,7 @@ def check_sequences(rows, tag, lived, num_steps):
 
 
 def test_recurrent_policies_reset_at_faults(tmp_path):
-    config = make_config(*TINY, *faulty("nan_obs", tmp_path / "once"), "worker.num=1", "worker.envs=3")
+    config = make_config(*TINY, DISCOUNT, *faulty("nan_obs", tmp_path / "once"), "worker.num=1", "worker.envs=3")
     worker, begun = Worker(config, read_spec(config.env), 0, 0), []
     random = worker.policy.random
 
@@ -126,7 +126,7 @@ def test_too_many_faults_end_the_run(max_restarts):
 
 
 def test_an_error_of_the_policy_is_not_blamed_on_the_environment(monkeypatch):
-    config = make_config(*TINY, COUNTER, "worker.num=1")
+    config = make_config(*TINY, DISCOUNT, COUNTER, "worker.num=1")
     worker = Worker(config, read_spec(config.env), 0, 0)
     worker.policy.random = lambda obs, last: 1 / 0
     worker.policy.load = lambda vector: None

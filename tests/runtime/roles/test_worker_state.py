@@ -5,7 +5,7 @@ import re
 import gymnasium
 import numpy as np
 import pytest
-from graphs import COUNTER, TINY, make_config
+from graphs import COUNTER, DISCOUNT, TINY, make_config
 from gymnasium.spaces import Box
 
 from drl_cli.envs.make import read_spec
@@ -44,7 +44,7 @@ gymnasium.register("TestForgetful-v0", Forgetful)
 
 def make_worker(*overrides, index=0, incarnation=0):
     config = make_config(
-        *TINY, "worker.num=2", "worker.envs=3", "worker.block_rows=30", "network.hidden=[8]", *overrides
+        *TINY, DISCOUNT, "worker.num=2", "worker.envs=3", "worker.block_rows=30", "network.hidden=[8]", *overrides
     )
     return Worker(config, read_spec(config.env), index, incarnation)
 
