@@ -138,7 +138,14 @@ def test_an_error_of_the_policy_is_not_blamed_on_the_environment(monkeypatch):
 @pytest.mark.parametrize(("mode", "n_step", "proxies"), some([("single", 1, 0), ("sync", 3, 1)], ("sync", 3, 1)))
 def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
     """Every environment and every replacement fails at its 40th step."""
-    args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
+    args = (
+        FAULTY,
+        DISCOUNT,
+        f"+env.kwargs.fault={fault}",
+        "+env.kwargs.at=40",
+        "worker.max_restarts=100",
+        "worker.num=2",
+    )
     graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")
     progress, rows = graph.progress, get(graph.replay.shards[0].call("contents"))
     alive = {tag for worker in workers(graph) for tag in worker.envs.obs[:, 0]}
@@ -159,7 +166,15 @@ def test_async_on_ray(run_graph, caplog, tmp_path, fault):
     """After a hang only the environment is replaced, not the worker."""
     file = f"+env.kwargs.file={tmp_path / 'once'}" if fault == "hang" else "worker.max_restarts=100"
     graph = run_graph(
-        *(FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "mode=async", "worker.num=2", "algo.n_step=3"),
+        *(
+            FAULTY,
+            DISCOUNT,
+            f"+env.kwargs.fault={fault}",
+            "+env.kwargs.at=40",
+            "mode=async",
+            "worker.num=2",
+            "algo.n_step=3",
+        ),
         *("worker.step_timeout_s=2", "total_env_steps=1024", file),
         on_ray=True,
     )
