@@ -36,7 +36,7 @@ class Raw(gymnasium.Env):
 
 
 gymnasium.register("TestSizes-v0", Raw)
-gymnasium.register("TestLimited-v0", Raw, max_episode_steps=15)
+gymnasium.register("TestSizesLimited-v0", Raw, max_episode_steps=15)
 CONSTANT = "part 1 of observations never changed in 200 steps"
 NUMPY = "its random numbers come from numpy's global generator; draw from self.np_random"
 
@@ -110,8 +110,8 @@ def test_unusual_sizes(kwargs, is_unusual):
         ("TestSizes-v0", None, None),  # it ends by itself, which is no time limit
         ("TestSizes-v0", 7, 7),
         ("TestSizes-v0", 20, None),  # both at once: the episode ended by itself
-        ("TestLimited-v0", None, 15),
-        ("TestLimited-v0", 7, 15),
+        ("TestSizesLimited-v0", None, 15),
+        ("TestSizesLimited-v0", 7, 15),
     ],
 )
 def test_the_time_limit_is_declared_or_seen(id, cut, limit):
