@@ -95,7 +95,7 @@ def test_sac_on_two_nodes_sends_each_node_each_version_once(build_graph, nodes):
 
 @pytest.mark.exhaustive
 def test_sync_on_two_nodes_equals_sync_on_one(run_graph, nodes):
-    args = (COUNTER, "mode=sync", "worker.num=4", "seed=5")
+    args = (COUNTER, "algo.n_step=1", "mode=sync", "worker.num=4", "seed=5")
     one = run_graph(*args, on_ray=True)
     proxied = run_graph(*args, "worker.proxies=2", on_ray=True, nodes=nodes)
     without = run_graph(*args, on_ray=True, nodes=nodes)
@@ -105,7 +105,15 @@ def test_sync_on_two_nodes_equals_sync_on_one(run_graph, nodes):
 
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
 def test_a_lost_node_is_reported_and_the_run_continues(build_graph, nodes, remove_at, caplog, mode):
-    args = (COUNTER, f"mode={mode}", *TWO, "worker.max_restarts=0", "total_env_steps=1e6", "replay.capacity=1e5")
+    args = (
+        COUNTER,
+        "algo.n_step=1",
+        f"mode={mode}",
+        *TWO,
+        "worker.max_restarts=0",
+        "total_env_steps=1e6",
+        "replay.capacity=1e5",
+    )
     graph = build_graph(*args, on_ray=True, nodes=nodes)
     remove_at(graph, 500)
     graph.run()
@@ -130,7 +138,9 @@ def test_a_lost_node_is_reported_and_the_run_continues(build_graph, nodes, remov
 
 @pytest.mark.exhaustive
 def test_the_last_node_with_workers_ends_the_run(build_graph, nodes, remove_at):
-    graph = build_graph(COUNTER, "mode=async", "worker.num=1", "total_env_steps=100000", on_ray=True, nodes=nodes[1:])
+    graph = build_graph(
+        COUNTER, "algo.n_step=1", "mode=async", "worker.num=1", "total_env_steps=100000", on_ray=True, nodes=nodes[1:]
+    )
     remove_at(graph, 300)
     with pytest.raises(RoleLost, match=rf"{nodes[1][:6]}\) is gone, and with it the last worker"):
         graph.run()
@@ -138,7 +148,7 @@ def test_the_last_node_with_workers_ends_the_run(build_graph, nodes, remove_at):
 
 @pytest.mark.exhaustive
 def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes, caplog):
-    args = (COUNTER, "mode=async", *TWO, "total_env_steps=6000", "replay.capacity=8000")
+    args = (COUNTER, "algo.n_step=1", "mode=async", *TWO, "total_env_steps=6000", "replay.capacity=8000")
     graph = build_graph(*args, on_ray=True, nodes=nodes)
     at(graph, 1000, lambda: graph.pool.members[1].handle.kill())
     graph.run()
@@ -200,7 +210,9 @@ def check(graph):
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_nodes_join_and_leave(build_graph, ray_cluster, caplog, capsys, times):
-    graph = build_graph(COUNTER, *LONG, "worker.max_restarts=3", on_ray=True, change=elastic, elastic=True)
+    graph = build_graph(
+        COUNTER, "algo.n_step=1", *LONG, "worker.max_restarts=3", on_ray=True, change=elastic, elastic=True
+    )
     band, script = graph.limiter.band, Script(graph, ray_cluster, times)
     graph.run()
     graph.finish()
@@ -215,7 +227,13 @@ def test_nodes_join_and_leave(build_graph, ray_cluster, caplog, capsys, times):
     assert graph.limiter.band == band
     check(graph)
     resumed = build_graph(
-        *(COUNTER, *LONG, "worker.max_restarts=3", f"total_env_steps={graph.progress.env_steps + 1000}"),
+        *(
+            COUNTER,
+            "algo.n_step=1",
+            *LONG,
+            "worker.max_restarts=3",
+            f"total_env_steps={graph.progress.env_steps + 1000}",
+        ),
         **{"on_ray": True, "change": elastic, "elastic": True, "run": graph.folder},
     )
     assert [member.incarnation for member in resumed.pool.members] == [graph.pool.incarnation]

@@ -24,7 +24,7 @@ def check_rows(graph, may_miss=0):
 
 def test_four_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplog):
     args = ("mode=async", "worker.num=2", "total_env_steps=1000000", "replay.capacity=200000")
-    graph = build_graph(COUNTER, *args, on_ray=True)
+    graph = build_graph(COUNTER, "algo.n_step=1", *args, on_ray=True)
     killed, blocks = [], Counter()
 
     def kill(header):
@@ -53,7 +53,9 @@ def test_four_kills_of_two_workers_and_every_row_is_there_once(build_graph, capl
 )
 def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplog, mode, proxies):
     args = (f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", "worker.step_timeout_s=2")
-    graph = build_graph(COUNTER, *args, "total_env_steps=1000000", "replay.capacity=500000", on_ray=True)
+    graph = build_graph(
+        COUNTER, "algo.n_step=1", *args, "total_env_steps=1000000", "replay.capacity=500000", on_ray=True
+    )
     stopped, during = [], Counter()
 
     def stop(header):
@@ -80,7 +82,7 @@ def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplo
 @pytest.mark.exhaustive
 def test_a_stopped_trainer_is_named_although_workers_answer(build_graph):
     args = ("mode=async", "orchestrator.limiter=none", "orchestrator.stall_s=5", "total_env_steps=1000000")
-    graph = build_graph(COUNTER, *args, "replay.capacity=1000000", on_ray=True)
+    graph = build_graph(COUNTER, "algo.n_step=1", *args, "replay.capacity=1000000", on_ray=True)
     stopped, during = [], []
 
     def stop(header):
