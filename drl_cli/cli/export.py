@@ -1,6 +1,5 @@
 """drl-export: write a trained policy for use without drl-cli, and compare it with the run's policy."""
 
-import importlib.util
 import os
 import re
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import ClassVar, Literal
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, TRUST_HELP, option, run_command
-from drl_cli.deploy.formats import Format, check, not_exported
+from drl_cli.deploy.formats import Format, check, has_onnx, not_exported
 from drl_cli.deploy.trained import acting, find_step_and_config, open_step
 from drl_cli.errors import DONE, MISSING, UsageError, users_errors
 from drl_cli.runs.end_text import relative_path
@@ -44,7 +43,7 @@ def main() -> None:
 
 def export(options: Options) -> int:
     """Export the policy. Print its folder, and the largest difference from the actions of the run's policy."""
-    if options.format == "onnx" and not all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
+    if options.format == "onnx" and not has_onnx():
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
     step, config = find_step_and_config(options.run, options.checkpoint, options.output_dir, options.trust)
     if options.format == "hub":
@@ -73,6 +72,10 @@ def export(options: Options) -> int:
 
 def export_for_hub(options: Options, step: Path, config: Config) -> int:
     """Write a folder for a model hub. Print the folder, what it lacks, and the command that uploads the folder."""
+    if not config.has_env:
+        raise UsageError(
+            "format=hub has returns in its model card, and the run had no environment (env=none); say numpy"
+        )
     os.environ.update(headless())
     policy = open_step(step, config)
     from drl_cli.deploy.hub import write_hub

@@ -1,5 +1,6 @@
 """The formats of drl-export, and which policies can be exported in them."""
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +50,11 @@ def not_exported(policy: type[Policy], network: NetworkConfig) -> str | None:
         return None
     name = f"{policy.__module__}.{policy.__name__}"
     return f"the search of {name} is not exported: the file acts by its prior; {LOAD} in Python to search"
+
+
+def has_onnx() -> bool:
+    """Return whether the packages of the extra onnx are installed."""
+    return all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime")))
 
 
 def check(policy: type[Policy], network: NetworkConfig, format: Format) -> None:

@@ -1,7 +1,6 @@
 """format=hub: a folder for a model hub, with the policy, its results, a model card and a video."""
 
 import dataclasses
-import importlib.util
 import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import yaml
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.export import new_folder, write
-from drl_cli.deploy.formats import Format, kind_of
+from drl_cli.deploy.formats import Format, has_onnx, kind_of
 from drl_cli.deploy.play import record
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.trained import open_step
@@ -143,7 +142,7 @@ def _write_exports(trained: TrainedPolicy, episodes: int, folder: Path) -> tuple
     else:
         lacks.append("no policy.py: this policy can't be exported to numpy; drl_cli.load reads the folder")
     format: Format = "onnx"
-    if format in formats and all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
+    if format in formats and has_onnx():
         (folder / format).mkdir()
         write(open_step(trained.checkpoint, trained.config), format, episodes, folder / format)
     elif format in formats:

@@ -15,12 +15,13 @@ from drl_cli.networks.images import as_image
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, read_yaml
 from drl_cli.settings.env_names import trial_of, typed_env, typed_spec, typed_values
+from drl_cli.settings.first_try import SHORT
 from drl_cli.types import leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 
 UNTUNED = {"box": "sac", "discrete": "ppo", "multidiscrete": "ppo"}
 FOR_FEW_STEPS = {"discrete": "dqn"}
-FEW_STEPS = 50_000
+FEW_STEPS = SHORT
 WITH_MEMORY, MEMORIES = "ppo", {"lstm", "gru"}
 """The algorithms for vectors without a result: by the kind of actions, in a run of at most FEW_STEPS steps, and for a
 network with a memory. On choices, DQN learns earlier than PPO, and PPO is better and steadier after more steps.

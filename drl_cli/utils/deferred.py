@@ -30,7 +30,8 @@ class Module:
     """Stands for torch.nn.Module: a call of a derived class creates an object that is also a torch.nn.Module."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Module":  # Any: the arguments of the user's __init__
-        made: Module = object.__new__(_with_torch(cls))
+        own: type[Any] = cls  # mypy takes type[Module] for a class that can't be hashed
+        made: Module = object.__new__(_with_torch(own))
         return made
 
 

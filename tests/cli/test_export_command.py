@@ -73,7 +73,7 @@ def test_every_checkpoint_has_its_own_folder(copied, monkeypatch):
 
 
 def test_missing_packages_are_named_before_the_run_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "has_onnx", lambda: False)
     with pytest.raises(UsageError, match=r"pip install 'drl-cli\[onnx\]'") as caught:
         export(Options(run="nope", format="onnx"))
     assert caught.value.exit_code == 3

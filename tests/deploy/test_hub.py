@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -29,7 +30,7 @@ print(Policy(".")([1, 0, 0.5]).tolist())
 def quick(monkeypatch):
     """Compare exports on few observations, without ONNX and without a video."""
     monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
-    monkeypatch.setattr(hub.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(hub, "has_onnx", lambda: False)
 
     def no_video(*args):
         raise CantRender("it has no screen")
@@ -110,3 +111,11 @@ def test_a_licence_is_for_the_hub_only(copied, monkeypatch):
     with pytest.raises(UsageError, match="license=mit is for the model card of format=hub") as caught:
         export(Options(run=str(copied), license="mit"))
     assert caught.value.exit_code == 2
+
+
+def test_a_run_without_an_environment_has_no_returns_to_show(copied):
+    text = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(re.sub(r"^  (name|id): Pendulum-v1$", r"  \1: none", text, flags=re.MULTILINE))
+    with pytest.raises(UsageError, match="format=hub has returns in its model card, and the run had no environment"):
+        export(Options(run=str(copied), format="hub"))
+    assert not (copied / "export").exists()
