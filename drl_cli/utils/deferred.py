@@ -7,7 +7,6 @@ process that never calls a module then saves 200 MB and a second.
 import importlib
 import sys
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.utils.lazy import LazyModule
@@ -30,18 +29,23 @@ class Module:
     """Stands for torch.nn.Module: a call of a derived class creates an object that is also a torch.nn.Module."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Module":  # Any: the arguments of the user's __init__
-        own: type[Any] = cls  # mypy takes type[Module] for a class that can't be hashed
-        made: Module = object.__new__(_with_torch(own))
+        made: Module = object.__new__(_with_torch(cls))
         return made
 
 
-@cache
+_derived: dict[type[Any], type[Any]] = {}
+"""The classes that `_with_torch` made, so that all objects of a class have one type."""
+
+
 def _with_torch(cls: type[Any]) -> type[Any]:
     """Return a class that is derived from `cls` and from torch.nn.Module, or `cls` if it is one."""
     base = importlib.import_module("torch.nn").Module
     if issubclass(cls, base):
         return cls
-    return type(cls.__name__, (cls, base), {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    if cls not in _derived:
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        _derived[cls] = type(cls.__name__, (cls, base), names)
+    return _derived[cls]
 
 
 class Tensor:
