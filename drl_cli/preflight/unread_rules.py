@@ -319,7 +319,7 @@ RULES: tuple[Rule, ...] = (
         EXPLORING_BY_EPSILON,
     ),
     Rule(
-        ("algo.epsilon_start", "algo.epsilon_end", "algo.epsilon_steps"),
+        ("algo.epsilon_start", "algo.epsilon_end", "algo.epsilon_steps", "algo.epsilon_repeat"),
         lambda config: not _algo("noisy")(config),
         "noisy layers explore in place of epsilon",
         "leave it out, or say algo.noisy=false",

@@ -12,7 +12,7 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, option_text
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
-from drl_cli.settings.first_try import DISCOUNT, OBS, WITH_TUNED, values_for, with_tuned
+from drl_cli.settings.first_try import OF_TRIAL, WITH_TUNED, values_for, with_tuned
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
@@ -51,7 +51,7 @@ def is_filled(key: str, config: Mapping[str, Any]) -> bool:
     """Return whether drl-cli may have replaced the value of a key by this one, which nobody typed."""
     if key in WARM_UP and config[key] == _short_warm_up(config):
         return True
-    if key in WITH_TUNED and key not in (OBS, DISCOUNT):  # these two follow from a trial of the environment
+    if key in WITH_TUNED and key not in OF_TRIAL:  # a trial of the environment gives other values
         plain = _of_length(config)
         if config[key] not in (with_tuned(plain)[key], values_for(plain)[key]):
             return False

@@ -18,9 +18,13 @@ EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.norma
 EPSILON = "algo.epsilon_steps"
 DISCOUNT, N_STEP, RATE = "algo.gamma", "algo.n_step", "algo.lr"
 BATCH, HIDDEN = "trainer.batch_size", "network.hidden"
+NOISE, REPEAT = "algo.noise_kind", "algo.epsilon_repeat"
 WITH_TUNED: dict[str, Any] = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
 WITH_TUNED |= {EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1, RATE: 3e-4, BATCH: 256, HIDDEN: [256, 256]}
+WITH_TUNED |= {NOISE: "gaussian", REPEAT: 1}
 """The values in a run with tuned values, which were chosen beside these."""
+OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT}
+"""The values that follow from a trial of the environment."""
 ROLLOUT = 2048
 """The batch size of an algorithm on policy, which PPO's file leaves open."""
 
@@ -42,14 +46,13 @@ def with_first_try(plain: Plain, choices: Mapping[str, str], is_new: bool = True
     if not is_new or is_tuned(choices):
         found = with_tuned(plain)
     else:
-        is_open = any(_value(plain, path) is None for path in (OBS, DISCOUNT))
+        is_open = any(_is_open(plain, path) for path in OF_TRIAL)
         found = values_for(plain) | (seen_values(plain) if is_open else {})
     filled = dict(plain)
     for path, value in found.items():
-        group, _, key = path.partition(".")
-        section = filled.get(group)
-        if isinstance(section, Mapping) and section.get(key, 0) is None:
-            filled[group] = {**section, key: value}
+        if _is_open(filled, path):
+            group, _, key = path.partition(".")
+            filled[group] = {**filled[group], key: value}
     return filled
 
 
@@ -91,13 +94,17 @@ def values_for(plain: Plain) -> dict[str, Any]:
 def seen_values(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values that follow from a trial of its environment, by key.
 
-    Observations are normalised if they have an unusual size. Otherwise, normalisation slows learning.
+    Observations are normalised if they have an unusual size. Otherwise, normalisation slows learning. If rewards are
+    sparse, exploration goes on in a direction for several steps, so that it reaches further.
     """
     if plain.get("mode") == "offline":
         return {}
     unfilled = dict.fromkeys(("normalize_obs", "normalize_reward"))  # so that each call makes the same trial
     seen = trial_of({**(plain.get("env") or {}), **unfilled}, _value(plain, "worker.step_timeout_s"))
-    return {} if seen is None else {OBS: seen.is_unusual, DISCOUNT: discount(seen.limit)}
+    if seen is None:
+        return {}
+    noise, repeat = ("pink", 128) if seen.is_sparse else ("gaussian", 1)
+    return {OBS: seen.is_unusual, DISCOUNT: discount(seen.limit), NOISE: noise, REPEAT: repeat}
 
 
 def discount(limit: int | None) -> float:
@@ -114,7 +121,8 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     The user typed `words`. The line leaves out what they set, and what the algorithm's file sets.
     """
     typed = typed_values(words)
-    values = values_for(plain) | (seen_values(plain) if {OBS, DISCOUNT} - typed.keys() else {})
+    of_trial = {path for path in OF_TRIAL - typed.keys() if _value(plain, path) is not None}
+    values = values_for(plain) | (seen_values(plain) if of_trial else {})
     chosen = {path: value for path, value in values.items() if path not in typed}
     chosen = {path: value for path, value in chosen.items() if value and _value(plain, path) == value}
     parts = []
@@ -128,6 +136,8 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     parts += [f"discount {chosen[DISCOUNT]:g}"] if chosen.get(DISCOUNT, 0.99) != 0.99 else []
     parts += [f"targets of {chosen[N_STEP]} steps"] if chosen.get(N_STEP, 1) > 1 else []
     parts += [f"learning rate {chosen[RATE]:g}"] if chosen.get(RATE, 3e-4) != 3e-4 else []
+    parts += ["pink noise"] if chosen.get(NOISE) == "pink" else []
+    parts += [f"random actions for up to {chosen[REPEAT]} steps"] if chosen.get(REPEAT, 1) > 1 and explores else []
     parts += [f"batches of {chosen[BATCH]}"] if chosen.get(BATCH) == 128 else []
     parts += ["layers of 128 units"] if chosen.get(HIDDEN) == [128, 128] else []
     parts += ["rollouts of 512 steps"] if chosen.get(BATCH) == 512 else []
@@ -138,6 +148,12 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
 
 def _is_on_policy(plain: Plain) -> bool:
     return str(_value(plain, "replay.sampler")).startswith("fifo")
+
+
+def _is_open(plain: Plain, path: str) -> bool:
+    group, _, key = path.partition(".")
+    section = plain.get(group)
+    return isinstance(section, Mapping) and section.get(key, 0) is None
 
 
 def _value(plain: Plain, path: str) -> Any:

@@ -70,7 +70,7 @@ UNREAD = [
     ((*DQN, "algo.soft_temperature=0.9"), "algo.munchausen_floor=-2"),
     (RAINBOW, "algo.epsilon_start=0.5"),
     (RAINBOW, "algo.epsilon_end=0.1"),
-    (RAINBOW, "algo.epsilon_steps=10"),
+    *[(RAINBOW, "algo.epsilon_steps=10"), (RAINBOW, "algo.epsilon_repeat=4")],
     ((*DQN, "algo.epsilon_start=0.1", "algo.epsilon_end=0.1"), "algo.epsilon_steps=50"),
     *[(C51, "algo.risk_level=0.5"), (C51, "algo.risk=cvar"), (C51, "algo.loss=mse"), (PPO, "algo.seq_len=8")],
     *[(PPO, "algo.kl_target=0.1"), (A2C, "algo.target_kl=0.1"), (A2C, "algo.clip=0.1")],

@@ -16,9 +16,11 @@ from drl_cli.settings.first_try import (
     EVAL_PERIOD,
     HIDDEN,
     N_STEP,
+    NOISE,
     OBS,
     RATE,
     RATIO,
+    REPEAT,
     REWARD,
     WARM_UP,
     WITH_TUNED,
@@ -29,7 +31,7 @@ from drl_cli.settings.first_try import (
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
-OF_SOME = (BATCH, EPSILON, DISCOUNT, N_STEP, RATE, HIDDEN)
+OF_SOME = (BATCH, EPSILON, DISCOUNT, N_STEP, RATE, HIDDEN, NOISE, REPEAT)
 OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in OF_SOME}
 
 
@@ -105,6 +107,42 @@ def test_the_discount_follows_from_the_environment(words, factor):
 def test_targets_have_several_steps_unless_the_run_has_few(words, steps):
     env = [] if words[0].startswith("env=") else ["env=MountainCarContinuous-v0"]
     assert mapping([*env, *words])["algo"]["n_step"] == steps
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["algo=sac"], "pink"),
+        (["algo=tqc", "total_env_steps=1_000_000", f"{OBS}=true", f"{DISCOUNT}=0.99"], "pink"),
+        (["algo=sac", "tuned=sac-images"], "gaussian"),
+        (["algo=sac", f"{NOISE}=gaussian"], "gaussian"),
+        (["algo=sac", "env=Pendulum-v1", "tuned=none"], "gaussian"),
+        (["algo=wsrl"], "gaussian"),  # its file says so
+        (["algo=td3", "tuned=none"], "gaussian"),
+    ],
+)
+def test_the_noise_is_correlated_in_time_if_rewards_are_sparse(words, kind):
+    plain = mapping(["env=MountainCarContinuous-v0", *words])
+    assert plain["algo"]["noise_kind"] == kind
+    line = str(first_try_line(plain, words))
+    assert ("pink noise" in line) == (kind == "pink")
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (["env=MountainCar-v0", "algo=dqn"], 128),
+        (["env=MountainCar-v0", "algo=munchausen_iqn"], 128),
+        (["env=MountainCar-v0", "algo=dqn", f"{REPEAT}=1"], 1),
+        (["env=CartPole-v1", "algo=c51", "tuned=none"], 1),
+        (["env=Acrobot-v1", "algo=c51", "tuned=c51-Acrobot-v1"], 1),
+    ],
+)
+def test_random_actions_are_repeated_if_rewards_are_sparse(words, most):
+    plain = mapping(words)
+    assert plain["algo"]["epsilon_repeat"] == most
+    is_named = "random actions for up to 128 steps" in str(first_try_line(plain, words))
+    assert is_named == (most > 1)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +271,15 @@ def test_offline_runs_normalise_nothing():
     assert (found[EVAL_PERIOD], found[OBS], found[REWARD]) == (300, False, False)
 
 
-OTHERS = (f"{WARM_UP}=9", f"{DISCOUNT}=0.99", f"{N_STEP}=1", f"{RATE}=3e-4", f"{BATCH}=256", f"{HIDDEN}=[64]")
+OTHERS = (
+    f"{WARM_UP}=9",
+    f"{DISCOUNT}=0.99",
+    f"{N_STEP}=1",
+    f"{RATE}=3e-4",
+    f"{BATCH}=256",
+    f"{HIDDEN}=[64]",
+    f"{NOISE}=gaussian",
+)
 
 
 def test_the_line_names_what_was_chosen():
@@ -242,12 +288,12 @@ def test_the_line_names_what_was_chosen():
 
     pace = "1 environment per worker, 100 steps of warm-up"
     assert line("total_env_steps=5000") == (
-        f"no tuned values: an update per step, {pace}, discount 0.995, learning rate 0.001, "
+        f"no tuned values: an update per step, {pace}, discount 0.995, learning rate 0.001, pink noise, "
         "batches of 128, layers of 128 units, vector observations and rewards normalised"
     )
     assert line("total_env_steps=100000", f"{OBS}=false") == (
         "no tuned values: an update per 2 steps, 4 environments per worker, 1000 steps of warm-up, discount 0.995, "
-        "targets of 3 steps, learning rate 0.001, rewards normalised"
+        "targets of 3 steps, learning rate 0.001, pink noise, rewards normalised"
     )
     assert line(f"{RATIO}=1", "total_env_steps=5000").startswith(f"no tuned values: {pace}")
     assert line(*(f"{key}={value}".lower() for key, value in OF_ALL.items() if value is not None), *OTHERS) is None
@@ -279,7 +325,10 @@ def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
 
 def test_no_environment_is_tried_if_nothing_follows_from_it(monkeypatch):
     monkeypatch.setattr(first_try, "trial_of", lambda *args: pytest.fail("the environment was tried"))
-    for words in ([f"{OBS}=false", f"{DISCOUNT}=0.9"], ["mode=offline", "algo=iql", "data.source=x.npz"]):
+    for words in (
+        [f"{OBS}=false", f"{DISCOUNT}=0.9", f"{NOISE}=gaussian"],
+        ["mode=offline", "algo=iql", "data.source=x.npz"],
+    ):
         first_try_line(mapping([*UNTUNED[:1], "algo=sac", *words]), words)
     with pytest.raises(pytest.fail.Exception):
-        mapping([*UNTUNED, f"{OBS}=false"])
+        mapping([*UNTUNED, f"{OBS}=false", f"{DISCOUNT}=0.9"])

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from drl_cli.algos.learner import LearnerConfig
+from drl_cli.algos.off_policy._noise import PinkNoise
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import TanhGaussian
@@ -94,9 +95,31 @@ class SquashedPolicy(NetworkPolicy):
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
         mean, log_std = out[:, : self.action.size], out[:, self.action.size :]
-        noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))  # faster than `np.clip`
-        return {"action": np.tanh(mean + std * noise), **memory}
+        return {"action": np.tanh(mean + std * self.draw_noise(len(mean), last)), **memory}
+
+    def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
+        """Draw standard normal noise `[rows, A]` for the actions of `rows` environments."""
+        return self.rng.standard_normal((rows, self.action.size), np.float32)
+
+
+class ColouredPolicy(SquashedPolicy):
+    """The stochastic actor of SAC, whose noise is correlated in time with `noise_kind=pink`."""
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        self.pink = PinkNoise(spec.action.size) if config.noise_kind == "pink" else None
+
+    def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
+        return super().draw_noise(rows, last) if self.pink is None else self.pink.draw(rows, last, self.rng)
+
+    def state(self) -> State:
+        return super().state() if self.pink is None else {**super().state(), "pink": self.pink.parts}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        if self.pink is not None:
+            self.pink.parts = state["pink"].copy()
 
 
 class BatchNormPolicy(SquashedPolicy):

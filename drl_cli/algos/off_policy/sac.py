@@ -5,10 +5,10 @@ action is the tanh of a Gaussian sample. The default target entropy is minus the
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import Random, SquashedPolicy
+from drl_cli.algos.off_policy._actors import ColouredPolicy, Random
 from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
 from drl_cli.losses.critics import mean, twin_critics
 from drl_cli.optim.gradients import Nets
@@ -21,12 +21,16 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SoftConfig):
-    """The options of SAC. After each update, the target networks move by the fraction `tau` toward the critics."""
+    """The options of SAC. After each update, the target networks move by the fraction `tau` toward the critics.
+
+    `noise_kind` chooses exploration noise that is independent in time (gaussian), or correlated in time (pink).
+    """
 
     tau: Fraction
+    noise_kind: Literal["gaussian", "pink"]
 
 
-class Policy(SquashedPolicy):
+class Policy(ColouredPolicy):
     """The stochastic actor of SAC."""
 
 

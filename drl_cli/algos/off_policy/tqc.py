@@ -5,10 +5,10 @@ without the largest quantiles. Leaving these out reduces the overestimation of v
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import Random, SquashedPolicy
+from drl_cli.algos.off_policy._actors import ColouredPolicy, Random
 from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
 from drl_cli.errors import Refused
 from drl_cli.losses.critics import mean, quantile_critic
@@ -25,10 +25,12 @@ TABLES = ("uniform", "prioritized", "sequences")
 class Config(SoftConfig):
     """The options of TQC: `critics` critics predict `quantiles` quantiles each.
 
-    The target leaves out the `critics` * `dropped` largest quantiles of all critics together.
+    The target leaves out the `critics` * `dropped` largest quantiles of all critics together. `noise_kind` chooses
+    exploration noise that is independent in time (gaussian), or correlated in time (pink).
     """
 
     tau: Fraction
+    noise_kind: Literal["gaussian", "pink"]
     critics: Count
     quantiles: Count
     dropped: Natural
@@ -38,7 +40,7 @@ class Config(SoftConfig):
             raise Refused(f"algo.dropped={self.dropped} has to be below algo.quantiles={self.quantiles}")
 
 
-class Policy(SquashedPolicy):
+class Policy(ColouredPolicy):
     """The stochastic actor of SAC."""
 
 

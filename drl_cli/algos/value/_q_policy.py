@@ -6,19 +6,20 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.policy import NetworkPolicy, sample_choices
+from drl_cli.algos.value._repeats import Repeats
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import backed_up
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.networks.implicit import ActingNetwork
 from drl_cli.networks.q_network import ActingQNetwork, QShape
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, tree
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, State, tree
 
 
 class QPolicy(NetworkPolicy):
     """Chooses the action with the largest Q value, and explores in up to three ways.
 
-    - With probability epsilon, the action is uniformly random.
+    - With probability epsilon, the action is uniformly random, and is repeated for up to `epsilon_repeat` steps.
     - If the temperature is not 0, all other actions are sampled from softmax(values / temperature).
     - If the network has noisy layers, every call of `act` draws new noise for their weights.
     """
@@ -27,6 +28,7 @@ class QPolicy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         self.config = config
         self.explore({"epsilon": config.epsilon_start, "temperature": config.temperature})
+        self.repeats = Repeats(config.epsilon_repeat) if config.epsilon_repeat > 1 else None
         self.q = self.make_network(config, network)
         self.shapes = self.q.shapes  # by which the base class's `load` splits the parameters
 
@@ -60,7 +62,19 @@ class QPolicy(NetworkPolicy):
             chosen = sample_choices(values / self.temperature, self.action.choices, self.rng)
         else:
             chosen = values.argmax(-1)
-        return {"action": np.where(is_random, self.draw(obs), chosen), **memory}
+        drawn = self.draw(obs)
+        if self.repeats is not None:
+            is_random = self.repeats.start(is_random, drawn, last, self.rng)
+            drawn = self.repeats.choice
+        return {"action": np.where(is_random, drawn, chosen), **memory}
+
+    def state(self) -> State:
+        return super().state() | ({} if self.repeats is None else self.repeats.state())
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        if self.repeats is not None:
+            self.repeats.load_state(state)
 
     def priorities(self, rows: Columns) -> Array:
         """Return |TD error| `[N]`. The targets are greedy and use this network, as a policy has no target network."""

@@ -43,6 +43,7 @@ class Config(LearnerConfig):
     epsilon_start: Fraction
     epsilon_end: Fraction
     epsilon_steps: Annotated[Count, OR_NULL]
+    epsilon_repeat: Count
     tau: Fraction
     dueling: bool
     noisy: bool

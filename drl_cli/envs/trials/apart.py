@@ -62,13 +62,15 @@ def try_apart(
 
 
 class Seen(NamedTuple):
-    """What a trial shows of an environment: steps/s, whether its observations have an unusual size, and its time limit.
+    """What a trial shows of an environment.
 
-    The limit is in steps. It is None if the environment does not declare one and if no episode was truncated.
+    These are steps/s, whether its observations have an unusual size, whether its rewards are sparse, and its time limit
+    in steps. The limit is None if the environment does not declare one and if no episode was truncated.
     """
 
     steps_per_s: float
     is_unusual: bool
+    is_sparse: bool
     limit: int | None
 
 
@@ -81,7 +83,9 @@ def trial_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> Seen:
             trial.run(1, TRIAL_S)
         finally:
             trial.close()
-        return Seen(trial.steps_per_s, trial.sizes.is_unusual, spec.time_limit or trial.cut_after)
+        return Seen(
+            trial.steps_per_s, trial.sizes.is_unusual, trial.sizes.is_sparse, spec.time_limit or trial.cut_after
+        )
 
     return apart(config, timeout_s, call)
 

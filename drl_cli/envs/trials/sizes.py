@@ -27,14 +27,19 @@ class Sizes:
         self.config = config
         self._rows: dict[str, list[Array]] = defaultdict(list)
         self._rewards: list[float] = []
+        self._actions: list[Array] = []
         self._before = _generators()
 
-    def add(self, floats: dict[str, Array], reward: float) -> None:
-        """Add the float parts of a step's observation, each `[1, ...]`, and the step's reward. Leave out images."""
+    def add(self, floats: dict[str, Array], reward: float, action: Array) -> None:
+        """Add the float parts of a step's observation, each `[1, ...]`, the reward and the action. Leave out images.
+
+        The action is in [-1, 1] `[A]`, or empty if it is a choice.
+        """
         for path, value in floats.items():
             if value.ndim <= 2:
                 self._rows[path].append(value.reshape(-1))
         self._rewards.append(reward)
+        self._actions.append(action)
 
     @property
     def is_unusual(self) -> bool:
@@ -45,6 +50,14 @@ class Sizes:
             if (sizes > USUAL[1]).any() or ((largest < USUAL[0]) & (values.std(0) > 0)).any():
                 return True
         return False
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether no reward was above 0, and the rewards depend on nothing but the size of the action."""
+        rewards, actions = np.asarray(self._rewards), np.stack(self._actions).astype(np.float64)
+        sizes = np.stack([np.ones(len(rewards)), np.abs(actions).sum(1), np.square(actions).sum(1)], 1)
+        rest = rewards - sizes @ np.linalg.lstsq(sizes, rewards, rcond=None)[0]
+        return bool(rewards.max() <= 0 and np.abs(rest).max() <= 1e-3 * np.abs(rewards).max())
 
     def lines(self, is_thorough: bool) -> Iterator[str]:
         """Yield a warning for each size that no key scales. If `is_thorough`, also name what is always equal."""

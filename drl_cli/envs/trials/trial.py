@@ -121,12 +121,14 @@ class Trial:
         with self._call("reset"):
             result = env.raw.reset(seed=seed)
         obs, info = reset_result(result)
-        return self._look(env, obs, 0.0, info)
+        return self._look(env, obs, 0.0, info)[0]
 
     def _step(self, env: Env, parts: Parts) -> tuple[Parts, bool, bool]:
         spec = self.spec.action
+        drawn: Array = np.zeros(0, np.float32)
         if spec.kind == "box":
-            action = env.to_env(self.rng.uniform(-1, 1, (1, spec.size)).astype(np.float32))[0]
+            drawn = self.rng.uniform(-1, 1, spec.size).astype(np.float32)
+            action = env.to_env(drawn[None])[0]
         else:
             action = allowed_action(parts.get(MASK, np.ones(spec.size, np.bool_)), self.spec, env.to_env, self.rng)
         with self._call("step"):
@@ -138,9 +140,12 @@ class Trial:
         if reward is None or isinstance(reward, str) or np.ndim(reward):
             advice = "; write reward.item()" if np.ndim(reward) and np.size(reward) == 1 else ""
             raise EnvFault(f"step gave {reward!r} as reward, which must be a number{advice}")
-        return self._look(env, obs, float(reward), info), bool(terminated), bool(truncated)
+        parts, floats = self._look(env, obs, float(reward), info)
+        self.sizes.add(floats, float(reward), drawn)
+        return parts, bool(terminated), bool(truncated)
 
-    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: the types are checked here
+    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> tuple[Parts, dict[str, Array]]:
+        """Check an observation `obs`, of any type, a reward and an info. Return the observation and its float parts."""
         if not isinstance(info, Mapping):
             raise EnvFault(f"{self.method} gave {type(info).__name__} as info, which must be a dict")
         parts = env.read(obs, info)
@@ -162,6 +167,4 @@ class Trial:
             self.notes.add(f"{id}: observations are {type(obs).__name__}s, not arrays; converting them takes time")
         if cause := not_finite(floats, 0, reward):
             raise EnvFault(cause)
-        if self.method == "step":
-            self.sizes.add(floats, reward)
-        return parts
+        return parts, floats

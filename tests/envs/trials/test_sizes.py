@@ -4,7 +4,7 @@ import re
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
@@ -102,6 +102,48 @@ def test_a_dry_run_also_names_what_never_changes():
 def test_unusual_sizes(kwargs, is_unusual):
     config = EnvConfig("test", "TestSizes-v0", kwargs, None, 1.0, "none", False, False)
     assert trial_apart(config, read_spec(config, True), 60.0).is_unusual is is_unusual
+
+
+class Paid(Raw):
+    """The reward is `reward(t, action)` for an action in [0, 4], or for a choice."""
+
+    def __init__(self, reward, is_choice=False):
+        super().__init__()
+        self.pay = reward
+        self.action_space = Discrete(3) if is_choice else Box(0, 4, (2,), np.float32)
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, self.pay(self.t, action), *rest
+
+
+gymnasium.register("TestPaid-v0", Paid)
+
+
+@pytest.mark.parametrize(
+    ("reward", "is_sparse"),
+    [
+        (lambda t, action: 0.0, True),
+        (lambda t, action: -1.0, True),
+        (lambda t, action: -0.1 * np.square((action - 2) / 2).sum(), True),
+        (lambda t, action: -3.0 - np.abs((action - 2) / 2).sum(), True),
+        (lambda t, action: 1.0, False),  # for staying alive
+        (lambda t, action: -0.1 * np.square((action - 2) / 2).sum() + (t == 19), False),
+        (lambda t, action: -0.1 * np.square((action - 2) / 2).sum() - (t == 19), False),
+        (lambda t, action: -0.01 * t, False),
+        (lambda t, action: -action[0], False),  # a direction is better than the other
+    ],
+)
+def test_rewards_are_sparse_if_only_the_size_of_actions_changes_them(reward, is_sparse):
+    config = EnvConfig("test", "TestPaid-v0", {"reward": reward}, None, 1.0, "none", False, False)
+    assert trial_apart(config, read_spec(config, True), 60.0).is_sparse is is_sparse
+
+
+@pytest.mark.parametrize(("reward", "is_sparse"), [(lambda t, _: -1.0, True), (lambda t, choice: -choice, False)])
+def test_rewards_of_choices_are_sparse_if_they_are_equal(reward, is_sparse):
+    kwargs = {"reward": reward, "is_choice": True}
+    config = EnvConfig("test", "TestPaid-v0", kwargs, None, 1.0, "none", False, False)
+    assert trial_apart(config, read_spec(config, True), 60.0).is_sparse is is_sparse
 
 
 @pytest.mark.parametrize(

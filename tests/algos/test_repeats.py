@@ -1,0 +1,99 @@
+"""Repeats, and the policy of DQN that explores with them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from confs import algo_config
+
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.value._repeats import Repeats
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
+
+SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 50, "Discrete(50)"))
+NETWORK = NetworkConfig((16,), "relu", "uniform")
+
+
+def previous(begins):
+    return PreviousStep(np.zeros(len(begins), np.int64), np.zeros(len(begins), np.float32), np.array(begins))
+
+
+def policy_of(repeat, seed=0, epsilon=1.0):
+    module = load_algorithm("dqn")
+    config = dataclasses.replace(
+        algo_config("dqn", module.Config), epsilon_repeat=repeat, epsilon_start=epsilon, epsilon_end=epsilon
+    )
+    return module.Policy(config, NETWORK, SPEC, seed)
+
+
+def lengths_of(choices):
+    ends = np.flatnonzero(np.diff(choices) != 0)
+    return np.diff(ends)
+
+
+def test_a_choice_is_repeated_with_a_probability_that_falls_with_the_square_of_its_length():
+    repeats, rng = Repeats(128), np.random.default_rng(0)
+    choices = []
+    for step in range(60_000):
+        assert repeats.start(np.array([True]), np.array([step]), None, rng) == [True]
+        choices.append(repeats.choice[0])
+    lengths = lengths_of(choices)
+    shares = [(lengths == n).mean() for n in (1, 2, 4)]
+    np.testing.assert_allclose(shares, np.array([1, 1 / 4, 1 / 16]) * 0.611, rtol=0.07)  # 1 / sum(n^-2, n=1..128)
+    assert 64 < lengths.max() <= 128
+
+
+def test_only_random_steps_start_to_repeat():
+    repeats, rng = Repeats(8), np.random.default_rng(0)
+    is_random = rng.random((5000, 1)) < 0.1
+    held = [repeats.start(row, np.array([1]), None, rng)[0] for row in is_random]
+    starts = np.flatnonzero(np.diff([0, *map(int, held)]) == 1)
+    assert is_random[starts].all()
+    assert 0.1 < np.mean(held) < 0.3
+    assert not repeats.start(np.array([False] * 2), np.array([1, 1]), None, rng).any()
+
+
+def test_a_repetition_ends_with_the_episode():
+    repeats, rng = Repeats(128), np.random.default_rng(0)
+    nothing = np.array([False, False])
+    while not (repeats.left > 1).all() or len(repeats.left) < 2:
+        repeats.start(np.array([True, True]), np.array([3, 4]), None, rng)
+    held = repeats.start(nothing, np.array([5, 6]), previous([False, True]), rng)
+    assert held.tolist() == [True, False]
+    assert repeats.choice[0] == 3
+
+
+@pytest.mark.parametrize("repeat", [1, 32])
+def test_a_policy_repeats_random_choices_and_goes_on_from_its_state(repeat):
+    obs = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
+    module = load_algorithm("dqn")
+    policy, other = policy_of(repeat), policy_of(repeat, seed=9)
+    import torch
+
+    from drl_cli.api import Context  # imports torch
+
+    params = module.Algorithm(policy.config, NETWORK, SPEC, 0, Context(torch.device("cpu"))).policy_params()
+    policy.load(params)
+    other.load(params)
+    policy.act(obs, previous([True] * 6))
+    other.load_state(policy.state())
+    acted = []
+    for _ in range(40):
+        one, two = (each.act(obs, previous([False] * 6))["action"] for each in (policy, other))
+        np.testing.assert_array_equal(one, two)
+        acted.append(one)
+    same = np.mean(np.array(acted)[1:] == np.array(acted)[:-1])
+    assert (same > 0.2) == (repeat > 1)  # of 50 choices, two independent ones seldom agree
+    assert len(np.unique(acted)) > 10
+
+
+def test_greedy_steps_are_greedy():
+    policy, plain = policy_of(32, epsilon=0.0), policy_of(1, epsilon=0.0)
+    rng = np.random.default_rng(0)
+    params = rng.standard_normal(sum(int(np.prod(shape)) for shape in policy.shapes)).astype(np.float32)
+    for each in (policy, plain):
+        each.load(params)
+    obs = rng.standard_normal((6, 5)).astype(np.float32)
+    for _ in range(5):
+        np.testing.assert_array_equal(policy.act(obs)["action"], plain.greedy(obs))
