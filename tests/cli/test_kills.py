@@ -35,6 +35,8 @@ LSTM = (
     *("replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
 )
 R2D2 = (LSTM[0], "algo=r2d2", "network.memory_size=8", *LSTM[5:])
+PINK = ("env=MountainCarContinuous-v0", "algo=sac", "tuned=none", "network.hidden=[16,16]")
+REPEATS = ("env=MountainCar-v0", "algo=dqn", "tuned=none", "network.hidden=[16,16]")
 IQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=iqn", "algo.noisy=true", "network.hidden=[16,16]")
 
 
@@ -125,8 +127,8 @@ def weights(run):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [(CNN, "sync"), (LSTM, "sync"), (R2D2, "single"), (IQN, "single")],
-    ids=["cnn-sync", "lstm-sync", "r2d2-single", "iqn-single"],
+    [(CNN, "sync"), (LSTM, "sync"), (R2D2, "single"), (IQN, "single"), (PINK, "single"), (REPEATS, "sync")],
+    ids=["cnn-sync", "lstm-sync", "r2d2-single", "iqn-single", "pink-single", "repeats-sync"],
 )
 @pytest.mark.exhaustive
 def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, kind, mode):
