@@ -145,8 +145,8 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     parts += ["layers of 128 units"] if chosen.get(HIDDEN) == [128, 128] else []
     parts += ["rollouts of 512 steps"] if chosen.get(BATCH) == 512 else []
     own = PAPERS.get(str(_value(plain, "algo.name")), {}).keys() - {HIDDEN}
-    own = [path for path in SHORT_RUN if path in own and chosen.get(path) == SHORT_RUN[path]]
-    parts += [f"{path.removeprefix('algo.')} {chosen[path]:g}" for path in own]
+    short = [path for path in SHORT_RUN if path in own and chosen.get(path) == SHORT_RUN[path]]
+    parts += [f"{path.removeprefix('algo.')} {chosen[path]:g}" for path in short]
     scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
     return f"no tuned values: {', '.join(parts)}" if parts else None
