@@ -12,8 +12,7 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, option_text
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
-from drl_cli.settings.first_try import OF_TRIAL, WITH_TUNED, values_for, with_tuned
-from drl_cli.settings.first_try_offline import SHORT_RUN
+from drl_cli.settings.first_try import OF_TRIAL, SHORT_RUN, WITH_TUNED, values_for, with_tuned
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")

@@ -2,15 +2,15 @@
 
 The values follow from the length of the run and from a trial of its environment, so that a command gives the same run
 in every mode and on every machine. A short run makes an update with each step, because its steps are few. A long run
-makes fewer, to save time. In mode=offline, the values follow from the dataset (first_try_offline.py).
+makes fewer, to save time. In mode=offline, the values follow from the dataset and total_updates.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drl_cli.data.limit import time_limit
 from drl_cli.settings.conf import option_text
 from drl_cli.settings.env_names import trial_of, typed_values
-from drl_cli.settings.first_try_offline import PAPERS, SHORT_RUN, data_values, time_limit
 from drl_cli.settings.value_types import value_type
 from drl_cli.utils.ranges import Count
 
@@ -28,6 +28,31 @@ OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT}
 """The values that follow from a trial of the environment."""
 ROLLOUT = 2048
 """The batch size of an algorithm on policy, which PPO's file leaves open."""
+
+DEEP = [256, 256, 256]
+_CQL = {"network.hidden": DEEP, "algo.actor_lr": 3e-5, "algo.samples": 10}
+PAPERS: dict[str, dict[str, Any]] = {
+    "iql": {"algo.expectile": 0.7, "algo.beta": 3.0},
+    "awac": {"network.hidden": DEEP, "algo.temperature": 1.0},
+    "rebrac": {"network.hidden": DEEP},
+    "cql": {**_CQL, "algo.cql_alpha": 10.0},
+    "cal_ql": {**_CQL, "algo.cql_alpha": 5.0},
+}
+"""The values of algorithms in long runs, where they differ from WITH_TUNED, by the algorithm's name."""
+SHORT_RUN: dict[str, Any] = {
+    "algo.lr": 1e-3,
+    "algo.actor_lr": 1e-3,
+    "algo.expectile": 0.9,
+    "algo.beta": 10.0,
+    "algo.temperature": 0.2,
+    "algo.cql_alpha": 1.0,
+    "algo.samples": 4,
+    "trainer.batch_size": 128,
+    "network.hidden": [128, 128],
+}
+"""The values in a run of few updates, which makes larger and cheaper ones."""
+WITHOUT_REWARDS = ("bc",)
+"""The algorithms that read no rewards."""
 
 SHORT = 50_000
 """A run of at most this many steps is short."""
@@ -93,6 +118,12 @@ def values_for(plain: Plain) -> dict[str, Any]:
     return {**found, **SHORT_RUN} if is_short else found
 
 
+def data_values(name: str, is_short: bool) -> dict[str, Any]:
+    """Return the values of a run that learns from data without tuned values, by key. `name` is the algorithm's."""
+    scaled = {"env.normalize_obs": True, "env.normalize_reward": name not in WITHOUT_REWARDS}
+    return {**scaled, **(SHORT_RUN if is_short else {})}
+
+
 def seen_values(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values that follow from a trial of its environment, by key.
 
@@ -101,7 +132,7 @@ def seen_values(plain: Plain) -> dict[str, Any]:
     environment is tried, and only the discount follows, from the dataset.
     """
     if plain.get("mode") == "offline":
-        return {DISCOUNT: discount(time_limit(plain.get("data") or {}))}
+        return {DISCOUNT: discount(time_limit(_value(plain, "data.source")))}
     unfilled = dict.fromkeys(("normalize_obs", "normalize_reward"))  # so that each call makes the same trial
     seen = trial_of({**(plain.get("env") or {}), **unfilled}, _value(plain, "worker.step_timeout_s"))
     if seen is None:

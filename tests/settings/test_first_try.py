@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from graphs import make_config
 
+from drl_cli.data.limit import time_limit
 from drl_cli.envs.trees import space_to_json
 from drl_cli.runs.implied import follows
 from drl_cli.runtime.roles.exploration import exponents
@@ -34,7 +35,6 @@ from drl_cli.settings.first_try import (
     first_try_line,
     with_first_try,
 )
-from drl_cli.settings.first_try_offline import time_limit
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
@@ -353,20 +353,20 @@ def test_a_piece_of_an_episode_shows_no_limit(tmp_path):
     spaces = {f"{kind}_space": space_to_json(gymnasium.spaces.Box(-1, 1, (1,))) for kind in ("observation", "action")}
     metadata = {**spaces, "env": None, "has_mask": False, "reference": None, "drl_cli": {"pieces": [1]}}
     path = dataset(tmp_path / "data.npz", [200, 900], [0, 1], metadata=json.dumps(metadata))
-    assert time_limit({"source": path}) == 200
+    assert time_limit(path) == 200
 
 
 def test_a_dataset_that_changes_is_read_again(tmp_path):
     path = tmp_path / "data.npz"
-    assert time_limit({"source": dataset(path, [200], [0])}) == 200
+    assert time_limit(dataset(path, [200], [0])) == 200
     dataset(path, [300], [0])
     os.utime(path, ns=(1, 1))
-    assert time_limit({"source": str(path)}) == 300
+    assert time_limit(str(path)) == 300
 
 
 @pytest.mark.parametrize("source", [None, 7, [7], "x.npz", "run:x", "minari:none/of-these-v0"])
 def test_data_that_can_not_be_read_has_no_limit(source):
-    assert time_limit({"source": source}) is None
+    assert time_limit(source) is None
 
 
 OTHERS = (
