@@ -32,8 +32,8 @@ SHAPING = (
 def with_weights(config: Config, words: Sequence[str] = (), find: Callable[[str, str], Path] | None = None) -> Config:
     """Return the config with the path of the checkpoint in `load_weights`. Raise UsageError if there is none.
 
-    Observations and rewards are normalised as in the run that saved the weights, unless the user's `words` say
-    otherwise. `find` is by default `find_weights`.
+    Observations and rewards are normalised as in the run that saved the weights, and the hidden layers have the same
+    widths, unless the user's `words` say otherwise. `find` is by default `find_weights`.
     """
     if config.load_weights is None:
         return config
@@ -41,7 +41,11 @@ def with_weights(config: Config, words: Sequence[str] = (), find: Callable[[str,
     trained, typed = Run(path.parent.parent).config, typed_values(words)
     saved = {key: trained.get(f"env.{key}") for key in ("normalize_obs", "normalize_reward")}
     taken: Any = {key: is_on for key, is_on in saved.items() if is_on is not None and f"env.{key}" not in typed}
-    return dataclasses.replace(config, load_weights=str(path), env=dataclasses.replace(config.env, **taken))
+    hidden, network = trained.get("network.hidden"), config.network
+    if isinstance(hidden, list) and "network.hidden" not in typed:
+        network = dataclasses.replace(network, hidden=tuple(hidden))
+    env = dataclasses.replace(config.env, **taken)
+    return dataclasses.replace(config, load_weights=str(path), env=env, network=network)
 
 
 def find_weights(path: str, output_dir: str) -> Path:

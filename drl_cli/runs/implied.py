@@ -12,15 +12,17 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file, option_text
 from drl_cli.settings.env_names import FAMILIES
 from drl_cli.settings.fill import INSERTS, RANDOM, warm_up
-from drl_cli.settings.first_try import OF_TRIAL, WITH_TUNED, values_for, with_tuned
+from drl_cli.settings.first_try import OF_TRIAL, SHORT_RUN, WITH_TUNED, values_for, with_tuned
 from drl_cli.types import flatten
 
 SHOWN = ("env.name", "env.id", "algo.name", SHORT["algo"], "mode")
 """Keys from which other values follow. Lists of runs show them in columns."""
+CHOSEN = {*WITH_TUNED, *SHORT_RUN}
+"""Keys whose values drl-cli chooses if neither the user nor a file sets them."""
 FILLED = (
     *("worker.num", "worker.max_num", "worker.proxies", "trainer.threads"),
     *("replay.capacity", "replay.max_staleness", "data.reference"),
-    *WITH_TUNED,
+    *CHOSEN,
 )
 """Keys whose defaults null and auto are replaced by values that fit the machine, the run or the dataset."""
 WARM_UP = (INSERTS, RANDOM)
@@ -51,9 +53,9 @@ def is_filled(key: str, config: Mapping[str, Any]) -> bool:
     """Return whether drl-cli may have replaced the value of a key by this one, which nobody typed."""
     if key in WARM_UP and config[key] == _short_warm_up(config):
         return True
-    if key in WITH_TUNED and key not in OF_TRIAL:  # a trial of the environment gives other values
+    if key in CHOSEN and key not in OF_TRIAL:  # a trial of the environment gives other values
         plain = _of_length(config)
-        if config[key] not in (with_tuned(plain)[key], values_for(plain)[key]):
+        if config[key] not in (with_tuned(plain).get(key), values_for(plain).get(key)):
             return False
     return key in FILLED and any(values.get(key) in (None, "auto") for values in implied(*_names(config)))
 
@@ -78,7 +80,8 @@ def _names(config: Mapping[str, Any]) -> tuple[str, str, str]:
 def _of_length(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config that `values_for` reads."""
     named = {key: config.get(key) for key in ("mode", "total_env_steps", "total_updates")}
-    return {**named, "replay": {"sampler": config.get("replay.sampler")}}
+    algo = {"name": config.get("algo.name")}
+    return {**named, "replay": {"sampler": config.get("replay.sampler")}, "algo": algo}
 
 
 def _short_warm_up(config: Mapping[str, Any]) -> int | None:

@@ -2,12 +2,13 @@
 
 The values follow from the length of the run and from a trial of its environment, so that a command gives the same run
 in every mode and on every machine. A short run makes an update with each step, because its steps are few. A long run
-makes fewer, to save time.
+makes fewer, to save time. In mode=offline, the values follow from the dataset and total_updates.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drl_cli.data.limit import time_limit
 from drl_cli.settings.conf import option_text
 from drl_cli.settings.env_names import trial_of, typed_values
 from drl_cli.settings.value_types import value_type
@@ -27,6 +28,31 @@ OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT}
 """The values that follow from a trial of the environment."""
 ROLLOUT = 2048
 """The batch size of an algorithm on policy, which PPO's file leaves open."""
+
+DEEP = [256, 256, 256]
+_CQL = {"network.hidden": DEEP, "algo.actor_lr": 3e-5, "algo.samples": 10}
+PAPERS: dict[str, dict[str, Any]] = {
+    "iql": {"algo.expectile": 0.7, "algo.beta": 3.0},
+    "awac": {"network.hidden": DEEP, "algo.temperature": 1.0},
+    "rebrac": {"network.hidden": DEEP},
+    "cql": {**_CQL, "algo.cql_alpha": 10.0},
+    "cal_ql": {**_CQL, "algo.cql_alpha": 5.0},
+}
+"""The values of algorithms in long runs, where they differ from WITH_TUNED, by the algorithm's name."""
+SHORT_RUN: dict[str, Any] = {
+    "algo.lr": 1e-3,
+    "algo.actor_lr": 1e-3,
+    "algo.expectile": 0.9,
+    "algo.beta": 10.0,
+    "algo.temperature": 0.2,
+    "algo.cql_alpha": 1.0,
+    "algo.samples": 4,
+    "trainer.batch_size": 128,
+    "network.hidden": [128, 128],
+}
+"""The values in a run of few updates, which makes larger and cheaper ones."""
+WITHOUT_REWARDS = ("bc",)
+"""The algorithms that read no rewards."""
 
 SHORT = 50_000
 """A run of at most this many steps is short."""
@@ -64,14 +90,15 @@ def is_tuned(choices: Mapping[str, str]) -> bool:
 
 def with_tuned(plain: Plain) -> dict[str, Any]:
     """Return the values of a run with tuned values, by key."""
-    return {**WITH_TUNED, BATCH: ROLLOUT} if _is_on_policy(plain) else dict(WITH_TUNED)
+    own = {BATCH: ROLLOUT} if _is_on_policy(plain) else PAPERS.get(str(_value(plain, "algo.name")), {})
+    return {**WITH_TUNED, **own}
 
 
 def values_for(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values, by key.
 
     On-policy runs have 16 environments and no warm-up, and their updates follow from their rollouts, which are smaller
-    in a short run of PPO. In mode=offline, only the evaluation period follows from the length.
+    in a short run of PPO.
     """
     is_offline, tuned = plain.get("mode") == "offline", with_tuned(plain)
     key = "total_updates" if is_offline else "total_env_steps"
@@ -79,26 +106,33 @@ def values_for(plain: Plain) -> dict[str, Any]:
     if length is None:  # refused later, when the config is built
         return tuned
     tuned[EVAL_PERIOD] = max(250, min(10_000, length // 10))
-    if is_offline:
-        return tuned
     is_short = length <= SHORT
+    if is_offline:
+        return {**tuned, **data_values(str(_value(plain, "algo.name")), is_short)}
     if _is_on_policy(plain):
         return {**tuned, REWARD: True, BATCH: 512 if is_short else ROLLOUT}
     ratio, envs = (1.0, 1) if is_short else (0.5, 4) if length <= 200_000 else (0.25, 16)
     warm_up, epsilon_steps = max(100, min(1000, length // 50)), max(1000, min(50_000, length // 10))
     found = {**tuned, REWARD: True, RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EPSILON: epsilon_steps, RATE: 1e-3}
     found[N_STEP] = 1 if length <= FEW else 3  # longer targets reach further, and are learned from later
-    return {**found, BATCH: 128, HIDDEN: [128, 128]} if is_short else found
+    return {**found, **SHORT_RUN} if is_short else found
+
+
+def data_values(name: str, is_short: bool) -> dict[str, Any]:
+    """Return the values of a run that learns from data without tuned values, by key. `name` is the algorithm's."""
+    scaled = {"env.normalize_obs": True, "env.normalize_reward": name not in WITHOUT_REWARDS}
+    return {**scaled, **(SHORT_RUN if is_short else {})}
 
 
 def seen_values(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values that follow from a trial of its environment, by key.
 
     Observations are normalised if they have an unusual size. Otherwise, normalisation slows learning. If rewards are
-    sparse, exploration goes on in a direction for several steps, so that it reaches further.
+    sparse, exploration goes on in a direction for several steps, so that it reaches further. In mode=offline, no
+    environment is tried, and only the discount follows, from the dataset.
     """
     if plain.get("mode") == "offline":
-        return {}
+        return {DISCOUNT: discount(time_limit(_value(plain, "data.source")))}
     unfilled = dict.fromkeys(("normalize_obs", "normalize_reward"))  # so that each call makes the same trial
     seen = trial_of({**(plain.get("env") or {}), **unfilled}, _value(plain, "worker.step_timeout_s"))
     if seen is None:
@@ -141,6 +175,9 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
     parts += [f"batches of {chosen[BATCH]}"] if chosen.get(BATCH) == 128 else []
     parts += ["layers of 128 units"] if chosen.get(HIDDEN) == [128, 128] else []
     parts += ["rollouts of 512 steps"] if chosen.get(BATCH) == 512 else []
+    own = PAPERS.get(str(_value(plain, "algo.name")), {}).keys() - {HIDDEN}
+    short = [path for path in SHORT_RUN if path in own and chosen.get(path) == SHORT_RUN[path]]
+    parts += [f"{path.removeprefix('algo.')} {chosen[path]:g}" for path in short]
     scaled = [name for path, name in ((OBS, "vector observations"), (REWARD, "rewards")) if path in chosen]
     parts += [f"{' and '.join(scaled)} normalised"] if scaled else []
     return f"no tuned values: {', '.join(parts)}" if parts else None

@@ -19,7 +19,7 @@ from drl_cli.runtime.trial import single_trainer
 from drl_cli.settings.algorithm import algorithm_of
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_text, options
-from drl_cli.settings.first_try import WITH_TUNED
+from drl_cli.settings.first_try import with_tuned
 from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
 TABLE = Path(__file__).with_name("learn.yaml")
@@ -27,8 +27,9 @@ FIXED = ("mode=single", "seed=1", "device=cpu", "trainer.threads=1", "trainer.pr
 NEUTRAL = ("mode=", "worker.num=", "reanalyzer.", "manage.", "logger.", "checkpoint.")
 """Words that do not change what an update does."""
 RAW = "env.normalize_obs=false env.normalize_reward=false"
-"""What a run of mode=offline without tuned values does by default."""
 UNSCALED = f"tuned=none {RAW}"
+PINNED = (*RAW.split(), "trainer.batch_size=256")
+"""Words of the rows with mode=offline, which were measured before other values became the defaults."""
 MOST_PERIOD = 10
 KINDS = {"box": "Pendulum-v1", "discrete": "CartPole-v1"}
 
@@ -104,7 +105,8 @@ def as_tuned(typed: Sequence[str]) -> list[str]:
     """Return the values that the algorithm's options have beside tuned values, if its file leaves them open."""
     name = next(word.removeprefix("algo=") for word in typed if word.startswith("algo="))
     values = values_set_by("algo", name)
-    return [f"{key}={value}" for key, value in WITH_TUNED.items() if values.get(key, 0) is None]
+    tuned = with_tuned({"algo": {"name": algorithm_of(name)}})
+    return [f"{key}={value}" for key, value in tuned.items() if values.get(key, 0) is None]
 
 
 def hidden(config: Config) -> dict[str, Any]:
@@ -128,9 +130,9 @@ def commands() -> list[str]:
 def command(row: Mapping[str, Any]) -> str:
     """Return the case of a row of learn.yaml: its command without the words that do not change an update."""
     typed = list(flat(row["overrides"]))
-    words = [word for word in typed if not word.startswith(NEUTRAL)]
-    raw = [RAW] if "mode=offline" in typed else []
-    return " ".join([f"env={row['env']}", f"algo={row['algo']}", *words, *raw])
+    is_offline = "mode=offline" in typed
+    words = [word for word in typed if not (word.startswith(NEUTRAL) or (is_offline and word in PINNED))]
+    return " ".join([f"env={row['env']}", f"algo={row['algo']}", *words, *([RAW] if is_offline else [])])
 
 
 def flat(given: Iterable[Any]) -> Iterable[str]:  # Any: an override, or a list of them

@@ -97,6 +97,15 @@ def test_weights_bring_the_normalisation_of_their_run(copied, composed, saved):
     assert taken("env.normalize_obs=false", "env.normalize_reward=true") == (False, True)
 
 
+def test_weights_bring_the_widths_of_their_layers(copied, composed):
+    def taken(*words):
+        words = ("env=Pendulum-v1", "tuned=none", f"load_weights={copied}", *words)
+        return with_weights(fill(build(composed(*words))), words).network.hidden
+
+    assert taken() == (16, 16)
+    assert taken("network.hidden=[8]") == (8,)
+
+
 def test_networks_that_do_not_fit_give_a_warning(copied, composed):
     config = fill(build(composed("env=Pendulum-v1", "tuned=none", FITS)))
     networks = load_weights(copied / "checkpoints/last").networks

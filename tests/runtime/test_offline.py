@@ -78,7 +78,7 @@ def test_equal_seeds_give_equal_weights_and_other_seeds_do_not(run_graph, data, 
     assert first == second != other
 
 
-RESUMED = ("checkpoint.period=10", "manage.eval_period=14", "env.normalize_obs=true")
+RESUMED = ("checkpoint.period=10", "manage.eval_period=14", "env.normalize_obs=true", "env.normalize_reward=true")
 
 
 @pytest.mark.parametrize(

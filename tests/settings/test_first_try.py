@@ -1,8 +1,15 @@
 """The values of a run without tuned values: they follow from its length, and every typed value stays."""
 
+import json
+import os
+
+import gymnasium
+import numpy as np
 import pytest
 from graphs import make_config
 
+from drl_cli.data.limit import time_limit
+from drl_cli.envs.trees import space_to_json
 from drl_cli.runs.implied import follows
 from drl_cli.runtime.roles.exploration import exponents
 from drl_cli.settings import first_try
@@ -31,6 +38,7 @@ from drl_cli.settings.first_try import (
 from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
+OFFLINE = ("mode=offline", "data.source=x.npz")
 OF_SOME = (BATCH, EPSILON, DISCOUNT, N_STEP, RATE, HIDDEN, NOISE, REPEAT)
 OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in OF_SOME}
 
@@ -155,7 +163,12 @@ def test_random_actions_are_repeated_if_rewards_are_sparse(words, most):
         (["algo=mrq", "total_env_steps=5000"], 128, [128, 128], 3e-4),
         (["algo=ppo", "total_env_steps=5000"], 512, [64, 64], 3e-4),
         (["algo=sac", f"{BATCH}=64", f"{HIDDEN}=[32]", f"{RATE}=2e-3", "total_env_steps=5000"], 64, [32], 2e-3),
-        (["algo=iql", "mode=offline", "data.source=x.npz", "total_updates=3000"], 256, [256, 256], 3e-4),
+        ([*OFFLINE, "algo=iql", "total_updates=50_000"], 128, [128, 128], 1e-3),
+        ([*OFFLINE, "algo=iql", "total_updates=50_001"], 256, [256, 256], 3e-4),
+        ([*OFFLINE, "algo=cql", "total_updates=3000"], 128, [128, 128], 1e-3),
+        ([*OFFLINE, "algo=cql", "total_updates=60_000"], 256, [256, 256, 256], 3e-4),
+        ([*OFFLINE, "algo=rebrac", "total_updates=60_000"], 256, [256, 256, 256], 1e-3),  # its file has the rate
+        ([*OFFLINE, "algo=td3", "tuned=td3-mujoco", "total_updates=3000"], 256, [256, 256], 3e-4),
     ],
 )
 def test_a_short_run_has_small_batches_and_layers(words, rows, layers, rate):
@@ -198,7 +211,9 @@ def test_the_line_names_epsilon_only_where_it_falls():
         (["env=MountainCar-v0", "algo=ppo", f"{OBS}=false"], False),
         (["env=MountainCar-v0", "algo=ppo", "tuned=ppo-CartPole-v1"], False),
         (["env=MountainCarContinuous-v0", "algo=mrq"], False),
-        (["env=MountainCarContinuous-v0", "algo=iql", "mode=offline", "data.source=x.npz"], False),
+        (["env=CartPole-v1", "algo=bc", *OFFLINE], True),
+        (["env=CartPole-v1", "algo=bc", *OFFLINE, f"{OBS}=false"], False),
+        (["env=Pendulum-v1", "algo=td3", *OFFLINE, "tuned=td3-mujoco"], False),
     ],
 )
 def test_observations_are_normalised_where_their_size_is_unusual(words, is_normalised):
@@ -264,11 +279,94 @@ def test_a_short_run_of_ppo_has_small_rollouts(words, rows):
     assert make_config("algo=ppo", *words).trainer.batch_size == rows
 
 
-def test_offline_runs_normalise_nothing():
-    found = values(
-        "env=MountainCarContinuous-v0", "algo=iql", "mode=offline", "data.source=x.npz", "total_updates=3000"
-    )
-    assert (found[EVAL_PERIOD], found[OBS], found[REWARD]) == (300, False, False)
+@pytest.mark.parametrize(("algo", "is_scaled"), [("iql", True), ("bc", False)])
+@pytest.mark.parametrize("length", [3000, 1_000_000])
+def test_offline_runs_normalise_states_and_the_rewards_that_they_read(algo, is_scaled, length):
+    found = values("env=Pendulum-v1", f"algo={algo}", *OFFLINE, f"total_updates={length}")
+    assert (found[OBS], found[REWARD]) == (True, is_scaled)
+    assert found[EVAL_PERIOD] == min(10_000, length // 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["algo=cql", *OFFLINE, "total_updates=50_000"], (1e-3, 1.0, 4)),
+        (["algo=cal_ql", *OFFLINE, "total_updates=3000"], (1e-3, 1.0, 4)),
+        (["algo=cql", *OFFLINE, "total_updates=50_001"], (3e-5, 10.0, 10)),
+        (["algo=cal_ql", *OFFLINE, "total_updates=50_001"], (3e-5, 5.0, 10)),
+        (["algo=cal_ql", "total_env_steps=3000", f"{DISCOUNT}=0.9", f"{OBS}=false"], (1e-3, 1.0, 4)),
+        (["algo=cql", *OFFLINE, "total_updates=3000", "algo.samples=7", "algo.cql_alpha=10"], (1e-3, 10.0, 7)),
+        (["algo=cql", *OFFLINE, "total_updates=3000", "tuned=td3-mujoco"], (3e-5, 10.0, 10)),
+    ],
+)
+def test_a_short_run_of_cql_has_few_samples_and_a_fast_actor(words, wanted):
+    algo = mapping(["env=Pendulum-v1", *words])["algo"]
+    assert tuple(float(algo[name]) for name in ("actor_lr", "cql_alpha", "samples")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["total_updates=50_000"], (0.9, 10.0)),
+        (["total_updates=50_001"], (0.7, 3.0)),
+        (["total_updates=3000", "algo.beta=2"], (0.9, 2.0)),
+    ],
+)
+def test_a_short_run_of_iql_takes_the_best_actions(words, wanted):
+    algo = mapping(["env=Pendulum-v1", "algo=iql", *OFFLINE, *words])["algo"]
+    assert (algo["expectile"], algo["beta"]) == wanted
+
+
+def dataset(path, lengths, cut, **extra):
+    """Write a dataset with episodes of these lengths, of which those with the numbers `cut` are truncated."""
+    ends, steps = np.cumsum(lengths) - 1, sum(lengths)
+    is_cut = np.isin(np.arange(len(lengths)), cut)
+    terminations, truncations = np.zeros((2, steps), bool)
+    terminations[ends[~is_cut]] = truncations[ends[is_cut]] = True
+    observations = np.zeros((steps, 3), np.float32)
+    given = {"observations": observations, "next_observations": observations, "rewards": np.zeros(steps)}
+    actions = np.zeros((steps, 1), np.float32)
+    np.savez(path, **given, actions=actions, terminations=terminations, truncations=truncations, **extra)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cut", "factor"),
+    [
+        ([200, 200, 30], [0, 1], 0.975),
+        ([150, 200, 200], [2], 0.975),  # one that ended at its last step, and one that was cut
+        ([30, 200], [0], 0.99),  # a longer episode was not cut, so that the limit is not known
+        ([60, 61], [], 0.99),
+        ([1000], [0], 0.995),
+    ],
+)
+def test_the_discount_follows_from_the_episodes_of_the_data(tmp_path, lengths, cut, factor):
+    path = dataset(tmp_path / "data.npz", lengths, cut)
+    words = ["env=Pendulum-v1", "algo=iql", "mode=offline"]
+    assert mapping([*words, f"data.source={path}"])["algo"]["gamma"] == factor
+    other = dataset(tmp_path / "other.npz", [20], [0])
+    assert mapping([*words, f"data.source=[{other},{path}]"])["algo"]["gamma"] == factor
+    assert mapping([*words, f"data.source={path}", f"{DISCOUNT}=0.9"])["algo"]["gamma"] == 0.9
+
+
+def test_a_piece_of_an_episode_shows_no_limit(tmp_path):
+    spaces = {f"{kind}_space": space_to_json(gymnasium.spaces.Box(-1, 1, (1,))) for kind in ("observation", "action")}
+    metadata = {**spaces, "env": None, "has_mask": False, "reference": None, "drl_cli": {"pieces": [1]}}
+    path = dataset(tmp_path / "data.npz", [200, 900], [0, 1], metadata=json.dumps(metadata))
+    assert time_limit(path) == 200
+
+
+def test_a_dataset_that_changes_is_read_again(tmp_path):
+    path = tmp_path / "data.npz"
+    assert time_limit(dataset(path, [200], [0])) == 200
+    dataset(path, [300], [0])
+    os.utime(path, ns=(1, 1))
+    assert time_limit(str(path)) == 300
+
+
+@pytest.mark.parametrize("source", [None, 7, [7], "x.npz", "run:x", "minari:none/of-these-v0"])
+def test_data_that_can_not_be_read_has_no_limit(source):
+    assert time_limit(source) is None
 
 
 OTHERS = (
@@ -297,7 +395,15 @@ def test_the_line_names_what_was_chosen():
     )
     assert line(f"{RATIO}=1", "total_env_steps=5000").startswith(f"no tuned values: {pace}")
     assert line(*(f"{key}={value}".lower() for key, value in OF_ALL.items() if value is not None), *OTHERS) is None
-    assert line("mode=offline", "algo=iql", "data.source=x.npz", "total_updates=3000") is None
+    assert line(*OFFLINE, "algo=iql", "total_updates=3000") == (
+        "no tuned values: learning rate 0.001, batches of 128, layers of 128 units, expectile 0.9, beta 10, "
+        "vector observations and rewards normalised"
+    )
+    assert line(*OFFLINE, "algo=bc", f"{RATE}=3e-4") == "no tuned values: vector observations normalised"
+    assert ", actor_lr 0.001, cql_alpha 1, samples 4," in str(line(*OFFLINE, "algo=cql", "total_updates=3000"))
+    assert "samples" not in str(line(*OFFLINE, "algo=cql", "total_updates=3000", "algo.samples=4"))
+    assert "samples" not in str(line(*OFFLINE, "algo=cql", "total_updates=60_000"))
+    assert "cql_alpha" not in str(line(*OFFLINE, "algo=cql_discrete", "env=CartPole-v1", "total_updates=3000"))
     on_policy = first_try_line(mapping([*UNTUNED[:1], "algo=ppo"]), ())
     assert on_policy == "no tuned values: discount 0.995, vector observations and rewards normalised"
     short = first_try_line(mapping([*UNTUNED[:1], "algo=ppo", "total_env_steps=5000"]), ())
@@ -313,6 +419,15 @@ def test_lists_of_runs_leave_out_what_was_chosen(length):
     config["algo.preset"] = "dqn"
     assert follows(EPSILON, config)
     assert not follows(EPSILON, {**config, EPSILON: 777})
+
+
+@pytest.mark.parametrize(("algo", "key"), [("iql", "algo.beta"), ("cql", "algo.samples"), ("awac", "algo.temperature")])
+@pytest.mark.parametrize("length", [5000, 100_000])
+def test_lists_of_runs_leave_out_what_was_chosen_for_data(algo, key, length):
+    config = flatten(to_yaml_keys(make_config("env=Pendulum-v1", f"algo={algo}", *OFFLINE, f"total_updates={length}")))
+    config["algo.preset"] = algo
+    assert all(follows(name, config) for name in (key, OBS, REWARD, DISCOUNT, RATE, BATCH, HIDDEN))
+    assert not follows(key, {**config, key: 777})
 
 
 @pytest.mark.slow

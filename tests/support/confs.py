@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from drl_cli.settings.first_try import WITH_TUNED
+from drl_cli.settings.first_try import with_tuned
 from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 
@@ -23,5 +23,6 @@ def algo_node(name):
 def algo_config(name, config_class, **options):
     """Return these values, and others for `options`, as the algorithm's Config. Nulls are as with tuned values."""
     values = algo_node(name) | options
-    filled = {key: WITH_TUNED.get(f"algo.{key}") if value is None else value for key, value in values.items()}
+    tuned = with_tuned({"algo": values})
+    filled = {key: tuned.get(f"algo.{key}") if value is None else value for key, value in values.items()}
     return judge(Key("algo", group_of(config_class)), filled, config_class)

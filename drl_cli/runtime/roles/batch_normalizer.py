@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from drl_cli.replay.builders import RETURN
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.normalization import Layout, Statistics, normalize
 from drl_cli.types import Array, State, column_name, nested, within
@@ -66,13 +67,14 @@ class BatchNormalizer:
         self.shards = {int(shard): RunningMoments.unpacked(vector) for shard, vector in shards.items()}
 
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """Return `batches` with normalised `obs`, `next_obs` `[..., *shape]` and `reward`. Do not change the inputs."""
+        """Return a copy of `batches` with normalised `obs` and `next_obs` `[..., *shape]`, `reward` and `mc_return`."""
         changed = dict(batches)
         for path, mean_and_scale in self.statistics.obs.items():
             for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:
                 raw = batches[name].float()
                 mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in mean_and_scale)
                 changed[name] = normalize(raw, mean, scale, self.statistics.bound)
-        if self.layout.reward and "reward" in batches:
-            changed["reward"] = batches["reward"] / self.statistics.reward
+        if self.layout.reward:
+            for name in batches.keys() & {"reward", RETURN}:
+                changed[name] = batches[name] / self.statistics.reward
         return changed

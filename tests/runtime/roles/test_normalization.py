@@ -132,6 +132,18 @@ def test_missing_and_raw_columns_stay_unchanged():
     assert not torch.equal(learner(columns)["reward"], columns["reward"])
 
 
+def test_a_return_has_the_scale_of_the_rewards():
+    """Cal-QL compares the return from a state, `mc_return`, with Q."""
+    columns = {name: torch.from_numpy(column) for name, column in rows(50).items()}
+    columns["mc_return"] = 9 * columns["reward"]
+    learner, plain = BatchNormalizer(LAYOUT), BatchNormalizer(Layout({"": (3, 2)}, False))
+    for each in (learner, plain):
+        each.receive(header(moments=each.layout.moments(rows(50))))
+    batch = learner(columns)
+    assert torch.allclose(batch["mc_return"], 9 * batch["reward"])
+    assert plain(columns)["mc_return"] is columns["mc_return"]
+
+
 def test_a_normalizer_continues_from_its_state():
     def receive(learner, version):
         learner.receive(header(version, moments=LAYOUT.moments(rows(50, seed=version))))
