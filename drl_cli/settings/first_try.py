@@ -34,7 +34,7 @@ _CQL = {"network.hidden": DEEP, "algo.actor_lr": 3e-5, "algo.samples": 10}
 PAPERS: dict[str, dict[str, Any]] = {
     "iql": {"algo.expectile": 0.7, "algo.beta": 3.0},
     "awac": {"network.hidden": DEEP, "algo.temperature": 1.0},
-    "rebrac": {"network.hidden": DEEP},
+    "rebrac": {"network.hidden": DEEP, "algo.actor_penalty": 0.01, "algo.critic_penalty": 0.01},
     "cql": {**_CQL, "algo.cql_alpha": 10.0},
     "cal_ql": {**_CQL, "algo.cql_alpha": 5.0},
 }
@@ -47,6 +47,8 @@ SHORT_RUN: dict[str, Any] = {
     "algo.temperature": 0.2,
     "algo.cql_alpha": 1.0,
     "algo.samples": 4,
+    "algo.actor_penalty": 0.1,
+    "algo.critic_penalty": 0.1,
     "trainer.batch_size": 128,
     "network.hidden": [128, 128],
 }

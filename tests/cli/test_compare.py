@@ -268,7 +268,8 @@ def test_wrong_words_for_paired_episodes(outputs, words, says):
         answer(words)
 
 
-def test_updates_are_not_taken_for_environment_steps(tmp_path, compare):
+def test_updates_are_not_taken_for_environment_steps(tmp_path, compare, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     root = tmp_path / "outputs"
     make_run(root, "20260101-s0", [(1000, 1.0, 1.0), (2000, 2.0, 8.0)])
     make_run(root, "20260102-s0", [(10, 1.0, 3.0), (20, 2.0, 7.0)], mode="offline")

@@ -304,6 +304,12 @@ def test_a_short_run_of_cql_has_few_samples_and_a_fast_actor(words, wanted):
     assert tuple(float(algo[name]) for name in ("actor_lr", "cql_alpha", "samples")) == wanted
 
 
+@pytest.mark.parametrize(("length", "penalty"), [(3000, 0.1), (50_001, 0.01)])
+def test_a_short_run_of_rebrac_stays_nearer_to_the_data(length, penalty):
+    algo = mapping(["algo=rebrac", *OFFLINE, f"total_updates={length}"])["algo"]
+    assert (algo["actor_penalty"], algo["critic_penalty"]) == (penalty, penalty)
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
