@@ -77,6 +77,13 @@ def test_a_run_of_the_version_before_has_the_old_name(copied, capsys):
         consent(file, read_run(file))
 
 
+def test_a_config_keeps_what_is_not_renamed_and_is_copied():
+    config = {"algo": {"rate": 1, "tau": 2}, "steps": 3, "env": None}
+    new = {"algo": {"lr": 1, "tau": 2}, "total_env_steps": 3, "env": None}
+    assert (renamed.with_new_names(config), config["algo"]) == (new, {"rate": 1, "tau": 2})
+    assert renamed.with_new_names({"env": None, "algo": "sac"}) == {"env": None, "algo": "sac"}
+
+
 def test_the_option_of_a_command_has_its_old_name(capsys):
     @dataclass(frozen=True)
     class Options:
