@@ -41,7 +41,22 @@ def test_the_values_of_other_keys_stay_the_same():
     assert renamed.new_words(words) == words
 
 
-def test_drl_train_and_python_know_what_was_typed(capsys):
+def test_the_checks_of_a_run_and_its_record_have_the_new_names(monkeypatch):
+    """`train` gets the words of the command line, in which it looks for keys that the user set."""
+    seen = []
+
+    def train(plain, words, *rest):
+        seen.append(words)
+        return {"exit_code": 0}
+
+    monkeypatch.setattr("drl_cli.cli.train.train", train)
+    monkeypatch.setattr("drl_cli.cli.from_python.train_composed", train)
+    answer(["env=Pendulum-v1", "steps=50"])
+    drl_cli.train("env=Pendulum-v1 steps=50")
+    assert seen == [["env=Pendulum-v1", "total_env_steps=50"]] * 2
+
+
+def test_explain_shows_the_new_name(capsys):
     answer(["env=Pendulum-v1", "algo=softer", "algo.rate=0.5", "explain=true"])
     printed = capsys.readouterr()
     (line,) = [line for line in printed.out.splitlines() if line.startswith("algo.lr ")]
