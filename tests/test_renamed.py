@@ -15,7 +15,7 @@ from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.options import parse
-from drl_cli.settings.trust import consent, read_run
+from drl_cli.settings.trust import consent, read_run, typed_asks
 
 WARNING = "warning: algo.rate is now algo.lr; the next minor version will refuse algo.rate\n"
 
@@ -34,6 +34,10 @@ def test_a_command_line_with_old_names_means_the_new_ones(capsys):
     assert command.overrides == ["env=Pendulum-v1", "algo=ppo,sac", "++algo.lr=1e-3,3e-4", "total_env_steps=50"]
     check_command(command)
     assert capsys.readouterr().err.count(WARNING) == 1
+
+
+def test_a_typed_module_is_known_by_both_names():
+    assert typed_asks(["judge=evil:Judge"]) == typed_asks(["manage.evaluator=evil:Judge"]) != []
 
 
 def test_the_values_of_other_keys_stay_the_same():
