@@ -75,6 +75,6 @@ if not TYPE_CHECKING:  # so that a type checker refuses a misspelt name
     def __getattr__(name: str) -> Any:  # Any: an exception class
         """Import the exceptions when they are first used."""
         homes = {"UsageError": "drl_cli.errors", "RunFailed": "drl_cli.cli.from_python"}
-        if name not in homes:
-            raise AttributeError(f"module 'drl_cli' has no attribute {name!r}")
-        return getattr(importlib.import_module(homes[name]), name)
+        if name in homes:
+            return getattr(importlib.import_module(homes[name]), name)
+        return importlib.import_module("drl_cli.renamed").new_attribute(__name__, name)

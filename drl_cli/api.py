@@ -73,4 +73,6 @@ else:  # so that a type checker refuses a misspelt name
             from drl_cli.networks import mlp_module
 
             return getattr(mlp_module, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from drl_cli.renamed import new_attribute
+
+        return new_attribute(__name__, name)

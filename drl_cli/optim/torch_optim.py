@@ -83,8 +83,6 @@ class OneForEachPart(ABC):
         its shape does not fit the parameter.
         """
         _, part, *rest = name.split(".", 3)
-        if len(rest) == 1:  # earlier versions left out the index if a part had only one parameter
-            rest = ["0", *rest]
         place, key = rest if len(rest) == 2 else ("", "")  # an incomplete name is refused below
         optimizer = self.optimizers.get(part)
         parameters = optimizer.param_groups[0]["params"] if optimizer else []

@@ -57,14 +57,10 @@ def _needs(algo: Mapping[str, Any], sampler: str, keys: Collection[str]) -> str:
 
 
 def with_new_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of an older version's run, with the default values of the keys that were added since."""
+    """Return the config of a run of an earlier version, with the default values of the keys that were added since."""
     own = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)
     filled = {**{key: value for key, value in own.items() if key != "defaults"}, **node}
     groups = {name for name, kind in group_of(Config).keys.items() if isinstance(kind, Group)}
-    if isinstance(reward := filled.get("reward"), str | None):  # versions in which reward was a key
-        filled["reward"] = {"name": reward or "none"}
-    if isinstance(env := filled.get("env"), Mapping) and env.get("frame_stack") in ("auto", "none"):
-        filled["env"] = {**env, "frame_storage": env["frame_stack"], "frame_stack": 1}  # the key's older name
     for name, option in {**defaults(), "env": "LunarLander"}.items():
         group = filled.get(name)
         if name in groups and name != "algo" and isinstance(group, Mapping):

@@ -1,6 +1,7 @@
 """drl-list keys and drl-train --help GROUP: list keys with their types, ranges, defaults and meanings."""
 
 import dataclasses
+import re
 import shutil
 import sys
 import textwrap
@@ -217,6 +218,7 @@ def markdown(found: Sequence[Section]) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    for letter in "\\|*<":
+    """Return the text of a terminal as markdown, with links to pages of docs."""
+    for letter in "\\|*":
         line = line.replace(letter, f"\\{letter}")
-    return line
+    return re.sub(r"docs/([\w/-]+\.md)", r"[\1](\1)", line.replace("<", "&lt;"))

@@ -19,6 +19,7 @@ import yaml
 from drl_cli.algos.lookup import algorithms, installed
 from drl_cli.envs.config import wrapper_path
 from drl_cli.errors import CHECKPOINT, UsageError
+from drl_cli.renamed import new_words, with_new_names
 from drl_cli.utils.files import read_file, replace_file
 from drl_cli.utils.hydra_grammar import listed, unquoted
 from drl_cli.utils.outside import folder_of, look_in
@@ -99,8 +100,7 @@ def remember_words(file: Path, content: Mapping[str, Any]) -> None:
 
 def asks(node: Mapping[str, Any]) -> list[str]:
     """Return the modules and addresses that a config names, as `key=value`, without those that drl-cli ships."""
-    old_reward = [("reward.name", text) for text in _texts(node.get("reward")) if isinstance(node.get("reward"), str)]
-    found = [(key, text) for key in MODULES for text in _texts(_at(node, key))] + old_reward
+    found = [(key, text) for key in MODULES for text in _texts(_at(node, key))]
     names = [f"{key}={text}" for key, text in found if _is_foreign(key, text)]
     # The arguments of a known wrapper may name a file, as those of gymnasium's RecordVideo do.
     wrappers = _at(node, "env.wrappers") or ()
@@ -113,7 +113,7 @@ def asks(node: Mapping[str, Any]) -> list[str]:
 def typed_asks(words: Sequence[str]) -> list[str]:
     """Return the modules and addresses that the words of a command line name, as `asks` does."""
     found = []
-    for word in words:
+    for word in new_words(words):
         key, _, value = word.lstrip("+").partition("=")
         key = TYPED.get(key, key)
         texts = listed(value) if key in MODULES else [unquoted(value)]
@@ -128,7 +128,7 @@ def module_of(ask: str) -> str:
 
 
 def read_run(file: Path) -> dict[str, Any]:
-    """Return the values in a run's config.yaml. Raise UsageError (exit 8) if it has more than plain values.
+    """Return the values in a run's config.yaml, with new names of keys. Raise UsageError (exit 8) if it is not plain.
 
     Interpolations, such as `${oc.env:HOME}`, and the sections that Hydra would act on are refused.
     """
@@ -142,7 +142,7 @@ def read_run(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: {found[0]}: a run's config has values only", CHECKPOINT)
     if found := [text for text in _texts(node) if "${" in text]:
         raise UsageError(f"{file}: {found[0]!r}: a run's config has values only, no interpolation", CHECKPOINT)
-    return node
+    return with_new_names(node)
 
 
 def links_outside(folder: Path) -> list[str]:

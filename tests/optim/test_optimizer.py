@@ -151,17 +151,6 @@ def test_the_state_comes_back(name, steps):
                 other.load_state(saved | {"optimizer.mean": torch.zeros(3)})
 
 
-def test_a_state_of_an_earlier_version_is_loaded():
-    params, optimizer = make({"a": 1e-2}, name="rmsprop")
-    for _ in gradients(params, 3):
-        optimizer.step()
-    saved = optimizer.state()
-    _, other = make({"a": 1e-2}, name="rmsprop")
-    other.load_state({key.replace(".0.", "."): tensor for key, tensor in saved.items()})
-    for key, tensor in other.state().items():
-        assert torch.equal(tensor, saved[key])
-
-
 @pytest.mark.parametrize(
     ("name", "saved", "text"),
     [

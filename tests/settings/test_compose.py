@@ -9,7 +9,7 @@ from composing import by_hydra, compose_plain
 from hydra.core.hydra_config import HydraConfig
 
 from drl_cli.errors import UsageError
-from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
+from drl_cli.settings.build import build
 from drl_cli.settings.compose import compose, composed, mapping, write_config
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.explain import tuned_line
@@ -132,11 +132,3 @@ def test_the_config_is_printed_instead_of_a_run(drl, tmp_path):
     assert done.stdout.startswith("# @package algo\nname: sac\n")
     assert "\nlr: 0.5\n" in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("storage", ["auto", "none"])
-def test_a_run_of_an_older_version_has_the_storage_of_frames_under_another_name(storage):
-    plain = to_yaml_keys(compose(["env=CartPole-v1", "algo=ppo"]))
-    del plain["env"]["frame_storage"]
-    env = build(with_new_keys(plain | {"env": plain["env"] | {"frame_stack": storage}})).env
-    assert (env.frame_storage, env.frame_stack) == (storage, 1)

@@ -91,7 +91,7 @@ def test_what_drl_cli_ships_does_not_ask():
     )
     assert asks(content) == []
     assert asks(of("env.id", "minigrid:MiniGrid-Empty-5x5-v0")) == []
-    assert asks({"env": {"id": "drl_clix:E"}, "reward": "evil:R"}) == ["env.id=drl_clix:E", "reward.name=evil:R"]
+    assert asks({"env": {"id": "drl_clix:E"}, "reward": "evil:R"}) == ["env.id=drl_clix:E"]  # reward is a group
     assert asks(of("network.torso", "drl_cli.utils.files:lock")) == ["network.torso=drl_cli.utils.files:lock"]
     assert asks({"env": None, "algo": {"name": "sac"}, "ray": []}) == []
 

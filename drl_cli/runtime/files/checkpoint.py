@@ -27,7 +27,7 @@ MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
 TRAINER = "state.trainer.safetensors"
 FORMAT = 2
-"""The version of the file format. Manifests of format 1 do not contain the version."""
+"""The version of the file format. Manifests of format 1, which was never released, do not contain the version."""
 DTYPES = {
     **{"uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32"},
     **{"int32": "I32", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},

@@ -93,7 +93,6 @@ class Progress:
         self._worker_steps: Counter[int] = Counter()  # steps of each worker since the last report
         self._began = now()
         self._last_report = (self._began, self.counts())
-        self._before = (0, 0)  # env_steps and opt_steps whose time is not in training_s()
         self.training_before_s = self.evaluation_s = 0.0
         # (env_steps since the warm-up, inserts) when this process resumed without a saved replay; otherwise zeros
         self._before_empty = (0.0, 0)
@@ -221,19 +220,14 @@ class Progress:
 
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
         """Continue from `state()`. Without a saved replay, the warm-up is repeated."""
-        missing = {"reanalyzer_restarts": 0, "reanalyzed_steps": 0, "first": []}  # in checkpoints of older versions
-        state = {**missing, **state}
         for name in (*self.counts(), *SAVED):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
-        self.scores.extend((position, mean) for position, mean in state.get("scores", ()))
+        self.scores.extend((position, mean) for position, mean in state["scores"])
         for name in REPORTS:
             setattr(self, name, state[name] and EvalReport.of(state[name]))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
-        if "training_s" in state:
-            self.training_before_s = state["training_s"]
-        else:  # a checkpoint of an older version
-            self._before = (self.env_steps, self.opt_steps)
+        self.training_before_s = state["training_s"]
         self._last_report = (now(), self.counts())
         if not has_replay:
             paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
@@ -268,10 +262,7 @@ class Progress:
     def mean_rates(self) -> dict[str, float]:
         """Return the steps per second in training. They are 0 before the first collect call has ended."""
         elapsed = self.training_s() or math.inf
-        return {
-            "env_steps_per_s": (self.env_steps - self._before[0]) / elapsed,
-            "opt_steps_per_s": (self.opt_steps - self._before[1]) / elapsed,
-        }
+        return {"env_steps_per_s": self.env_steps / elapsed, "opt_steps_per_s": self.opt_steps / elapsed}
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
         """Return the fractions of time that the workers and the trainer (since its first update) spent waiting."""

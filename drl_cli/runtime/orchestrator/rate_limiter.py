@@ -127,7 +127,7 @@ class QueueLimiter:
         return {"queued": self.queued, "repeats": self.repeats}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        self.queued, self.repeats = state["queued"], state.get("repeats", 0)
+        self.queued, self.repeats = state["queued"], state["repeats"]
 
 
 REUSE = 8

@@ -265,29 +265,6 @@ def test_the_rates_of_a_summary_leave_out_the_start_and_waits_for_evaluations(cl
     assert (summary["training_s"], summary["env_steps_per_s"]) == (10.0, 4.0)
 
 
-def test_a_checkpoint_without_its_training_time_has_the_rates_of_the_rest(clock):
-    first, rest = make(), make()
-    first.collected(header(100))
-    state = json.loads(json.dumps(first.state()))
-    del state["training_s"]
-    rest.load_state(state, has_replay=True)
-    rest.collected(header(80))
-    clock.now = 110.0
-    assert rest.summary(0.0, 0)["env_steps_per_s"] == 8.0
-
-
-def test_a_checkpoint_lacks_only_what_older_versions_did_not_count(clock):
-    state = json.loads(json.dumps(make().state()))
-    for name in ("reanalyzer_restarts", "reanalyzed_steps"):
-        del state[name]
-    progress = make()
-    progress.load_state(state, has_replay=True)
-    assert (progress.reanalyzer_restarts, progress.reanalyzed_steps) == (0, 0)
-    del state["opt_steps"]
-    with pytest.raises(KeyError, match="opt_steps"):
-        make().load_state(state, has_replay=True)
-
-
 BEGIN = Totals(100.0, 1000, 50, 4.0, 10.0, 5.0, 1.0, 2.0, 6.0)
 LATER = Totals(110.0, 1800, 90, 12.0, 20.0, 11.0, 4.0, 5.0, 11.0)
 SCALARS = {"system/cpu_percent": 60.0, "replay/size": 40.0, "train/skipped_updates": 0}
@@ -333,10 +310,6 @@ def test_scores_and_the_best_survive_a_resume():
     resumed.load_state(state | {"wall_s": 50.0}, has_replay=True)
     again = status_fields(config, resumed, rates, SCALARS)
     assert (again["scores"], again["started"]) == (fields["scores"], 45.0)
-    del state["scores"]  # a checkpoint of an older version
-    resumed = shown()[1]
-    resumed.load_state(state, has_replay=True)
-    assert tuple(resumed.scores) == ()
 
 
 def test_the_time_left_follows_from_the_recent_rate_or_the_limit(clock):
