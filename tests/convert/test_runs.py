@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 from choices import some
-from graphs import at, check_resumed_run, weights, workers
+from graphs import at, check_resumed_run, make_config, weights, workers
+from outside import my_sac
 
 from drl_cli.convert.program import NumpyPolicy
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.roles.normalization import numpy_program
 
 SAC = ("env=Pendulum-v1", "algo=outside.my_sac")
 
@@ -32,12 +35,45 @@ def test_only_the_trainer_imports_torch(run_graph):
     assert len(graph.evaluations) > 2
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
-def test_all_roles_that_act_run_the_program(run_graph, mode):
-    graph = run_graph(*SAC, f"mode={mode}", "worker.num=1", "total_env_steps=128", "manage.eval_period=64")
+@pytest.mark.parametrize("options", ["mode=single", "mode=sync", "mode=async worker.proxies=1"])
+def test_all_roles_that_act_run_the_program(run_graph, options):
+    args = ("worker.num=1", "total_env_steps=128", "manage.eval_period=64")
+    graph = run_graph(*SAC, *args, *options.split())
     (worker,) = workers(graph)
     assert isinstance(worker.policy, NumpyPolicy)
     assert isinstance(graph.manage.handle.role.evaluators[0].policy, NumpyPolicy)
+
+
+class Made(my_sac.Policy):
+    def __init__(self, *args):
+        super().__init__(*args)
+
+
+class Fails(my_sac.Policy):
+    def choose(self, obs):
+        raise ValueError
+
+
+FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=36", "algo=outside.my_a2c", "trainer.batch_size=32")
+FORMS = [
+    (SAC, my_sac.Policy, "numpy"),
+    (SAC, Made, "torch (it defines __init__)"),
+    (SAC, Fails, "torch (ValueError)"),
+    ((*FRAMES, "worker.envs=4"), None, "torch (aten.convolution is faster in torch)"),
+    ((*FRAMES, "worker.envs=1"), None, "numpy"),
+    (("env=Pendulum-v1", "algo=sac"), None, ""),
+    (("env=Pendulum-v1", "algo=flashsac"), None, ""),
+]
+
+
+@pytest.mark.parametrize(("args", "policy", "form"), FORMS)
+def test_the_header_tells_what_the_policy_runs_in(monkeypatch, args, policy, form):
+    if policy is not None:
+        monkeypatch.setattr(my_sac, "Policy", policy)
+    config = make_config(*args)
+    program, found = numpy_program(config, read_spec(config.env))
+    assert found == form
+    assert (program is not None) == (form == "numpy")
 
 
 @pytest.mark.slow
