@@ -1,9 +1,9 @@
 """TorchPolicy: the base class of policies whose networks are torch modules."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from drl_cli.utils.torch_ops import one_thread
 
 RANDOM = "is_random"
 """Name of the extra column that marks random actions of the warm-up, bool `[E]`."""
-Sample: TypeAlias = "Callable[[Any, PreviousStep | None], tuple[Tensor, dict[str, Tensor]]]"  # Any: the observations
-"""A function that returns actions `[E, ...]` and extra columns, such as `TorchPolicy.sample`."""
 
 
 class TorchPolicy(RandomActions):
@@ -121,17 +119,17 @@ class TorchPolicy(RandomActions):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         if self.is_stochastic:
-            return self._evaluate(obs, last, self.sample)
+            return self._run("act", obs, last)
         if not (self.declared_columns or self.memory_size):  # no extra columns or recurrent state to compute
             return {"action": self.explored(self.greedy(obs, last), obs)}
-        columns = self._evaluate(obs, last, self.sample)
+        columns = self._run("act", obs, last)
         return {**columns, "action": self.explored(columns["action"], obs)}
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         if not (self.declared_columns or self.memory_size):
             return {"action": self.draw(obs)}
         # The networks compute the extra columns and the recurrent state, but not the actions.
-        columns = self._evaluate(obs, last, self._sample_warm_up)
+        columns = self._run("random", obs, last)
         columns["action"] = self.draw(obs)
         if "log_prob" in self.declared_columns:
             columns["log_prob"] = self._random_log_prob(obs)
@@ -140,16 +138,7 @@ class TorchPolicy(RandomActions):
         return columns
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
-        with torch.no_grad(), one_thread():
-            tensors, previous, _ = self._tensors(obs, last)
-            if self.memory_size and type(self).choose is TorchPolicy.choose:
-                # The default `choose` calls `distribution` without the previous step, which a recurrent policy needs.
-                distribution, _ = self.distribution(tensors, previous)
-                action = distribution.mode
-            else:
-                action = self.choose(tensors) if self.searches else self.prior(tensors)
-        greedy: Array = action.numpy()
-        return greedy
+        return self._run("greedy", obs, last)["action"]
 
     @property
     def is_stochastic(self) -> bool:
@@ -167,44 +156,56 @@ class TorchPolicy(RandomActions):
         super().load_state(state)
         self.memory = torch.from_numpy(state["memory"].copy()) if "memory" in state else None
 
-    def _evaluate(self, obs: Obs, last: PreviousStep | None, sample: Sample) -> Columns:
-        """Call `sample` with tensors, and return its actions and extra columns as arrays.
+    def _run(self, method: str, obs: Obs, last: PreviousStep | None) -> Columns:
+        """Return the columns that a method, such as `_act_columns` of the method "act", computes from tensors.
 
-        If `extra_columns` declares `state` (the recurrent state) or `is_random`, add these columns.
+        `self.memory` is first set to 0 where an episode begins.
         """
         with torch.no_grad(), one_thread():
-            tensors, previous, state = self._tensors(obs, last)
-            action, columns = sample(tensors, previous)
-        if "state" in self.declared_columns:
-            columns = {**columns, **state}
+            previous = None
+            if last is not None:
+                fields = (torch.from_numpy(np.asarray(array)) for array in last)
+                previous = PreviousStep(*fields)  # type: ignore[arg-type]
+            if self.memory_size:
+                assert last is not None, "a policy with memory needs the previous step"
+                self.memory = torch.from_numpy(self._memory_of(num_rows(obs), last))
+            columns = getattr(self, f"_{method}_columns")(map_parts(torch.from_numpy, obs), previous)
+        return {name: column.numpy() for name, column in columns.items()}
+
+    def _greedy_columns(self, obs: Any, last: PreviousStep | None) -> "dict[str, Tensor]":
+        """Return the actions of evaluations."""
+        if self.memory_size and type(self).choose is TorchPolicy.choose:
+            # The default `choose` calls `distribution` without the previous step, which a recurrent policy needs.
+            return {"action": self.distribution(obs, last)[0].mode}
+        return {"action": self.choose(obs) if self.searches else self.prior(obs)}
+
+    def _act_columns(self, obs: Any, last: PreviousStep | None) -> "dict[str, Tensor]":
+        """Return what `sample` returns, as columns, and the columns `state` and `is_random` if they are declared."""
+        more = self._declared(obs)
+        action, columns = self.sample(obs, last)
+        return {"action": action, **columns, **more}
+
+    def _random_columns(self, obs: Any, last: PreviousStep | None) -> "dict[str, Tensor]":
+        """Return what `_act_columns` returns, but with the extra columns of `warm_up`, and without actions."""
+        more = self._declared(obs)
+        return {**self.warm_up(obs, last), **more}
+
+    def _declared(self, obs: Any) -> "dict[str, Tensor]":
+        """Return the column `state` `[E, S]`, the recurrent states before this step, and `is_random`, if declared."""
+        columns = {}
+        if "state" in self.declared_columns and self.memory is not None:
+            columns["state"] = self.memory
         if RANDOM in self.declared_columns:
-            columns = {**columns, RANDOM: torch.zeros(num_rows(obs), dtype=torch.bool)}
-        return {"action": action.numpy(), **{name: column.numpy() for name, column in columns.items()}}
+            part = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
+            columns[RANDOM] = torch.zeros(len(part), dtype=torch.bool)
+        return columns
 
-    def _sample_warm_up(self, obs: Any, last: PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Call `warm_up`. Return its extra columns as `sample` does, with an empty tensor in place of the actions."""
-        return torch.zeros(0), self.warm_up(obs, last)
-
-    def _tensors(self, obs: Obs, last: PreviousStep | None) -> tuple[Any, PreviousStep | None, dict[str, Tensor]]:
-        """Convert the observations and the previous step to tensors. Set `self.memory` to 0 where an episode begins.
-
-        Return the observations, the previous step, and a dict. If the policy is recurrent, the dict has the column
-        `state` `[E, S]`, the recurrent states before this step. Otherwise, the dict is empty.
-        """
-        tensors = map_parts(torch.from_numpy, obs)
-        previous = None
-        if last is not None:
-            fields = (torch.from_numpy(np.asarray(array)) for array in last)
-            previous = PreviousStep(*fields)  # type: ignore[arg-type]
-        if not self.memory_size:
-            return tensors, previous, {}
-        assert last is not None, "a policy with memory needs the previous step"
-        rows = num_rows(obs)
-        if self.memory is None or (len(self.memory) != rows and last.begins.all()):  # other environments than before
-            self.memory = torch.zeros(rows, self.memory_size)
-        begins = torch.from_numpy(last.begins)
-        self.memory = self.memory.masked_fill(begins[:, None], 0.0)
-        return tensors, previous, {"state": self.memory}
+    def _memory_of(self, rows: int, last: PreviousStep) -> Array:
+        """Return the recurrent states `[E, S]` before this step, which are 0 where an episode begins."""
+        memory = None if self.memory is None else np.asarray(self.memory)
+        if memory is None or (len(memory) != rows and last.begins.all()):  # other environments than before
+            memory = np.zeros((rows, self.memory_size), np.float32)
+        return np.where(last.begins[:, None], np.float32(0.0), memory)
 
     def _random_log_prob(self, obs: Obs) -> Array:
         """Return the log-probability `[E]` of the actions that `draw` returns for these observations."""

@@ -176,11 +176,13 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
     """
     from drl_cli.runtime.files.checkpoint import load_model
     from drl_cli.runtime.roles.evaluator import Evaluator
+    from drl_cli.runtime.roles.normalization import numpy_program
 
     params, manifest = load_model(checkpoint)
     spec = environment_spec(config, trains=False)
     try:
-        evaluator = Evaluator(config, spec, seeds, manifest["exploration"] if stochastic else None)
+        program, _ = numpy_program(config, spec)  # as in the run, so that equal episodes have equal returns
+        evaluator = Evaluator(config, spec, seeds, manifest["exploration"] if stochastic else None, program)
         prefix = f"{checkpoint}: does not fit the run's config: "
         with as_usage_error(ValueError, prefix=prefix, exit_code=CHECKPOINT):
             evaluator.policy.load(params)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from drl_cli.convert.program import Program
 from drl_cli.data.dataset import Dataset
 from drl_cli.errors import RoleLost
 from drl_cli.metrics.console import Console
@@ -35,6 +36,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime, Where
 from drl_cli.runtime.roles.manage import Manage
+from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.reader import Reader
 from drl_cli.runtime.roles.reanalyzer import Reanalyzer
@@ -72,12 +74,15 @@ def build(
     learning_place: Runtime = ray if ray and config.mode == "async" else local
     worker_place: Runtime = local if ray is None or config.is_one_process else ray
     dataset = opened(config) if config.is_offline else None
+    program, form = numpy_program(config, spec)
+    if form:
+        console.line(f"policy: {form}")
 
     # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, ray if ray and config.trains_apart else local)
     seats, limiter = make_seats(config, worker_place), make_limiter(config, dataset)
     if dataset is None:
-        pool = make_pool(config, spec, worker_place, seats, incarnation)
+        pool = make_pool(config, spec, worker_place, seats, incarnation, program)
     else:
         pool = make_reader(config, spec, dataset)
 
@@ -99,7 +104,7 @@ def build(
         """Start manage. If `wait` is False and Ray is still starting, return None."""
         if not wait and ray is not None and not ray.is_up():
             return None
-        args = (config, spec, folder, progress.started - progress.wall_before_s)
+        args = (config, spec, folder, progress.started - progress.wall_before_s, program)
         try:
             return (ray or local).spawn("manage", Manage, *args, concurrent=("evaluate",))  # do not delay reports
         except RoleLost as error:
@@ -167,15 +172,20 @@ def make_seats(config: Config, runtime: Runtime) -> dict[int, Seat]:
 
 
 def make_pool(
-    config: Config, spec: EnvSpec, runtime: Runtime, seats: Mapping[int, Seat], incarnation: int = 0
+    config: Config,
+    spec: EnvSpec,
+    runtime: Runtime,
+    seats: Mapping[int, Seat],
+    incarnation: int = 0,
+    program: Program | None = None,
 ) -> WorkerPool:
     """Create the pool of all workers, or of the proxies in these seats. All start at `incarnation` or above."""
     if not config.num_proxies:
-        return make_workers(config, spec, runtime, range(config.num_workers), incarnation)
+        return make_workers(config, spec, runtime, range(config.num_workers), incarnation, program)
 
     def spawn_proxy(index: int, incarnation: int) -> Handle[WorkerProxy]:
         seat = seats[index]
-        args = (config, spec, runtime, seat.workers, incarnation)
+        args = (config, spec, runtime, seat.workers, incarnation, program)
         return runtime.spawn(f"proxy {index}", make_proxy, *args, node=seat.node)
 
     pool = WorkerPool(
@@ -193,15 +203,25 @@ def make_pool(
 
 
 def make_proxy(
-    config: Config, spec: EnvSpec, runtime: Runtime, workers: Sequence[int], incarnation: int
+    config: Config,
+    spec: EnvSpec,
+    runtime: Runtime,
+    workers: Sequence[int],
+    incarnation: int,
+    program: Program | None = None,
 ) -> WorkerProxy:
     """Create a proxy and its workers. A restarted proxy starts its workers with higher incarnations than before."""
-    pool = make_workers(config, spec, runtime, workers, incarnation * config.incarnations_per_proxy)
+    pool = make_workers(config, spec, runtime, workers, incarnation * config.incarnations_per_proxy, program)
     return WorkerProxy(pool, runtime, config.orchestrator.gather_window_s if config.mode == "async" else None)
 
 
 def make_workers(
-    config: Config, spec: EnvSpec, runtime: Runtime, indices: Sequence[int], incarnation: int
+    config: Config,
+    spec: EnvSpec,
+    runtime: Runtime,
+    indices: Sequence[int],
+    incarnation: int,
+    program: Program | None = None,
 ) -> WorkerPool:
     """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 
@@ -209,7 +229,7 @@ def make_workers(
         return None if config.num_proxies else _node(runtime, index, config.num_workers)
 
     def spawn(index: int, incarnation: int) -> Handle[Worker]:
-        args, modules = (config, spec, index, incarnation), config.outside_modules
+        args, modules = (config, spec, index, incarnation, program), config.outside_modules
         return runtime.spawn(f"worker {index}", Worker, *args, node=node_of(index), modules=modules)
 
     return WorkerPool(

@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+from pages import blocks
 from processes import SMALL
 from records import check_checkpoints, check_curves, eval_steps, metrics_steps
 
@@ -37,6 +38,7 @@ LSTM = (
 R2D2 = (LSTM[0], "algo=r2d2", "network.memory_size=8", *LSTM[5:])
 PINK = ("env=MountainCarContinuous-v0", "algo=sac", "tuned=none", "network.hidden=[16,16]")
 REPEATS = ("env=MountainCar-v0", "algo=dqn", "tuned=none", "network.hidden=[16,16]")
+OWN = ("env=Pendulum-v1", "algo=my_own")
 IQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=iqn", "algo.noisy=true", "network.hidden=[16,16]")
 
 
@@ -127,14 +129,20 @@ def weights(run):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [(CNN, "sync"), (LSTM, "sync"), (R2D2, "single"), (IQN, "single"), (PINK, "single"), (REPEATS, "sync")],
-    ids=["cnn-sync", "lstm-sync", "r2d2-single", "iqn-single", "pink-single", "repeats-sync"],
+    [
+        *[(CNN, "sync"), (LSTM, "sync"), (R2D2, "single"), (IQN, "single"), (PINK, "single"), (REPEATS, "sync")],
+        *[(OWN, "sync"), (OWN, "single")],
+    ],
+    ids=["cnn-sync", "lstm-sync", "r2d2-single", "iqn-single", "pink-single", "repeats-sync", "own-sync", "own-single"],
 )
 @pytest.mark.exhaustive
 def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, kind, mode):
     total = 2400 if mode == "sync" else 7200  # mode=single is fast, and must still run when it is killed
     args = (*OFTEN, *kind, f"mode={mode}", "orchestrator.sample_insert_ratio=0.25", f"total_env_steps={total}")
     (tmp_path / "once").mkdir()
+    (own,) = [block for block in blocks("more-algorithms.md") if "Soft actor-critic" in block]
+    for folder in (tmp_path, tmp_path / "once"):
+        (folder / "my_own.py").write_text(own)
     once = start(*args, "debug.in_process=true", cwd=tmp_path / "once")
     assert once.wait() == 0, once.err
     run = start(*args)
@@ -144,6 +152,7 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, ki
     assert PERIOD <= step < total
     assert run.wait() == 0, run.err
     assert weights(run) == weights(once)
+    assert ("policy: numpy" in run.out) == (kind == OWN)
     check_checkpoints(run.folder)
     check_curves(run.folder)
 

@@ -196,7 +196,7 @@ def test_confirming_continues_while_the_mean_is_in_doubt(build_graph, returns, e
 def test_an_evaluation_is_confirmed_in_two_halves(build_graph, monkeypatch, confirm, sizes):
     seeds = []
 
-    def make_evaluator(config, spec, own_seeds):
+    def make_evaluator(config, spec, own_seeds, program):
         seeds.append(own_seeds)
         returns = np.where(np.arange(len(own_seeds)) % 2, -4.0, 16.0)  # above the goal, in doubt
         return SimpleNamespace(evaluate=lambda params: Score(returns, np.ones(len(returns), np.int64), 0))

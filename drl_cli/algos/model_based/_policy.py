@@ -87,10 +87,11 @@ class SearchPolicy(TorchPolicy):
         return torch.from_numpy(action), self.stored(found)
 
     def reanalyze(self, obs: Obs) -> Columns:
-        # `_evaluate` calls the lambda with the observations as tensors.
-        columns = self._evaluate(obs, None, lambda tensors, last: self.search_columns(tensors, explores=False))
-        del columns["action"]
-        return columns
+        return self._run("reanalyze", obs, None)
+
+    def _reanalyze_columns(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
+        _, columns = self.search_columns(obs, explores=False)
+        return {**columns, **self._declared(obs)}
 
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Tensor]:
         """Return columns of zeros for E random actions, because random actions need no search."""

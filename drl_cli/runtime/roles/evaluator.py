@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from drl_cli.convert.program import Program
 from drl_cli.envs.frames import frames_per_second
 from drl_cli.envs.make import Env
 from drl_cli.envs.stepping.episode_info import numbers
@@ -68,10 +69,10 @@ class Scorer(Protocol):
         """Close the environments."""
 
 
-def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
+def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int], program: Program | None = None) -> Scorer:
     """Create the evaluator that `manage.evaluator` names, or an Evaluator if this key is null."""
     if config.manage.evaluator is None:
-        return Evaluator(config, spec, seeds)
+        return Evaluator(config, spec, seeds, program=program)
     scorer: Scorer = import_object(config.manage.evaluator)(config, spec, seeds)
     return scorer
 
@@ -83,10 +84,15 @@ class Evaluator:
     """
 
     def __init__(
-        self, config: Config, spec: EnvSpec, seeds: list[int], exploration: Mapping[str, float] | None = None
+        self,
+        config: Config,
+        spec: EnvSpec,
+        seeds: list[int],
+        exploration: Mapping[str, float] | None = None,
+        program: Program | None = None,
     ) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
-        self.policy = make_policy(config, spec, 0 if exploration is None else seeds[0])
+        self.policy = make_policy(config, spec, 0 if exploration is None else seeds[0], program)
         self.explores = exploration is not None
         if exploration is not None:
             self.policy.explore(exploration)
@@ -132,11 +138,11 @@ class Evaluator:
 class Camera:
     """Films episodes in a separate environment, which renders and starts from the first seed of the evaluations."""
 
-    def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path, program: Program | None = None) -> None:
         os.environ.update(headless())
         rendering = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
         config = replace(config, manage=replace(config.manage, env_kwargs=rendering))
-        self.evaluator, self.folder = Evaluator(config, spec, [seed]), folder
+        self.evaluator, self.folder = Evaluator(config, spec, [seed], program=program), folder
         self.env = self.evaluator.envs[0].raw
 
     def film(self, params: Array, position: int) -> Path:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from drl_cli.convert.program import Program
 from drl_cli.data.dataset import SCORE, normalised
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
@@ -31,8 +32,10 @@ class Manage:
     run before the resume.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
-        self.config, self.spec, self.folder, self.started = config, spec, folder, started
+    def __init__(
+        self, config: Config, spec: EnvSpec, folder: Path, started: float, program: Program | None = None
+    ) -> None:
+        self.config, self.spec, self.folder, self.started, self.program = config, spec, folder, started, program
         self.clock = config.clock
         self.writer = CheckpointWriter(config, folder)
         self.recording = Recording(config, folder)
@@ -116,7 +119,9 @@ class Manage:
         if part == len(self.evaluators):
             seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
             ends = 0, manage.eval_episodes, len(seeds) - manage.confirm_episodes // 2, len(seeds)
-            self.evaluators.append(make_evaluator(self.config, self.spec, seeds[ends[part] : ends[part + 1]]))
+            self.evaluators.append(
+                make_evaluator(self.config, self.spec, seeds[ends[part] : ends[part + 1]], self.program)
+            )
         return self.evaluators[part].evaluate(params)
 
     def _film(self, params_header: LoadParams, params: Array) -> None:
@@ -128,7 +133,7 @@ class Manage:
         try:
             if self.camera is None:
                 (seed,) = integers(self.config.seed, "evaluate", 1)
-                self.camera = Camera(self.config, self.spec, seed, self.folder / "videos")
+                self.camera = Camera(self.config, self.spec, seed, self.folder / "videos", self.program)
             path = self.camera.film(params, self.clock.of(params_header))
             with self.lock:
                 self.recording.video(path, self.clock.of(params_header))

@@ -5,6 +5,7 @@ batches by these moments. The statistics are appended to the parameter vector, s
 way.
 """
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from drl_cli.algos.base import Policy
-from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.convert.program import Program, numpy_policy
 from drl_cli.runtime.config import Config
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, column_name, flat_columns, leaves, tree
 from drl_cli.utils.moments import RunningMoments
 
 if TYPE_CHECKING:
     import torch
+
+log = logging.getLogger(__name__)
 
 EPS = 1e-8
 """Added to the variance of observations before the square root."""
@@ -169,8 +174,34 @@ class NormalizedPolicy(Policy):
         return tree(parts, "obs")
 
 
-def make_policy(config: Config, spec: EnvSpec, seed: int) -> Policy:
-    """Create the algorithm's policy for workers and evaluators, with normalisation if configured."""
-    policy = load_algorithm(config.algo.name).Policy(config.algo, config.network, spec, seed)
+def numpy_program(config: Config, spec: EnvSpec) -> tuple[Program | None, str]:
+    """Convert the policy of a user's algorithm, so that workers and evaluations import no torch.
+
+    Return the program and "numpy", or None and "torch" with the reason, or None and "" if nothing is to be converted.
+    """
+    module = load_algorithm(config.algo.name)
+    if config.algo.name in algorithms() or not issubclass(module.Policy, TorchPolicy):
+        return None, ""
+    from drl_cli.convert.convert import convert  # imports torch
+
+    images = config.worker.envs > 1  # torch's convolutions of many images are faster
+    try:
+        options = (config.algo, config.network, spec, module.EXPLORATION)
+        return convert(module.Policy, *options, refused=("convolution",) * images), "numpy"
+    except Exception as error:  # of the user's code, too, which then raises it again in torch
+        log.info("the policy stays in torch", exc_info=True)
+        return None, f"torch ({(str(error) or type(error).__name__).splitlines()[0]})"
+
+
+def make_policy(config: Config, spec: EnvSpec, seed: int, program: Program | None = None) -> Policy:
+    """Create the algorithm's policy for workers and evaluators, with normalisation if configured.
+
+    With a program, which `numpy_program` returned, the policy runs the program and imports no torch.
+    """
+    kind = load_algorithm(config.algo.name).Policy
+    if program is not None:
+        assert issubclass(kind, TorchPolicy)
+        kind = numpy_policy(kind, program)
+    policy = kind(config.algo, config.network, spec, seed)
     layout = make_layout(config, spec)
     return policy if layout is None else NormalizedPolicy(policy, layout)

@@ -9,6 +9,7 @@ import numpy as np
 from drl_cli import types
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.convert.program import Program
 from drl_cli.data.columns import data_schema
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.faults import endless
@@ -39,13 +40,15 @@ ENDLESS_STEPS = 1000
 class Worker:
     """Answers each `collect` call with one block of rows. A restarted worker has new seeds."""
 
-    def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
+    def __init__(
+        self, config: Config, spec: EnvSpec, index: int, incarnation: int, program: Program | None = None
+    ) -> None:
         self.config, self.index, self.incarnation = config, index, incarnation
         self.num_steps = config.rows_per_collect // config.worker.envs
         seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
         policy_seed, globals_seed = integers(config.seed, "policy", 2, index, incarnation)
         seed_globals(globals_seed)
-        self.policy = make_policy(config, spec, policy_seed)
+        self.policy = make_policy(config, spec, policy_seed, program)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
         try:
             self.envs = make_envs(config, spec, seeds)

@@ -1,0 +1,89 @@
+"""Runs of a user's algorithm whose policy is a numpy program."""
+
+from pathlib import Path
+
+import pytest
+from choices import some
+from graphs import at, check_resumed_run, make_config, weights, workers
+from outside import my_sac
+
+from drl_cli.convert.program import NumpyPolicy
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.roles.normalization import numpy_program
+
+SAC = ("env=Pendulum-v1", "algo=outside.my_sac")
+
+
+def roles_with_torch(graph):
+    """Return the roles on Ray, and the roles whose processes have loaded the library of torch."""
+    graph.progress.usage.sample()
+    pids = {use.role: use.pid for use in graph.progress.usage._present.values() if use.role not in ("main", "ray")}
+    return {*pids}, {role for role, pid in pids.items() if "libtorch" in Path(f"/proc/{pid}/maps").read_text()}
+
+
+@pytest.mark.ray
+def test_only_the_trainer_imports_torch(run_graph):
+    seen = []
+
+    def started(graph):
+        at(graph, 400, lambda: seen.append(roles_with_torch(graph)))
+
+    args = ("mode=async", "worker.num=2", "manage.eval_period=100", "total_env_steps=600")
+    graph = run_graph(*SAC, *args, on_ray=True, started=started)
+    (seen,) = seen
+    assert seen == ({"worker 0", "worker 1", "replay 0", "trainer", "manage", "parameter server"}, {"trainer"})
+    assert len(graph.evaluations) > 2
+
+
+@pytest.mark.parametrize("options", ["mode=single", "mode=sync", "mode=async worker.proxies=1"])
+def test_all_roles_that_act_run_the_program(run_graph, options):
+    args = ("worker.num=1", "total_env_steps=128", "manage.eval_period=64")
+    graph = run_graph(*SAC, *args, *options.split())
+    (worker,) = workers(graph)
+    assert isinstance(worker.policy, NumpyPolicy)
+    assert isinstance(graph.manage.handle.role.evaluators[0].policy, NumpyPolicy)
+
+
+class Made(my_sac.Policy):
+    def __init__(self, *args):
+        super().__init__(*args)
+
+
+class Fails(my_sac.Policy):
+    def choose(self, obs):
+        raise ValueError
+
+
+FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=36", "algo=outside.my_a2c", "trainer.batch_size=32")
+FORMS = [
+    (SAC, my_sac.Policy, "numpy"),
+    (SAC, Made, "torch (it defines __init__)"),
+    (SAC, Fails, "torch (ValueError)"),
+    ((*FRAMES, "worker.envs=4"), None, "torch (aten.convolution is faster in torch)"),
+    ((*FRAMES, "worker.envs=1"), None, "numpy"),
+    (("env=Pendulum-v1", "algo=sac"), None, ""),
+    (("env=Pendulum-v1", "algo=flashsac"), None, ""),
+]
+
+
+@pytest.mark.parametrize(("args", "policy", "form"), FORMS)
+def test_the_header_tells_what_the_policy_runs_in(monkeypatch, args, policy, form):
+    if policy is not None:
+        monkeypatch.setattr(my_sac, "Policy", policy)
+    config = make_config(*args)
+    program, found = numpy_program(config, read_spec(config.env))
+    assert found == form
+    assert (program is not None) == (form == "numpy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", some(["single", "sync"], "sync"))
+@pytest.mark.parametrize("algo", ["env=Pendulum-v1 algo=outside.my_sac", "env=CartPole-v1 algo=outside.my_a2c"])
+def test_a_resumed_run_equals_an_uninterrupted_run(run_graph, mode, algo):
+    check_resumed_run(run_graph, *algo.split(), f"mode={mode}", f"worker.num={1 if mode == 'single' else 2}")
+
+
+@pytest.mark.ray
+def test_sync_on_ray_equals_sync_in_process(run_graph):
+    args = (*SAC, "mode=sync", "worker.num=2", "seed=5", "total_env_steps=256")
+    assert weights(run_graph(*args)) == weights(run_graph(*args, on_ray=True))
