@@ -3,12 +3,9 @@ import torch
 from choices import some
 
 from drl_cli.algos.on_policy.rewards.stream import RewardStream
-from drl_cli.algos.reward_config import RewardConfig
 from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
 from drl_cli.preflight.algorithm import check_network
-from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
-from drl_cli.settings.compose import compose
 from drl_cli.testing import Case, check_algorithm
 from drl_cli.testing.case import equal
 from drl_cli.testing.together import Together
@@ -219,12 +216,6 @@ def test_an_option_without_effect_is_an_error(words, line):
     case = Case("ppo", CHOOSE, *words)
     with pytest.raises(UsageError, match=line):
         check_network(case.config, case.spec)
-
-
-@pytest.mark.parametrize(("old", "name"), [(None, "none"), ("my_rnd:RND", "my_rnd:RND")])
-def test_a_run_of_an_older_version_has_the_reward_as_a_word(old, name):
-    plain = to_yaml_keys(compose(["env=CartPole-v1", "algo=ppo"])) | {"reward": old}
-    assert build(with_new_keys(plain)).reward == RewardConfig(name)
 
 
 def test_an_episode_that_ends_does_not_end_the_stream():
