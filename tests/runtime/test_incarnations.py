@@ -15,7 +15,7 @@ class Births(LocalRuntime):
         self.born = []
 
     def spawn(self, role, factory, *args, **where):
-        self.born.append((role, args[-1]))
+        self.born.append((role, args[-2]))  # the last one is the program of a converted policy
         return super().spawn(role, make_proxy if factory is make_proxy else lambda *args: None, *args)
 
 
