@@ -39,5 +39,5 @@ def test_its_exports_and_videos_are_made(folder):
         words.append("max_steps=5" if command == "drl-play" else "episodes=1")
         module = COMMANDS[command]
         getattr(module, command.removeprefix("drl-"))(parse(words, module.Options, positional="run"))
-    assert len(list(folder.glob("outputs/*/*/*/export/*/policy.py"))) == 3
+    assert len(list(folder.glob("outputs/*/*/*/export/*/policy.py"))) == 4
     assert len(list(folder.glob("outputs/*/*/*/videos/*"))) == 3
