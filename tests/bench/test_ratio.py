@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -78,7 +79,8 @@ def test_an_environment_that_fails_while_it_is_measured(tmp_path, monkeypatch):
     )
     with pytest.raises(UsageError) as caught:
         measured(["env=late:Late", "algo=sac", "mode=single", "network.hidden=[8]", "total_env_steps=600", f"{KEY}=1"])
-    assert caught.value.problems == ["late:Late raised ValueError: sensor lost (late.py:10)"]
+    (problem,) = caught.value.problems  # a fast worker meets it first, and has no rebuild left
+    assert re.match(r"(late:Late|worker 0 env 0: step) raised ValueError: sensor lost \(late.py:10\)", problem)
     assert caught.value.exit_code == 4
 
 

@@ -164,7 +164,7 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
     monkeypatch.syspath_prepend(str(user_folder))
     monkeypatch.chdir(user_folder)
     rows = explained("env=Pendulum-v1", "algo=user_algo")
-    assert rows["algo.lr"] == ("0.0003", "your yaml", "user_algo.yaml")
+    assert rows["algo.lr"] == ("0.001", "your yaml", "user_algo.yaml")  # null there, and chosen for a first try
     code = "from drl_cli.algos.value.dqn import ACTIONS, Algorithm, Config, Policy\n"
     (user_folder / "plain_algo.py").write_text(code)
     rows = explained("env=CartPole-v1", "algo=plain_algo")

@@ -189,7 +189,9 @@ def test_without_a_yaml_the_values_are_the_defaults(composed):
     node = composed("algo=my_pkg.my_algo", "algo.lr=1e-2")
     defaults = default_values(config_class("my_pkg.my_algo"))
     assert (defaults["margin"], defaults["tau"]) == (1.0, 1.0)  # the second one is in the yaml of DQN
-    assert node["algo"] == {**defaults, "name": "my_pkg.my_algo", "lr": 1e-2}
+    chosen = {key: node["algo"][key] for key, value in defaults.items() if value is None}
+    assert chosen.keys() == {"preset", "gamma", "n_step", "epsilon_repeat"}
+    assert node["algo"] == {**defaults, **chosen, "name": "my_pkg.my_algo", "lr": 1e-2}
     assert type(build(node).algo).__module__ == "my_pkg.my_algo"
 
 
@@ -200,7 +202,7 @@ def test_an_on_policy_module_gets_the_queue_without_warm_up(composed, name):
     assert config.replay.sampler == "fifo-once"
     assert (config.min_inserts, config.sample_load_ratio, config.random_steps) == (0, 1, 0)
     assert config.algo.lr == (1e-3 if name == "my_queue" else 2e-3)
-    assert config.trainer.batch_size == (512 if name == "my_queue_global" else 256)
+    assert config.trainer.batch_size == (512 if name == "my_queue_global" else 2048)
     assert build(composed(f"algo={name}", "replay=uniform")).replay.sampler == "uniform"  # what the user types wins
 
 
