@@ -1,3 +1,4 @@
+import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,7 @@ def test_headers_are_compiled_in_the_private_folder(inductor, tmp_path):
 
 def test_a_torch_with_another_place_for_headers_precompiles_none(monkeypatch, tmp_path):
     config = SimpleNamespace(cpp_cache_precompile_headers=True, aot_inductor=SimpleNamespace(precompile_headers=True))
+    importlib.import_module("torch._inductor.codecache")  # monkeypatch replaces only what is imported
     monkeypatch.setattr("torch._inductor.codecache", SimpleNamespace())
     monkeypatch.setattr("torch._inductor.config", config)
     keep_headers_in(tmp_path)
