@@ -28,9 +28,8 @@ class PinkNoise:
         """
         white = rng.standard_normal((len(TIMES), rows, self.parts.shape[2]), np.float32)
         if self.parts.shape[1] != rows:  # the first call, or another number of environments than before
-            begins = np.ones(rows, np.bool_)
             self.parts = white
         else:
             begins = np.zeros(rows, np.bool_) if last is None else np.asarray(last.begins)
-        self.parts = np.where(begins[:, None], white, DECAY * self.parts + FRESH * white)
+            self.parts = np.where(begins[:, None], white, DECAY * self.parts + FRESH * white)
         return np.asarray(self.parts.sum(0) / np.float32(len(TIMES) ** 0.5))
