@@ -108,7 +108,7 @@ class ManageConfig:
     eval_period: Annotated[Count, OR_NULL]
     eval_episodes: Count
     confirm_episodes: Natural
-    max_episode_steps: Count
+    max_episode_steps: Annotated[Count, OR_NULL]
     max_restarts: Natural
     env_kwargs: Mapping[str, Any]  # Any: arguments of the environment
     evaluator: ImportPath | None

@@ -20,11 +20,12 @@ EPSILON = "algo.epsilon_steps"
 DISCOUNT, N_STEP, RATE = "algo.gamma", "algo.n_step", "algo.lr"
 BATCH, HIDDEN = "trainer.batch_size", "network.hidden"
 NOISE, REPEAT = "algo.noise_kind", "algo.epsilon_repeat"
+LIMIT, EVAL_LIMIT = "env.max_episode_steps", "manage.max_episode_steps"
 WITH_TUNED: dict[str, Any] = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
 WITH_TUNED |= {EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1, RATE: 3e-4, BATCH: 256, HIDDEN: [256, 256]}
-WITH_TUNED |= {NOISE: "gaussian", REPEAT: 1}
+WITH_TUNED |= {NOISE: "gaussian", REPEAT: 1, LIMIT: None, EVAL_LIMIT: 100_000}
 """The values in a run with tuned values, which were chosen beside these."""
-OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT}
+OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT, LIMIT, EVAL_LIMIT}
 """The values that follow from a trial of the environment."""
 ROLLOUT = 2048
 """The batch size of an algorithm on policy, which PPO's file leaves open."""
@@ -58,6 +59,8 @@ WITHOUT_REWARDS = ("bc",)
 
 SHORT = 50_000
 """A run of at most this many steps is short."""
+ENDLESS = 1000
+"""After how many steps an episode is cut in an environment whose episodes do not seem to end."""
 FEW = 10_000
 """A run of at most this many steps is over before long returns matter."""
 
@@ -130,17 +133,24 @@ def seen_values(plain: Plain) -> dict[str, Any]:
     """Return the values of a run without tuned values that follow from a trial of its environment, by key.
 
     Observations are normalised if they have an unusual size. Otherwise, normalisation slows learning. If rewards are
-    sparse, exploration goes on in a direction for several steps, so that it reaches further. In mode=offline, no
-    environment is tried, and only the discount follows, from the dataset.
+    sparse, exploration goes on in a direction for several steps, so that it reaches further. If no episode ends and the
+    environment declares no limit, episodes are cut, because training and evaluations could wait for an end forever. In
+    mode=offline, no environment is tried, and only the discount follows, from the dataset.
     """
     if plain.get("mode") == "offline":
         return {DISCOUNT: discount(time_limit(_value(plain, "data.source")))}
-    unfilled = dict.fromkeys(("normalize_obs", "normalize_reward"))  # so that each call makes the same trial
+    # The same trial before and after the values are filled in.
+    unfilled = dict.fromkeys(("normalize_obs", "normalize_reward", "max_episode_steps"))
     seen = trial_of({**(plain.get("env") or {}), **unfilled}, _value(plain, "worker.step_timeout_s"))
     if seen is None:
         return {}
     noise, repeat = ("pink", 128) if seen.is_sparse else ("gaussian", 1)
-    return {OBS: seen.is_unusual, DISCOUNT: discount(seen.limit), NOISE: noise, REPEAT: repeat}
+    found = {OBS: seen.is_unusual, NOISE: noise, REPEAT: repeat}
+    limit = value_type(Count).read(_value(plain, LIMIT), LIMIT, []) or seen.limit
+    if seen.is_endless:
+        limit = limit or ENDLESS
+        found |= {LIMIT: limit, EVAL_LIMIT: limit}
+    return {**found, DISCOUNT: discount(limit)}
 
 
 def discount(limit: int | None) -> float:
@@ -169,6 +179,7 @@ def first_try_line(plain: Plain, words: Sequence[str]) -> str | None:
         parts += [f"{chosen[WARM_UP]} steps of warm-up"]
     explores = not (_value(plain, "algo.noisy") or _value(plain, "worker.exploration"))
     parts += [f"epsilon falls for {chosen[EPSILON]:,} steps"] if EPSILON in chosen and explores else []
+    parts += [f"episodes cut after {chosen[LIMIT]:,} steps"] if chosen.get(LIMIT) else []
     parts += [f"discount {chosen[DISCOUNT]:g}"] if chosen.get(DISCOUNT, 0.99) != 0.99 else []
     parts += [f"targets of {chosen[N_STEP]} steps"] if chosen.get(N_STEP, 1) > 1 else []
     parts += [f"learning rate {chosen[RATE]:g}"] if chosen.get(RATE, 3e-4) != 3e-4 else []

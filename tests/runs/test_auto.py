@@ -146,7 +146,7 @@ def test_every_recorded_result_names_an_algorithm_that_fits():
 
 @pytest.mark.parametrize(("seconds", "name"), [(0.1, "dqn"), (1000, "ppo")])
 def test_the_time_of_a_run_limits_its_steps(monkeypatch, known, seconds, name):
-    monkeypatch.setattr(auto, "trial_of", lambda env, timeout_s: Seen(50_000.0, False, False, None))
+    monkeypatch.setattr(auto, "trial_of", lambda env, timeout_s: Seen(50_000.0, False, False, None, False))
     chosen, why = choose("Acrobot-v1", None, ("env=Acrobot-v1", f"stop.wall_s={seconds}"))
     assert (chosen, "; one environment makes 50,000 steps/s; " in why) == (name, True)
 

@@ -20,8 +20,10 @@ from drl_cli.settings.first_try import (
     DISCOUNT,
     ENVS,
     EPSILON,
+    EVAL_LIMIT,
     EVAL_PERIOD,
     HIDDEN,
+    LIMIT,
     N_STEP,
     NOISE,
     OBS,
@@ -39,7 +41,7 @@ from drl_cli.types import flatten
 
 UNTUNED = ("env=MountainCarContinuous-v0", "algo=sac")
 OFFLINE = ("mode=offline", "data.source=x.npz")
-OF_SOME = (BATCH, EPSILON, DISCOUNT, N_STEP, RATE, HIDDEN, NOISE, REPEAT)
+OF_SOME = (BATCH, EPSILON, DISCOUNT, N_STEP, RATE, HIDDEN, NOISE, REPEAT, LIMIT, EVAL_LIMIT)
 OF_ALL = {key: value for key, value in WITH_TUNED.items() if key not in OF_SOME}
 
 
@@ -95,6 +97,25 @@ def test_the_discount_of_a_time_limit(limit, factor):
 def test_the_discount_follows_from_the_environment(words, factor):
     tuned = [] if any(word.startswith("tuned=") for word in words) else ["tuned=none"]
     assert mapping([*words, *tuned])["algo"]["gamma"] == factor
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "eval_limit", "factor"),
+    [
+        (["env=CliffWalking-v1"], 1000, 1000, 0.995),
+        (["env=CliffWalking-v1", f"{LIMIT}=50"], 50, 50, 0.95),
+        (["env=CliffWalking-v1", f"{EVAL_LIMIT}=7"], 1000, 7, 0.995),
+        (["env=CliffWalking-v1", "tuned=dqn-images"], None, 100_000, 0.99),
+        (["env=MountainCar-v0"], None, 100_000, 0.975),  # it declares a limit
+        (["env=Blackjack-v1"], None, 100_000, 0.99),  # its episodes end
+    ],
+)
+def test_episodes_that_do_not_end_are_cut(words, limit, eval_limit, factor):
+    plain = mapping([*words, "algo=dqn"])
+    found = (plain["env"]["max_episode_steps"], plain["manage"]["max_episode_steps"], plain["algo"]["gamma"])
+    assert found == (limit, eval_limit, factor)
+    line = first_try_line(plain, words) or ""
+    assert ("episodes cut after 1,000 steps" in line) == (limit == 1000)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +468,7 @@ def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
 def test_no_environment_is_tried_if_nothing_follows_from_it(monkeypatch):
     monkeypatch.setattr(first_try, "trial_of", lambda *args: pytest.fail("the environment was tried"))
     for words in (
-        [f"{OBS}=false", f"{DISCOUNT}=0.9", f"{NOISE}=gaussian"],
+        [f"{OBS}=false", f"{DISCOUNT}=0.9", f"{NOISE}=gaussian", f"{LIMIT}=5", f"{EVAL_LIMIT}=5"],
         ["mode=offline", "algo=iql", "data.source=x.npz"],
     ):
         first_try_line(mapping([*UNTUNED[:1], "algo=sac", *words]), words)

@@ -64,14 +64,16 @@ def try_apart(
 class Seen(NamedTuple):
     """What a trial shows of an environment.
 
-    These are steps/s, whether its observations have an unusual size, whether its rewards are sparse, and its time limit
-    in steps. The limit is None if the environment does not declare one and if no episode was truncated.
+    These are steps/s, whether its observations have an unusual size, whether its rewards are sparse, its time limit in
+    steps, and whether no episode ended and nothing limits one. The limit is None if the environment does not declare
+    one and if no episode was truncated.
     """
 
     steps_per_s: float
     is_unusual: bool
     is_sparse: bool
     limit: int | None
+    is_endless: bool
 
 
 def trial_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> Seen:
@@ -83,9 +85,8 @@ def trial_apart(config: EnvConfig, spec: EnvSpec, timeout_s: float) -> Seen:
             trial.run(1, TRIAL_S)
         finally:
             trial.close()
-        return Seen(
-            trial.steps_per_s, trial.sizes.is_unusual, trial.sizes.is_sparse, spec.time_limit or trial.cut_after
-        )
+        sizes, limit = trial.sizes, spec.time_limit or trial.cut_after
+        return Seen(trial.steps_per_s, sizes.is_unusual, sizes.is_sparse, limit, trial.is_endless)
 
     return apart(config, timeout_s, call)
 

@@ -78,6 +78,11 @@ class Trial:
         """The number of the running step, for messages; '' for the first step."""
         return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether no episode has ended, and nothing limits its steps."""
+        return not (self.has_ended or self.spec.is_limited)
+
     def run(self, num: int, seconds: float) -> None:
         """Run the trial. Raise EnvFault if a check fails; exceptions of the environment are passed on."""
         for _ in range(num):
@@ -97,7 +102,7 @@ class Trial:
                     lengths[i] = 0
                     parts[i] = self._reset(env)
         self.steps_per_s = self.steps * num / (time.monotonic() - began)
-        if self.steps == STEPS and not (self.has_ended or self.spec.is_limited):
+        if self.steps == STEPS and self.is_endless:
             self.notes.add(endless(self.config.id, STEPS))
         for env in self.envs:
             self._reset(env)
