@@ -205,7 +205,7 @@ def run_graph(build_graph):
         members = [member.handle for member in graph.pool.members]
         for handle in (
             *members,
-            *graph.trainers.trainers,
+            *graph.trainers.values(),
             *graph.replay.shards,
             graph.learning.server,
             graph.manage.handle,

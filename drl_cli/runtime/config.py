@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Literal
 
 from drl_cli.algos.base import AlgoConfig
@@ -37,7 +38,7 @@ SAMPLE_LOAD_RATIO = 16.0
 
 @dataclass(frozen=True)
 class Config:
-    """The config of one run. The properties compute values that several parts of the program need."""
+    """The config of one run. The properties compute values that several parts of the program need, each once."""
 
     env: EnvConfig
     algo: AlgoConfig
@@ -77,66 +78,66 @@ class Config:
     hpo: sections.HpoConfig
     debug: sections.DebugConfig
 
-    @property
+    @cached_property
     def is_offline(self) -> bool:
         """Whether the run has no workers, and learns from a dataset only."""
         return self.mode == "offline"
 
-    @property
+    @cached_property
     def is_one_process(self) -> bool:
         """Whether all roles except manage take turns in the main process."""
         return self.mode in ("single", "offline")
 
-    @property
+    @cached_property
     def trains_apart(self) -> bool:
         """Whether each trainer has a process of its own, which Ray starts where there is a GPU, if it needs one."""
         return not self.debug.in_process and (self.mode == "async" or (self.mode == "sync" and self.trainer.num > 1))
 
-    @property
+    @cached_property
     def mixes_data(self) -> bool:
         """Whether batches have rows of a dataset beside the rows of the workers."""
         return self.data.source is not None and not self.is_offline
 
-    @property
+    @cached_property
     def has_env(self) -> bool:
         """Whether the run has an environment. A run without workers needs one only for its evaluations."""
         return self.env.id != NO_ENV
 
-    @property
+    @cached_property
     def clock(self) -> RunClock:
         """The clock that everything with a period or a schedule asks."""
         if self.is_offline:
             return RunClock("opt_steps", self.total_updates)
         return RunClock("env_steps", self.total_env_steps)
 
-    @property
+    @cached_property
     def algo_name(self) -> str:
         """The displayed name of the algorithm: the preset, or `algo.name` if there is no preset."""
         return self.algo.preset or self.algo.name
 
-    @property
+    @cached_property
     def num_workers(self) -> int:
         """The number of workers at the start. `settings/fill.py` has already replaced null and auto."""
         assert isinstance(self.worker.num, int)
         return self.worker.num
 
-    @property
+    @cached_property
     def is_elastic(self) -> bool:
         """Whether workers come and go with the nodes of a cluster. `settings/fill.py` sets `max_num` only then."""
         return self.worker.max_num is not None
 
-    @property
+    @cached_property
     def as_asked(self) -> "Config":
         """The config with worker.num=auto if workers come and go, so that a resumed run asks its own cluster."""
         worker = replace(self.worker, num="auto", proxies="auto") if self.is_elastic else self.worker
         return replace(self, worker=worker)
 
-    @property
+    @cached_property
     def most_workers(self) -> int:
         """The maximum number of workers at one time."""
         return self.worker.max_num or self.num_workers
 
-    @property
+    @cached_property
     def most_per_node(self) -> int:
         """The maximum number of workers of one node, whose merged block has to fit into a shard or into the queue."""
         rows, steps = self.rows_per_collect, self.algo.n_step * self.worker.envs
@@ -146,23 +147,23 @@ class Config:
             room = self.replay.num_rows // self.num_shards - steps
         return max(1, room // rows)
 
-    @property
+    @cached_property
     def num_threads(self) -> int:
         """The number of threads of each trainer. `settings/fill.py` has already replaced `trainer.threads=auto`."""
         assert self.trainer.threads != "auto"
         return self.trainer.threads
 
-    @property
+    @cached_property
     def num_proxies(self) -> int:
         """The number of worker proxies, or 0 without proxies. On a cluster, `settings/fill.py` has replaced `auto`."""
         return 0 if self.worker.proxies == "auto" else self.worker.proxies
 
-    @property
+    @cached_property
     def incarnations_per_proxy(self) -> int:
         """The number of incarnations that a worker can have during one incarnation of its proxy."""
         return self.worker.max_restarts + 1
 
-    @property
+    @cached_property
     def block_rows(self) -> int:
         """The number of rows from one collect call, over all environments of a worker.
 
@@ -179,17 +180,17 @@ class Config:
         enough = 2 * MOST_UPDATES[self.mode] / self.orchestrator.sample_insert_ratio
         return max(self.worker.envs, min(MOST_ROWS[self.mode], int(enough)))
 
-    @property
+    @cached_property
     def rows_per_collect(self) -> int:
         """The number of environment steps of one worker in one collect call."""
         return max(1, self.block_rows // self.worker.envs) * self.worker.envs
 
-    @property
+    @cached_property
     def row_steps(self) -> int:
         """The number of environment steps that one row spans."""
         return self.replay.row_steps(self.algo.n_step)
 
-    @property
+    @cached_property
     def random_steps(self) -> int:
         """The number of random environment steps at the start, over all workers.
 
@@ -200,7 +201,7 @@ class Config:
             return self.worker.random_steps
         return 0 if self.load_weights or self.is_on_policy else self.min_inserts
 
-    @property
+    @cached_property
     def min_inserts(self) -> int:
         """The number of transitions in replay before the first update. On-policy, the default is 0."""
         given = self.orchestrator.min_inserts
@@ -208,13 +209,13 @@ class Config:
             return 0
         return given if given is not None else 0 if self.is_on_policy else MIN_INSERTS
 
-    @property
+    @cached_property
     def sample_load_ratio(self) -> float:
         """The number of updates between two policy versions. On-policy, the default is one version per batch."""
         given = self.orchestrator.sample_load_ratio
         return given if given is not None else 1.0 if self.is_on_policy else SAMPLE_LOAD_RATIO
 
-    @property
+    @cached_property
     def versions_per_batch(self) -> int:
         """On-policy, the number of policy versions that are published while a batch is served `replay.times` times.
 
@@ -224,12 +225,12 @@ class Config:
         given = self.orchestrator.sample_load_ratio
         return 1 if given is None or self.mode != "async" else max(1, math.ceil(self.replay.servings / given))
 
-    @property
+    @cached_property
     def data_columns(self) -> tuple[str, ...]:
         """The columns in `DATA`, which depend on later steps of the episode."""
         return load_algorithm(self.algo.name).DATA
 
-    @property
+    @cached_property
     def most_open_steps(self) -> int:
         """The number of steps for which a worker keeps an episode, to know its later steps. 0 if rows do not need them.
 
@@ -240,13 +241,13 @@ class Config:
         room = self.replay.num_transitions // self.num_shards - self.most_workers * self.rows_per_collect
         return max(1, min(MOST_OPEN_STEPS, room // (self.most_workers * self.worker.envs)))
 
-    @property
+    @cached_property
     def steps_without_params(self) -> int:
         """The number of random steps before parameters arrive in mode=async. 0 if every row needs the policy."""
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
 
-    @property
+    @cached_property
     def load(self) -> Load:
         """What this config asks of its replay table. A block comes from a worker, or from a proxy for its workers."""
         collected, is_async = self.num_workers * self.rows_per_collect, self.mode == "async"
@@ -255,39 +256,39 @@ class Config:
         size, versions = self.trainer.batch_size, self.versions_per_batch
         return Load(self.total_env_steps, size, block_rows, collected, is_async, versions)
 
-    @property
+    @cached_property
     def is_on_policy(self) -> bool:
         """Whether the algorithm is on-policy, so that replay is a queue."""
         return self.replay.is_queue
 
-    @property
+    @cached_property
     def worker_priorities(self) -> bool:
         """Whether workers compute the first priorities of their rows."""
         return self.replay.worker_priorities
 
-    @property
+    @cached_property
     def writes(self) -> bool:
         """Whether trainers send new values of columns of the sampled rows back to replay (`WRITES`)."""
         return bool(load_algorithm(self.algo.name).WRITES)
 
-    @property
+    @cached_property
     def has_step_states(self) -> bool:
         """Whether the column `state` of windows has the recurrent state before each step, `[B, L, S]`."""
         module = load_algorithm(self.algo.name)
         return self.replay.table == "windows" and (module.STEP_STATES or "state" in module.WRITES)
 
-    @property
+    @cached_property
     def num_shards(self) -> int:
         """The number of replay shards. On-policy, there is one shard, which keeps the transitions in time order."""
         return 1 if self.is_on_policy or self.data.source else self.replay.shards or self.num_workers // 25 + 1
 
-    @property
+    @cached_property
     def batches_per_shard(self) -> int:
         """A lower bound (mean - 4 std) on a run's batches from one shard. Each call draws from a random shard."""
         share = (self.num_updates + self.num_reanalyses) // self.num_shards
         return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
-    @property
+    @cached_property
     def most_inserts(self) -> int:
         """The maximum number of inserted transitions. Every worker's last block may end after total_env_steps."""
         if self.is_offline:
@@ -302,7 +303,7 @@ class Config:
         """Return the stackings of the image parts whose frames a batch contains once (`UNIQUE`)."""
         return self.stackings(spec) if self.replay.shares_frames else {}
 
-    @property
+    @cached_property
     def updates_per_call(self) -> int:
         """The maximum number of updates in a train call.
 
@@ -314,19 +315,19 @@ class Config:
         paid = most if self.is_offline else int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
         return self.trainer.updates_per_call or max(1, min(most, paid))
 
-    @property
+    @cached_property
     def reanalyzed_per_call(self) -> int:
         """The maximum number of steps in one call of a re-analyser: all steps of its windows."""
         steps = self.replay.steps
         return self.reanalyzer.windows * (steps.length if steps else 1)
 
-    @property
+    @cached_property
     def num_reanalyses(self) -> int:
         """A lower bound on the number of batches that re-analysers draw in a whole run, or 0 without re-analysers."""
         steps = self.reanalyzer.ratio * max(0, self.total_env_steps - self.min_inserts)
         return int(steps // self.reanalyzed_per_call) if self.reanalyzer.num else 0
 
-    @property
+    @cached_property
     def num_updates(self) -> int:
         """The number of updates of a whole run. Rows that are incomplete at the end of the run get no updates."""
         if self.is_offline:
@@ -334,7 +335,7 @@ class Config:
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - self.min_inserts)))
 
-    @property
+    @cached_property
     def planned_updates(self) -> int:
         """The number of gradient steps of a whole run, about."""
         if not self.is_on_policy:
@@ -342,22 +343,22 @@ class Config:
         epochs, size = getattr(self.algo, "epochs", 1), getattr(self.algo, "minibatch_size", None)
         return self.total_env_steps * self.replay.servings * epochs // (size or self.trainer.batch_size)
 
-    @property
+    @cached_property
     def is_repeatable(self) -> bool:
         """Whether equal seeds must give equal weights. If so, no choice may depend on measured times."""
         return self.mode != "async" or self.debug.in_process
 
-    @property
+    @cached_property
     def restores_workers(self) -> bool:
         """Whether a checkpoint contains the workers' states, so that a resumed run continues bit for bit."""
         return self.mode != "async" and self.num_proxies == 0
 
-    @property
+    @cached_property
     def worker_layout(self) -> dict[str, int]:
         """The values that must stay the same if workers are to continue from the states in a checkpoint."""
         return {"num": self.num_workers, "envs": self.worker.envs, "row_steps": self.row_steps}
 
-    @property
+    @cached_property
     def learning_modules(self) -> list[str]:
         """The modules from outside this package that define what is learned and how, with the environment."""
         wrappers = map(wrapper_path, self.env.wrappers)
@@ -365,7 +366,7 @@ class Config:
         paths = (*paths, self.replay.outside_sampler or "")
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 
-    @property
+    @cached_property
     def outside_modules(self) -> list[str]:
         """All modules that the run uses from outside this package, including the evaluator and the recorders."""
         paths = (self.manage.evaluator, *self.logger.recorders)

@@ -21,10 +21,8 @@ from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.manage_link import ManageLink
-from drl_cli.runtime.edges.reanalyzer_pool import ReanalyzerPool
+from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
 from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
-from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter, make_replay, make_trainer, opened
 from drl_cli.runtime.files.checkpoint_writer import CheckpointWriter
 from drl_cli.runtime.messages import EvalReport
@@ -40,6 +38,7 @@ from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.runtime.roles.reader import Reader
 from drl_cli.runtime.roles.reanalyzer import Reanalyzer
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.runtime.weights import weights_for
@@ -129,15 +128,14 @@ def build(
     return Orchestrator(config, edges, limiter, progress, console, folder, health, watch.look)
 
 
-def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
+def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> dict[str, Handle[Trainer]]:
     """Create the trainers, each on a separate GPU if `device` is cuda and there are enough GPUs."""
     num = config.trainer.num
     gpus = 1 if config.device == "cuda" and runtime.gpus() >= num else 0
     weights = weights_for(config, spec, Path(config.load_weights)) if config.load_weights else None
     args, where = (config, spec, config.device), Where(gpus=gpus, modules=config.outside_modules)
-    return TrainerGroup(
-        [runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(roles(num))]
-    )
+    names = ["trainer"] if num == 1 else [f"trainer {rank}" for rank in range(num)]
+    return {name: runtime.spawn(name, make_trainer, *args, rank, weights, **where) for rank, name in enumerate(names)}
 
 
 def make_reanalyzers(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> ReanalyzerPool:

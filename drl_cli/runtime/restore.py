@@ -12,10 +12,10 @@ from drl_cli.errors import CheckpointError
 from drl_cli.metrics.truncate import Cut
 from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.edges.worker_pool import worker_of
+from drl_cli.runtime.edges.pool import worker_of
 from drl_cli.runtime.files import left_behind, retention
 from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
-from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
+from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
@@ -130,8 +130,8 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     """
     folder, manifest = checkpoint.folder, checkpoint.manifest
     state = read_arrays(folder, "state.trainer.safetensors", manifest)
-    for role, ref in zip(graph.trainers.roles, graph.trainers.load_state(state), strict=True):
-        graph.calls.expect(ref, role, get)
+    for role, trainer in graph.trainers.items():
+        graph.calls.expect(ask(trainer, TrainerRole.load_state, state), role, get)
     if checkpoint.has_replay:
         for i, shard in enumerate(graph.replay.shards):
             rows = ask(shard, ReplayRole.load, str(folder), manifest)

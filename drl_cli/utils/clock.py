@@ -69,6 +69,5 @@ class Waiting:
         return self.total + (now - self._since if self._since is not None else 0.0)
 
 
-def now() -> float:
-    """Return the time [s] of a clock that never goes backwards."""
-    return time.monotonic()
+now = time.monotonic
+"""Return the time [s] of a clock that never goes backwards."""

@@ -134,8 +134,8 @@ def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, repla
 
 def test_messages_share_no_memory(build_graph):
     graph = build_graph(COUNTER, "mode=single")
-    params_header, params = (get(ref) for ref in graph.trainers.trainers[0].call("publish", 0, 0, results=2))
-    trainer = graph.trainers.trainers[0].role
+    params_header, params = (get(ref) for ref in graph.trainers["trainer"].call("publish", 0, 0, results=2))
+    trainer = graph.trainers["trainer"].role
     before = trainer.algorithm.policy_params().copy()
     params[:] = 7
     assert np.array_equal(trainer.algorithm.policy_params(), before)
@@ -162,7 +162,7 @@ def test_an_unconfirmed_score_does_not_stop_the_run(build_graph):
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5", "manage.eval_period=128")
     graph.manage.poll()
     manage = graph.manage.handle.role
-    manage._score(np.zeros(graph.trainers.trainers[0].role.algorithm.policy_params().shape, np.float32))
+    manage._score(np.zeros(graph.trainers["trainer"].role.algorithm.policy_params().shape, np.float32))
     lucky, unlucky = manage.evaluators
     unlucky.evaluate = lambda params: Score(np.full(2, -100.0), np.ones(2, np.int64), 0)
     graph.run()
@@ -303,14 +303,14 @@ def slowly(run_graph, monkeypatch):
 
     def slowly(*overrides, delay, stop_at=None, **options):
         def started(graph):
-            housekeeping = graph._housekeeping
+            idle = graph._idle
 
-            def with_signal():
-                housekeeping()
+            def with_signal(**options):
+                idle(**options)
                 if stop_at is not None and graph.progress.env_steps >= stop_at:
                     graph.interrupt()
 
-            graph._housekeeping = with_signal
+            graph._idle = with_signal
 
         looks.clear()
         slowly.delay = delay

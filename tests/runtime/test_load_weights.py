@@ -79,13 +79,13 @@ def test_critics_and_target_networks_of_a_checkpoint_are_loaded(run_graph, build
     old = run_graph(*BOX, *RUN, f"algo={before}")
     checkpoint = old.folder / "checkpoints/last"
     graph = build_graph(*BOX, "mode=single", f"algo={now}", f"load_weights={checkpoint}")
-    params, others = (each.trainers.trainers[0].role.algorithm.params for each in (graph, old))
+    params, others = (each.trainers["trainer"].role.algorithm.params for each in (graph, old))
     tensors = params.tensors()
     assert tensors.keys() == others.tensors().keys()
     assert {name.partition(".")[0] for name in tensors} == {"params", "target"}
     for name, tensor in others.tensors().items():
         np.testing.assert_array_equal(tensors[name], tensor)
-    state = graph.trainers.trainers[0].role.algorithm.state()
+    state = graph.trainers["trainer"].role.algorithm.state()
     assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
 
 
@@ -104,7 +104,7 @@ def test_a_gaussian_actor_and_its_critics_go_on_in_sac(run_graph, build_graph, b
     old = run_graph(*BOX, *RUN, f"algo={before}", *(word for word in options if "samples" not in word))
     words = (*BOX, *options, "mode=single", f"algo={now}", "algo.initial_alpha=0.25")
     graph = build_graph(*words, f"load_weights={old.folder / 'checkpoints/last'}")
-    algorithm, other = (each.trainers.trainers[0].role.algorithm for each in (graph, old))
+    algorithm, other = (each.trainers["trainer"].role.algorithm for each in (graph, old))
     for name in {*algorithm.encoder.parts, "critic"}:
         np.testing.assert_array_equal(algorithm.params[name].flat, other.params[name].flat)
         np.testing.assert_array_equal(algorithm.params.targets[name].flat, other.params.targets[name].flat)
@@ -112,7 +112,7 @@ def test_a_gaussian_actor_and_its_critics_go_on_in_sac(run_graph, build_graph, b
     outs, obs = [], np.eye(3, dtype=np.float32)
     for each in (graph, old):
         policy = workers(each)[0].policy
-        policy.load(each.trainers.trainers[0].role.publish(0, 0)[1])
+        policy.load(each.trainers["trainer"].role.publish(0, 0)[1])
         last = PreviousStep.none(read_spec(workers(each)[0].config.env), 3)
         outs.append((policy.greedy(obs, last), getattr(policy, "policy", policy).forward(obs, last)[0]))
     np.testing.assert_allclose(outs[0][0], outs[1][0], atol=1e-6)
@@ -125,8 +125,8 @@ def test_critics_of_other_sizes_start_anew(run_graph, build_graph, tmp_path):
     old = run_graph(*BOX, *RUN, "algo=redq", "algo.critics=3")
     words = (f"load_weights={old.folder / 'checkpoints/last'}", "mode=single", "algo=redq")
     graph = build_graph(*BOX, *words)
-    new, first = (each.trainers.trainers[0].role.algorithm.params for each in (graph, build_graph(*BOX, *words[1:])))
-    np.testing.assert_array_equal(new["actor"].flat, old.trainers.trainers[0].role.algorithm.params["actor"].flat)
+    new, first = (each.trainers["trainer"].role.algorithm.params for each in (graph, build_graph(*BOX, *words[1:])))
+    np.testing.assert_array_equal(new["actor"].flat, old.trainers["trainer"].role.algorithm.params["actor"].flat)
     np.testing.assert_array_equal(new["critic"].flat, first["critic"].flat)
 
 
@@ -143,7 +143,7 @@ def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
 def test_training_continues_from_saved_weights_with_new_optimizers(build_graph, tmp_path, kind):
     folder, vector = saved(tmp_path, kind)
     graph = build_graph(*kind, "mode=sync", f"load_weights={folder}")
-    trainer: Trainer = graph.trainers.trainers[0].role
+    trainer: Trainer = graph.trainers["trainer"].role
     state = trainer.algorithm.state()
     assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
     graph.run()

@@ -21,7 +21,7 @@ def data(tmp_path_factory):
 
 def batches(graph):
     """Collect the batches that the trainer gets."""
-    found, trainer = [], graph.trainers.trainers[0].role
+    found, trainer = [], graph.trainers["trainer"].role
     train = trainer.train
     trainer.train = lambda header, columns: (found.append(columns), train(header, columns))[1]
     return found

@@ -91,8 +91,8 @@ def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, op
     whole = run_graph(*OFFLINE, data, *RESUMED, *options)
 
     def interrupt(graph):
-        housekeeping = graph._housekeeping
-        graph._housekeeping = lambda: (housekeeping(), graph.progress.position >= 16 and graph.interrupt())
+        idle = graph._idle
+        graph._idle = lambda: (idle(), graph.progress.position >= 16 and graph.interrupt())
 
     broken = run_graph(*OFFLINE, data, *RESUMED, *options, started=interrupt)
     assert broken.stop_reason == "signal"
@@ -136,7 +136,7 @@ def test_checkpoints_and_evaluations_follow_the_updates(run_graph, data):
 
 def test_learning_rates_fall_over_the_updates(run_graph, data):
     graph = run_graph(*OFFLINE, data, "optimizer.schedule=linear", "trainer.updates_per_call=7")
-    assert graph.trainers.trainers[0].role.algorithm.optimizer.factor == pytest.approx(1 - 47 / 48)
+    assert graph.trainers["trainer"].role.algorithm.optimizer.factor == pytest.approx(1 - 47 / 48)
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_the_value_through_truncations_is_1_over_1_minus_gamma(run_graph, tmp_pa
     probe = ("env=drl_cli.envs.probes:Forever-v0", "env.max_episode_steps=5", f"data.source={tmp_path / 'forever.npz'}")
     rates = ("algo.gamma=0.9", "algo.lr=1e-2", "algo.tau=0.1", "algo.n_step=2", "total_updates=600")
     graph = run_graph(*OFFLINE, *probe, *rates, "optimizer.schedule=linear")
-    algorithm = graph.trainers.trainers[0].role.algorithm
+    algorithm = graph.trainers["trainer"].role.algorithm
     values = algorithm.critic(torch.zeros(7, 1), torch.linspace(-0.9, 0.9, 7)[:, None])
     assert values.detach().numpy() == pytest.approx(10.0, rel=0.01)
 

@@ -21,13 +21,13 @@ PPO = (
 
 def record(graph):
     """Return a list that receives the headers and batches `[U, B, ...]` of the trainer."""
-    batches, train = [], graph.trainers.trainers[0].role.train
+    batches, train = [], graph.trainers["trainer"].role.train
 
     def recording(header, columns):
         batches.append((header, columns))
         return train(header, columns)
 
-    graph.trainers.trainers[0].role.train = recording
+    graph.trainers["trainer"].role.train = recording
     return batches
 
 
@@ -191,7 +191,7 @@ def test_a_run_with_a_bonus_survives_a_killed_worker(build_graph):
     graph.finish()
     assert graph.progress.worker_restarts == 1
     assert graph.progress.env_steps >= 2048
-    (trainer,) = graph.trainers.trainers
+    (trainer,) = graph.trainers.values()
     state = get(trainer.call("state"))
     batches = state["algorithm.buffer.reward.moments"][0]
     assert batches == graph.progress.samples  # the normaliser has seen every batch once

@@ -62,7 +62,7 @@ class Far:
 
 def saved_by_the_rescue(graph):
     """Kill the trainer; yield the newest version and its parameters, then those of the rescued checkpoint."""
-    at(graph, 500, lambda: os.kill(get(graph.trainers.trainers[0].ping()), signal.SIGKILL))
+    at(graph, 500, lambda: os.kill(get(graph.trainers["trainer"].ping()), signal.SIGKILL))
     with pytest.raises(RoleLost, match="trainer died"):
         graph.run()
     yield graph.learning.params_header.version, get(graph.learning.pull()).tobytes()  # the server has it from now on

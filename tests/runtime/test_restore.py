@@ -190,7 +190,7 @@ def check_resume(run_graph, build_graph, *args):
 
 def check_equal_trainers(graph):
     """Check that all trainers, in their own processes, have equal parameters, moments, generators and targets."""
-    first, *others = [get(trainer.call("state")) for trainer in graph.trainers.trainers]
+    first, *others = [get(trainer.call("state")) for trainer in graph.trainers.values()]
     assert others
     for other in others:
         for name in (name for name in first if name.startswith("algorithm.")):

@@ -79,7 +79,7 @@ def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover
         "replay.shards=2", "total_env_steps=1200", "orchestrator.sample_insert_ratio=0.5",
     )  # fmt: skip
     progress = graph.progress
-    report, errors = progress.report(0.0), graph.trainers.trainers[0].role.algorithm.errors
+    report, errors = progress.report(0.0), graph.trainers["trainer"].role.algorithm.errors
     assert len(errors) == progress.opt_steps > 450
     assert max(errors) == 0
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
@@ -105,7 +105,7 @@ def frozen(num_workers):
 def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
     graph = run_graph(*frozen(1 if mode == "single" else 2), f"mode={mode}", "orchestrator.sample_insert_ratio=0.1")
     assert graph.progress.opt_steps > 30
-    encoder = graph.trainers.trainers[0].role.algorithm.encoder
+    encoder = graph.trainers["trainer"].role.algorithm.encoder
     check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)
 
 

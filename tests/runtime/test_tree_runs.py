@@ -45,7 +45,7 @@ def change(config):
 def test_every_part_arrives(run_graph, mode, replay):
     """Parts arrive in batches, in replay and in evaluations of three steps."""
     graph = run_graph(*(TREE, f"mode={mode}", *REPLAYS[replay], "worker.num=2"), change=change)
-    algorithm = graph.trainers.trainers[0].role.algorithm
+    algorithm = graph.trainers["trainer"].role.algorithm
     assert len(algorithm.errors) == graph.progress.opt_steps > 0
     assert (max(algorithm.errors), graph.progress.last.mean) == (0, 6.0)
     table = graph.replay.shards[0].role.table

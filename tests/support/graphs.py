@@ -66,7 +66,7 @@ def check_resumed_run(run_graph, *args):
     before = weights(half)
     resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
     assert weights(resumed) == weights(whole) != before
-    np.testing.assert_equal(*(graph.trainers.trainers[0].call("state").value for graph in (resumed, whole)))
+    np.testing.assert_equal(*(graph.trainers["trainer"].call("state").value for graph in (resumed, whole)))
 
 
 def inserted(graph):

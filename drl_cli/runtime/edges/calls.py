@@ -12,6 +12,8 @@ from drl_cli.utils.clock import now
 T = TypeVar("T")
 GRACE_S = 10.0
 """The time [s] within which Ray reports the death of a process."""
+LOOK_S = 0.5
+"""The longest wait [s] for an answer. Then the caller looks whether a process hangs."""
 START_S = 60.0
 """Additional time [s] for the first answer of a process, which must start and import modules first."""
 
@@ -19,16 +21,15 @@ START_S = 60.0
 class Calls:
     """Maps the reference of each pending answer to the role that answers and to the function that handles the answer.
 
-    `in_flight` counts the pending answers by kind of role. Nothing waits for the answers in `quiet`. They need not end
-    a wait, because waking up takes 0.2 ms of processor time. A role is considered lost if its first answer takes longer
-    than `stall_s + START_S`, or a later answer takes longer than `stall_s`.
+    Nothing waits for the answers in `quiet`. They need not end a wait, because waking up takes 0.2 ms of processor
+    time. A role is considered lost if its first answer takes longer than `stall_s + START_S`, or a later answer takes
+    longer than `stall_s`.
     """
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self.pending: dict[Ref[Any], tuple[str, Callable[[Ref[Any]], object], float]] = {}
         self.quiet: set[Ref[Any]] = set()
-        self.in_flight: Counter[str] = Counter()
         self.answered: set[str] = set()
 
     def expect(self, ref: Ref[T], role: str, react: Callable[[Ref[T]], object], *, quiet: bool = False) -> None:
@@ -36,7 +37,6 @@ class Calls:
         self.pending[ref] = (role, react, now())
         if quiet:
             self.quiet.add(ref)
-        self.in_flight[kind_of(role)] += 1
 
     def react(
         self, others: Sequence[Ref[Any]], timeout_s: float, patient: Container[Ref[Any]], skips_quiet: bool = False
@@ -47,11 +47,14 @@ class Calls:
         a role died or an answer takes too long. Answers in `patient` may take any time. Raise ObjectLost if an argument
         of a call was lost with its process or node.
         """
-        for ref in self._wait(others, max(0.0, timeout_s), skips_quiet):
+        every, timeout_s = [*self.pending, *others], max(0.0, timeout_s)
+        if skips_quiet and 0 < len(self.quiet) < len(self.pending):
+            wait([ref for ref in every if ref not in self.quiet], timeout_s)
+            timeout_s = 0.0
+        for ref in wait(every, timeout_s):
             if ref in self.pending:
                 role, react, _ = self.pending.pop(ref)
                 self.quiet.discard(ref)
-                self.in_flight[kind_of(role)] -= 1
                 self.answered.add(role)
                 try:
                     react(ref)
@@ -65,13 +68,11 @@ class Calls:
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
 
-    def _wait(self, others: Sequence[Ref[Any]], timeout_s: float, skips_quiet: bool) -> list[Ref[Any]]:
-        """Return the answers that are ready, in the order of their calls."""
-        every = [*self.pending, *others]
-        if not skips_quiet or not self.quiet or len(self.quiet) == len(self.pending):
-            return wait(every, timeout_s)
-        wait([ref for ref in every if ref not in self.quiet], timeout_s)
-        return wait(every, 0.0)
+    def in_flight(self) -> Counter[str]:
+        """Return the number of pending answers by kind of role, 0 for a kind whose calls have all been answered."""
+        numbers = Counter(dict.fromkeys(map(kind_of, self.answered), 0))
+        numbers.update(kind_of(role) for role, _, _ in self.pending.values())
+        return numbers
 
 
 def blame(roles: Mapping[str, Handle[object]], error: Exception) -> RoleLost:

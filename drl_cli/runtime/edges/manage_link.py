@@ -111,18 +111,9 @@ class ManageLink:
         self.poll()
 
     @property
-    def gave_up(self) -> bool:
-        return self.lost is not None
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether an evaluation waits for manage to start."""
-        return self.handle is None and self._next is not None and not self.gave_up
-
-    @property
     def is_evaluating(self) -> bool:
         """Whether an evaluation runs or waits. False if the running evaluation takes longer than `stall_s`."""
-        return not (self.gave_up or self._is_late) and (self.evaluating is not None or self._next is not None)
+        return self.lost is None and not self._is_late and (self.evaluating is not None or self._next is not None)
 
     def drop_next(self) -> None:
         if self._next is not None:
@@ -139,7 +130,10 @@ class ManageLink:
         if self._pinged is not None and wait([self._pinged[0]], 0):
             (ref, _), self._pinged = self._pinged, None
             self._take(ref)
-        self._end_stall()
+        sent = [at for _, at in (*self._pending.values(), *filter(None, [self._pinged]))]  # evaluations may take long
+        if sent and now() > min(sent) + self.stall_s + (0.0 if self.has_answered else START_S) and self.handle:
+            self.handle.kill()
+            self._replace(f"does not answer for {self.stall_s:g} s")
         if self.evaluating is not None and wait([self.evaluating], 0):
             ref, self.evaluating, self._is_late = self.evaluating, None, False
             self._on_evaluated(self._take(ref))
@@ -183,7 +177,7 @@ class ManageLink:
         If manage has not started yet, wait for its start, or return at once if `starts` is False.
         """
         self.evaluating = None
-        if self.gave_up:
+        if self.lost is not None:
             ask(self.writer, WriterRole.close, status)
         elif self.handle is not None or starts:
             self._send(_log_problems, ManageRole.close, status)
@@ -192,24 +186,13 @@ class ManageLink:
     def in_flight(self) -> list[Ref[Any]]:
         return [ref for ref in (self.evaluating, *self._pending) if ref is not None]
 
-    def next_deadline(self) -> float:
-        """Return the time [s] at which manage will count as hung, or infinity if no call is in flight."""
-        sent = [at for _, at in (*self._pending.values(), *filter(None, [self._pinged]))]
-        return min(sent, default=math.inf) + self.stall_s + (0.0 if self.has_answered else START_S)
-
-    def _end_stall(self) -> None:
-        """Replace manage if it does not answer in time. Evaluations may take any time."""
-        if self.handle is not None and now() > self.next_deadline():
-            self.handle.kill()
-            self._replace(f"does not answer for {self.stall_s:g} s")
-
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no call is in flight, or `is_over()` is true, or no answer arrives for `timeout_s`.
 
         Return whether no call is in flight. Pings show whether manage lives while only an evaluation is in flight.
         """
         heard = now()
-        while not self.gave_up and not is_over():
+        while self.lost is None and not is_over():
             self.poll()
             in_flight = self.in_flight()
             if not in_flight and self._next is None and self.handle is not None:
@@ -228,7 +211,7 @@ class ManageLink:
 
     def _start(self) -> bool:
         """Start manage if possible, and send the calls that waited for the start. Return whether manage is running."""
-        if self.gave_up:
+        if self.lost is not None:
             return False
         if self.handle is None:
             self.handle = self.spawn(False)
@@ -246,7 +229,7 @@ class ManageLink:
         **kwargs: P.kwargs,
     ) -> None:
         """Call a method of manage, at once or when manage has started. `on_done` gets what `_take` returns."""
-        if self.gave_up:
+        if self.lost is not None:
             on_done(None)
         else:
             self._unsent.append((lambda handle: ask(handle, method, *args, **kwargs), on_done))

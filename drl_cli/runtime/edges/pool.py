@@ -1,19 +1,26 @@
-"""Pool: processes of one role that answer one call at a time, and are replaced if they die or hang."""
+"""Pools: processes of one role that answer one call at a time, and are replaced if they die or hang."""
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 from drl_cli.errors import NodeGone, RoleLost
-from drl_cli.runtime.edges.calls import START_S
-from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get
+from drl_cli.runtime.edges.calls import LOOK_S, START_S
+from drl_cli.runtime.interfaces import CollectRole, ReanalyzerRole, WorkerRole
+from drl_cli.runtime.messages import InsertTransition, LoadParams, ReanalysisReport, Told
+from drl_cli.runtime.place.ask import as_value, ask_parts
+from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
+from drl_cli.runtime.sections import Fetch
+from drl_cli.types import Array, Columns
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
 
 Role = TypeVar("Role")
 Header = TypeVar("Header")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -27,17 +34,13 @@ class Member(Generic[Role, Header]):
     share: int = 1  # number of workers: 1, or those of the proxy
     version: int = -1  # version of the member's parameters, or -1 without parameters
     header: Ref[Header] | None = None  # reference to the header of the last call
-    loaded: bool = False  # whether the last call included parameters
+    loaded: bool = False  # whether the last call included new parameters
     issued: float = 0.0  # time of the last call [s]
     calls: int = 0  # number of calls to this incarnation
     ended: bool = False  # whether an episode ended in the last block
     causes: list[str] = field(default_factory=list)  # why the member died or hung, each time
     lost_at: float | None = None  # time of the last death [s], or None once the member has answered
     hung: bool = False  # whether the pool killed the member because it hung
-
-    @property
-    def is_back(self) -> bool:
-        return self.version < 0 and bool(self.causes)
 
 
 class Keys(NamedTuple):
@@ -51,7 +54,7 @@ class Keys(NamedTuple):
 class Pool(Generic[Role, Header]):
     """Manages members with these indices.
 
-    `spawn(index, incarnation)` starts a member. A member is busy from `issue` until `answer`. A member that died is
+    `spawn(index, incarnation)` starts a member. A member is busy from `call` until `answer`. A member that died is
     restarted up to `max_restarts` times. If the member's node is lost, all members with the same `node_of(index)` are
     removed. A member counts as hung if a call takes `timeout_s` longer than the slowest call so far. `restart_seconds`
     has the time from each death to the next answer of the member. `incarnation` is above all incarnations of removed
@@ -101,16 +104,24 @@ class Pool(Generic[Role, Header]):
         busy = {member.index for member in self.busy.values()}
         return [member for member in self.members if member.index not in busy]
 
-    def issue(self, member: Member[Role, Header]) -> None:
-        """Note the time of a call to a member. Call this before the call, because a local role answers at once."""
+    def call(
+        self,
+        member: Member[Role, Header],
+        method: Callable[Concatenate[Role, P], tuple[Header, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Ref[T]:
+        """Call a method that answers with a header and a value. Return a reference to the value.
+
+        The member is busy until the value is ready, not the header. The value is then on this node before the next role
+        asks for it, and a node that is lost during the transfer does not block that role.
+        """
         member.issued = now()
         member.waiting.stop(member.issued)
-
-    def expect(self, member: Member[Role, Header], header: Ref[Header], ref: Ref[Any]) -> None:
-        """Note that a member is busy until `ref`, a part of its answer, is ready. The answer begins with `header`."""
-        member.header = header
+        member.header, value = ask_parts(member.handle, 2, method, *args, **kwargs)
         member.calls += 1
-        self.busy[ref] = member
+        self.busy[value] = member
+        return value
 
     def answer(self, ref: Ref[Any]) -> tuple[Member[Role, Header], Header | None, int]:
         """Return the member whose call has ended, the header of its answer, and how many times it was restarted now.
@@ -135,14 +146,11 @@ class Pool(Generic[Role, Header]):
             member.lost_at = None
         return member, header, 0
 
-    def next_deadline(self) -> float:
-        """Return the time [s] at which the first busy member will count as hung, or infinity if no member is busy."""
-        return min((self._deadline(member) for member in self.busy.values()), default=float("inf"))
-
     def kill_overdue(self, moment: float) -> None:
-        """Kill the members that hang, so that `finish` restarts them. Call this only when no answer is ready."""
+        """Kill the members that hang, so that `answer` restarts them. Call this only when no answer is ready."""
         for member in self.busy.values():
-            if moment >= self._deadline(member):
+            limit_s = self.slowest + self.timeout_s + (START_S if member.calls == 1 else 0.0)
+            if not member.hung and moment >= member.issued + limit_s:
                 member.hung = True
                 self._lose(
                     member,
@@ -163,11 +171,6 @@ class Pool(Generic[Role, Header]):
         """End the measured waiting time of all members. Blocks may still arrive later."""
         for waiting in self.waiting:
             waiting.end(moment)
-
-    def _deadline(self, member: Member[Role, Header]) -> float:
-        if member.hung:
-            return float("inf")
-        return member.issued + self.slowest + self.timeout_s + (START_S if member.calls == 1 else 0.0)
 
     def _replace(self, member: Member[Role, Header], error: Exception) -> int:
         """Restart a member and return 1. If the member's node is gone, remove the members there and return 0."""
@@ -215,3 +218,103 @@ class Pool(Generic[Role, Header]):
         if not self.members:
             raise RoleLost(f"{gone}, and with it the last {self.unit}") from gone
         log.warning("%s: going on with %d of %d %ss", gone, self.num_workers, total, self.unit)
+
+
+WorkerMember: TypeAlias = Member[CollectRole, InsertTransition]
+"""A worker or a proxy, and its state."""
+ReanalyzerMember: TypeAlias = Member[ReanalyzerRole, ReanalysisReport]
+"""A re-analyser and its state."""
+
+
+def worker_of(member: WorkerMember) -> Handle[WorkerRole]:
+    """Return the handle of a member which is a worker, not a proxy."""
+    return cast("Handle[WorkerRole]", member.handle)
+
+
+class ReanalyzerPool(Pool[ReanalyzerRole, ReanalysisReport]):
+    """The re-analysers."""
+
+    unit = "re-analyser"
+    keys = Keys("reanalyzer.max_restarts", "orchestrator.stall_s", "answer")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The answer of one member: a header and a reference to the columns. Both are None if the member did not answer."""
+
+    member: int
+    share: int
+    header: InsertTransition | None
+    columns: Ref[Columns] | None
+    loaded: bool = False  # whether the call included parameters
+    restarts: int = 0  # 1 if the member was restarted, else 0
+
+
+class WorkerPool(Pool[CollectRole, InsertTransition]):
+    """The workers, or the proxies. More members may `join`, also proxies.
+
+    `fetch` sets when a member receives newer parameters: with each call ("collect"), with every n-th call (n), or with
+    the first call after the end of an episode ("episode"). The other arguments are those of Pool.
+    """
+
+    keys = Keys("worker.max_restarts", "worker.step_timeout_s", "block")
+
+    def __init__(
+        self,
+        name: str,
+        indices: Iterable[int],
+        spawn: Callable[[int, int], Handle[CollectRole]],
+        max_restarts: int,
+        *,
+        fetch: Fetch = "collect",
+        timeout_s: float = 60.0,
+        incarnation: int = 0,
+        node_of: Callable[[int], str | None] = lambda index: None,
+    ) -> None:
+        super().__init__(
+            name, indices, spawn, max_restarts, timeout_s=timeout_s, incarnation=incarnation, node_of=node_of
+        )
+        self.fetch = fetch
+        self.finished: dict[int, int] = {}  # steps of each worker in the blocks that have arrived
+
+    def dispatch(self, member: WorkerMember, params_header: LoadParams, params: Ref[Array] | None) -> Ref[Columns]:
+        """Send a collect call, with the parameters if they are newer and due. Return a reference to the columns."""
+        if self.fetch == "collect" or member.version < 0:
+            is_due = True
+        else:
+            is_due = member.ended if self.fetch == "episode" else member.calls % self.fetch == 0
+        member.loaded = is_due and params_header.version > member.version
+        args = (as_value(params),) if member.loaded else ()
+        member.version = params_header.version if member.loaded else member.version
+        return self.call(member, CollectRole.collect, params_header, *args)
+
+    def finish(self, ref: Ref[Columns]) -> Collected:
+        """Return the answer to a collect call that has ended. Restart the member if it died."""
+        member, header, restarts = self.answer(ref)
+        if header is None:
+            return Collected(member.index, member.share, None, None, restarts=restarts)
+        member.ended = bool(header.episodes)
+        self.slowest = max(self.slowest, header.collect_s)
+        self.finished |= {block.worker: block.last_env_step for block in header.blocks}
+        return Collected(member.index, member.share, header, ref, member.loaded)
+
+    def gather(self, window_s: float | None) -> list[Collected]:
+        """Wait for answers until `window_s` after the first one (None: until all are there). Return them by member."""
+        results: list[Collected] = []
+        window_ends = float("inf")
+        while self.busy and (moment := now()) <= window_ends:
+            timeout_s = max(0.0, min(window_ends - moment, LOOK_S))
+            results += [self.finish(ref) for ref in wait(list(self.busy), timeout_s)]
+            self.kill_overdue(now())
+            if results and window_s is not None:
+                window_ends = min(window_ends, now() + window_s)
+        return sorted(results, key=lambda result: result.member)
+
+    def told_steps(self) -> list[Told]:
+        """Return the steps that each worker has reported so far. Another thread may call this."""
+        return [Told(*told) for member in list(self.members) for told in member.handle.told().steps]
+
+    def running_steps(self) -> int:
+        """Return the steps of all running collect calls. Ignore what a worker reported before its last block."""
+        told = self.told_steps()
+        return sum(each.running for each in told if each.finished == self.finished.get(each.worker, each.finished))

@@ -1,6 +1,7 @@
 """ReplayShards: the orchestrator's connection to the trajectory managers, each of which stores a part of the replay."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -41,10 +42,14 @@ class ReplayShards:
             answers.append((ask(self.shards[shard], ReplayRole.insert_all, [headers[i] for i in own], *blocks), own))
         return answers
 
-    def sample(self, message: SampleBatch) -> tuple[int, Sequence[Ref[BatchTrainingData | Columns]]]:
-        """Draw batches. Return the chosen shard's number, and a header and columns (references) for each trainer."""
+    def sample(self, message: SampleBatch) -> tuple[int, list[tuple[BatchTrainingData, Columns]]]:
+        """Draw batches. Return the chosen shard's number, and a header and columns for each trainer.
+
+        Both are references, typed as arguments of `ask`.
+        """
         shard = self._choose(sorted(self.filled))
-        return shard, ask_many(self.shards[shard], 2 * message.num_trainers, ReplayRole.sample, message)
+        parts = ask_many(self.shards[shard], 2 * message.num_trainers, ReplayRole.sample, message)
+        return shard, cast(list[tuple[BatchTrainingData, Columns]], [*zip(parts[::2], parts[1::2], strict=True)])
 
     def draw(self, message: SampleBatch) -> tuple[int, tuple[Ref[BatchTrainingData], Ref[Columns]]]:
         """Draw rows for a re-analyser. Return the chosen shard's number, and a header and observations (references)."""

@@ -51,9 +51,6 @@ class Admission:
         certain += -(-max(0, self.config.total_env_steps - certain) // least) * least
         return self.limiter.owed(certain - self.collector.issued)
 
-    def is_random(self) -> bool:
-        return self.collector.issued < self.config.random_steps
-
     def is_over(self) -> bool:
         if self.config.clock.of(self.progress) < self.config.clock.total:
             return False

@@ -7,7 +7,7 @@ from functools import partial
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.worker_pool import Collected, Member
+from drl_cli.runtime.edges.pool import Collected, WorkerMember
 from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -37,10 +37,10 @@ class Collector:
         self.issued = 0
         self.inserting = 0
 
-    def dispatch(self, member: Member, params_header: LoadParams, params: Ref[Array] | None) -> None:
-        if self.pool.fetches(member, params_header):
-            self.progress.trace.add(7, member=member.index, version=params_header.version)
+    def dispatch(self, member: WorkerMember, params_header: LoadParams, params: Ref[Array] | None) -> None:
         ref = self.pool.dispatch(member, params_header, params)
+        if member.loaded:
+            self.progress.trace.add(7, member=member.index, version=params_header.version)
         rows = self.rows * member.share
         self.limiter.issue_collect(rows)
         self.issued += rows

@@ -1,19 +1,20 @@
 """Learning: has trainers update on batches from replay, returns priorities to replay, and publishes parameters."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from drl_cli.errors import Diverged, RoleLost
+from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.edges.calls import Calls, blame
-from drl_cli.runtime.interfaces import ServerRole
+from drl_cli.runtime.edges.calls import GRACE_S, Calls, blame
+from drl_cli.runtime.interfaces import ServerRole, TrainerRole
 from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.place.ask import as_value, ask, ask_parts
-from drl_cli.runtime.place.handles import Ref, get
+from drl_cli.runtime.place.handles import ActorDied, Ref, get, wait
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
@@ -25,10 +26,11 @@ a restarted worker pulls it."""
 
 
 class Learning:
-    """Calls `on_published` with `params_header` and `params` of every new version.
+    """Calls all trainers, which average their gradients and keep equal parameters. The first trainer publishes them.
 
-    `params` is a reference to the parameters, or None before the first version. `training` counts the train calls in
-    flight, each with up to `call_updates` updates. `publishing` is True while a publish call is in flight.
+    `on_published` is called with `params_header` and `params` of every new version. `params` is a reference to the
+    parameters, or None before the first version. `training` counts the train calls in flight, each with up to
+    `call_updates` updates. `publishing` is True while a publish call is in flight.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Learning:
     ) -> None:
         self.config, self.limiter, self.progress, self.calls = config, limiter, progress, calls
         self.replay, self.trainers, self.server, self.share = edges.replay, edges.trainers, edges.server, edges.share
+        self.first = next(iter(self.trainers))  # the name of the first trainer
         self.on_published = on_published
         self.params_header = LoadParams(-1, 0, 0)
         self.params: Ref[Array] | None = None
@@ -74,8 +77,11 @@ class Learning:
         return self.params
 
     def connect(self) -> None:
-        for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
-            self.calls.expect(ref, role, get)
+        """Connect the trainers to each other if there are several."""
+        if len(self.trainers) > 1:
+            address = as_value(ask(self.trainers[self.first], TrainerRole.listen))
+            for role, trainer in self.trainers.items():
+                self.calls.expect(ask(trainer, TrainerRole.join, address), role, get)
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
         self.params_header, self.params = params_header, self.share(params)
@@ -91,13 +97,19 @@ class Learning:
             version += 1  # the publish call in flight ends before this call
         size, num = self.config.trainer.batch_size, self.config.trainer.num
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
-        shard, parts = self.replay.sample(message)
+        shard, batches = self.replay.sample(message)
         self.training += 1  # before the call, because a local trainer updates during the call
-        published = None
-        if self.publishes_with_train and not self.publishing:
-            reports, priorities, published = self.trainers.train_and_publish(parts, self.params_header)
-        else:
-            reports, priorities = self.trainers.train(parts)
+        reports, priorities = list[Ref[TrainReport]](), list[Ref[UpdatePriority | None]]()
+        published: tuple[Ref[LoadParams | None], Ref[Array | None]] | None = None
+        for trainer, batch in zip(self.trainers.values(), batches, strict=True):
+            if self.publishes_with_train and not self.publishing and not reports:
+                args = (*batch, self.params_header)
+                report, new, header, params = ask_parts(trainer, 4, TrainerRole.train_and_publish, *args)
+                published = header, params
+            else:
+                report, new = ask_parts(trainer, 2, TrainerRole.train, *batch)
+            reports.append(report)
+            priorities.append(new)
         self.progress.trace.add(3)
         self.progress.trace.add(4, len(reports))
         self.limiter.issue_sample(updates)
@@ -107,22 +119,24 @@ class Learning:
             try:
                 self.progress.usage.tell(get(ref).uses)
             except Diverged as error:
-                raise self.trainers.at_fault(reports, error) from error
+                raise at_fault(reports, error) from error
             missing.remove(ref)
-            if not missing:
-                self._on_trained(reports[0], updates, shard, priorities)
-                if published is None:
-                    self._publish_if_due(get(reports[0]))
-                elif get(published[0]) is not None:
-                    self._on_published(*cast(tuple[Ref[LoadParams], Ref[Array]], published))
+            if missing:
+                return
+            self._on_trained(get(reports[0]), updates, shard, priorities)
+            if published is None and self.config.mode == "async":
+                self._publish_if_due(get(reports[0]))
+            elif published is not None and get(published[0]) is not None:
+                self._on_published(*cast(tuple[Ref[LoadParams], Ref[Array]], published))
 
-        for role, ref in zip(self.trainers.roles, reports, strict=True):
+        for role, ref in zip(self.trainers, reports, strict=True):
             self.calls.expect(ref, role, on_report)
 
     def publish(self) -> None:
-        params_header, params = self.trainers.publish(self.params_header.version + 1, self.progress.env_steps)
+        version, env_steps = self.params_header.version + 1, self.progress.env_steps
+        params_header, params = ask_parts(self.trainers[self.first], 2, TrainerRole.publish, version, env_steps)
         self.publishing = True
-        self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
+        self.calls.expect(params_header, self.first, lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref[Array]:
         """Pull the newest parameters for a restarted worker. The node that has `self.params` may be lost."""
@@ -136,12 +150,12 @@ class Learning:
     def blame(self, error: Exception) -> RoleLost:
         """Return an error that names the lost trainer or replay shard, after another role reported `error`."""
         shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
-        return blame({**shards, **dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))}, error)
+        return blame({**shards, **self.trainers}, error)
 
     def _on_trained(
-        self, ref: Ref[TrainReport], asked: int, shard: int, priorities: list[Ref[UpdatePriority | None]]
+        self, report: TrainReport, asked: int, shard: int, priorities: list[Ref[UpdatePriority | None]]
     ) -> None:
-        report = get(ref)
+        """Count what a train call has done, and send new priorities to replay."""
         if self.writes:
             # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
@@ -159,7 +173,7 @@ class Learning:
     def _publish_if_due(self, report: TrainReport) -> None:
         due = report.opt_steps - self.params_header.opt_steps >= self.config.sample_load_ratio
         due &= report.repeats == 0 or self.config.orchestrator.sample_load_ratio is not None
-        if self.config.mode == "async" and due and not self.publishing:
+        if due and not self.publishing:
             self.publish()
 
     def _on_published(self, ref: Ref[LoadParams], params: Ref[Array]) -> None:
@@ -177,3 +191,18 @@ class Learning:
         self.is_pushed, self.pushed_at, self.pushed = True, now(), self.params_header
         ref = ask(self.server, ServerRole.push, self.params_header, as_value(params))
         self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)
+
+
+def at_fault(reports: Sequence[Ref[TrainReport]], error: Diverged) -> Diverged:
+    """Return the error of the trainer whose part of the batch has bad data, or `error` if all parts are good."""
+    silent, until = list(reports), now() + GRACE_S
+    while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
+        silent = [ref for ref in silent if ref not in ready]
+        for ref in ready:
+            try:
+                get(ref)
+            except Diverged as other:
+                error = other if other.is_data else error
+            except (ActorDied, PeerLost):  # this trainer can't report about its part of the batch
+                continue
+    return error

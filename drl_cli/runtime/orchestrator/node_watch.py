@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from drl_cli.errors import NodeGone
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.utils.clock import now
 from drl_cli.utils.run_log import tell

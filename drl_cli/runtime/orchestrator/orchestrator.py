@@ -13,9 +13,9 @@ from drl_cli.metrics.console import Console
 from drl_cli.optim.group import PeerLost
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.worker_pool import Member
-from drl_cli.runtime.interfaces import CollectRole
+from drl_cli.runtime.edges.calls import LOOK_S, Calls
+from drl_cli.runtime.edges.pool import WorkerMember
+from drl_cli.runtime.interfaces import CollectRole, TrainerRole
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.admission import Admission
 from drl_cli.runtime.orchestrator.collector import Collector
@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 UPDATES_S = 3.0  # maximum time [s] after a signal at which a due update may still start
 RESCUE_S = 15.0  # maximum time [s] to save the last checkpoint after a failure
 CLOSE_S = 10.0  # maximum time [s] for manage to write its last records
-START_POLL_S = 0.05  # time [s] between two attempts to start manage while an evaluation waits for manage
 
 
 class Orchestrator:
@@ -123,7 +122,8 @@ class Orchestrator:
         """Publish, save and evaluate the last parameters. After a signal, do not evaluate them."""
         self.reports.ending("the last checkpoint")
         self._settle()
-        self.calls.expect(self.trainers.describe(), self.trainers.roles[0], self._on_described)
+        role, trainer = next(iter(self.trainers.items()))
+        self.calls.expect(ask(trainer, TrainerRole.describe), role, self._on_described)
         self._until(lambda: self.trainer_facts is not None)
         if self.learning.is_ahead:
             self.learning.publish()
@@ -192,7 +192,6 @@ class Orchestrator:
             self._save()
         if self.reports.is_deciding(self.progress.position, self.collector.rows * self.pool.num_workers):
             self._decide()
-        self._housekeeping()
 
     def _step_offline(self) -> None:
         """Read a block if the limiter asks for one, otherwise make the updates of one train call.
@@ -220,7 +219,6 @@ class Orchestrator:
                 self._until(lambda: self.learning.is_idle)
             if self.reports.is_deciding(self.progress.position, self.config.updates_per_call):
                 self._decide()
-        self._housekeeping()
 
     def _update_and_publish(self) -> None:
         if self.limiter.owed() > 0:
@@ -294,39 +292,31 @@ class Orchestrator:
             if self.saver.problem is None:
                 return
 
-    def _dispatch(self, member: Member) -> None:
-        params_header = replace(self.learning.params_header, random_actions=self.admission.is_random())
-        is_restarted = member.is_back and params_header.version >= 0
-        self.collector.dispatch(member, params_header, self.learning.pull() if is_restarted else self.learning.params)
-
-    def _idle(self, skips_quiet: bool = False) -> None:
-        self._wait(skips_quiet)
-        self._housekeeping()
+    def _dispatch(self, member: WorkerMember) -> None:
+        is_random = self.collector.issued < self.config.random_steps
+        params_header, params = replace(self.learning.params_header, random_actions=is_random), self.learning.params
+        if member.causes and member.version < 0 <= params_header.version:  # restarted
+            params = self.learning.pull()
+        self.collector.dispatch(member, params_header, params)
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._idle()
 
-    def _wait(self, skips_quiet: bool = False) -> None:
-        """Handle all answers that are ready. If none is ready, wait for an answer or until something is due."""
-        due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf)
-        due = min(due, self.pool.next_deadline(), self.reanalysis.pool.next_deadline(), self.manage.next_deadline())
-        due = min(due, now() + self.calls.stall_s)
+    def _idle(self, skips_quiet: bool = False) -> None:
+        """Handle all answers that are ready, and what is due. If no answer is ready, wait for the first of them."""
+        moment = now()
+        due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf, moment + LOOK_S)
         if problem := self.health():
             raise RoleLost(problem)
-        self.manage.poll()
-        if self.manage.is_starting:
-            due = min(due, now() + START_POLL_S)
         try:
-            self.calls.react(self.manage.in_flight(), due - now(), self.patient, skips_quiet)
+            self.calls.react(self.manage.in_flight(), due - moment, self.patient, skips_quiet)
         except (PeerLost, ObjectLost) as error:
             raise self.learning.blame(error) from error
         for pool in (self.pool, self.reanalysis.pool):
             pool.kill_overdue(now())
         if self.deadline is not None and now() > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
-
-    def _housekeeping(self) -> None:
         self.manage.poll()
         if now() >= self.reports.next:
             self.reports.send(self.learning.params_header, "paused" if self.paused else "running")

@@ -6,13 +6,13 @@ from typing import Any
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.reanalyzer_pool import Member
-from drl_cli.runtime.interfaces import ServerRole
+from drl_cli.runtime.edges.pool import ReanalyzerMember
+from drl_cli.runtime.interfaces import ReanalyzerRole, ServerRole
 from drl_cli.runtime.messages import LoadParams, SampleBatch, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import ROUNDING, Limiter, RateLimiter, required_band
-from drl_cli.runtime.place.ask import ask_parts
+from drl_cli.runtime.place.ask import as_value, ask_parts
 from drl_cli.runtime.place.handles import Ref, get
 
 
@@ -85,14 +85,18 @@ class Reanalysis:
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.start, self.done = state["start"], state["done"]
 
-    def _dispatch(self, member: Member, pushed: LoadParams, env_steps: int) -> None:
+    def _dispatch(self, member: ReanalyzerMember, pushed: LoadParams, env_steps: int) -> None:
         message = SampleBatch(1, self.config.reanalyzer.windows, pushed.version, env_steps=env_steps)
-        shard, drawn = self.replay.draw(message)
-        newest = None
+        shard, (header, columns) = self.replay.draw(message)
+        drawn = as_value(header), as_value(columns)
         if member.version < pushed.version:
-            newest = ask_parts(self.server, 2, ServerRole.pull)  # at least `pushed`: the server answers in order
+            newest, params = ask_parts(
+                self.server, 2, ServerRole.pull
+            )  # at least `pushed`: the server answers in order
             member.version = pushed.version
-        values = self.pool.dispatch(member, drawn, newest)
+            values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn, as_value(newest), as_value(params))
+        else:
+            values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn)
         self.progress.trace.add(3)
         self.progress.trace.add(4)
         self.calls.expect(values, f"reanalyzer {member.index}", partial(self._on_values, shard))

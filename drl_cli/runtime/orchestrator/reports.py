@@ -9,7 +9,7 @@ from drl_cli.metrics.status import WARM_UP
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -63,7 +63,7 @@ class Reports:
         reanalysis: Reanalysis,
     ) -> None:
         self.reanalysis = reanalysis
-        self.config, self.pool, self.manage, self.trainers = config, edges.pool, edges.manage, edges.trainers
+        self.config, self.pool, self.manage, self.trainers = config, edges.pool, edges.manage, edges.trainers.values()
         self.progress, self.console, self.calls = progress, console, calls
         self.rates = RecentRates(progress.members)
         self.is_ending = False
@@ -87,7 +87,7 @@ class Reports:
         worker, num = self.config.worker, self.config.num_workers
         exploration = average(worker.exploration, params_header.exploration, num, worker.envs)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
-        in_flight = self.calls.in_flight
+        in_flight = self.calls.in_flight()
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
         scalars |= self.reanalysis.scalars()
         unknown = without_meaning(self.config)
@@ -139,7 +139,7 @@ class Reports:
 
     def with_compiler(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the status fields. If a trainer waits for a compiler, they say so, and for how long."""
-        since = self.trainers.compiler_since()
+        since = min(filter(None, (trainer.told().compiler_since for trainer in self.trainers)), default=None)
         if since is not None and (waited := time.time() - since) > SHORT_S:
             return fields | {"awaits": COMPILER, "awaits_s": waited, "done": None, "needed": None, "done_per_s": None}
         return {"awaits": "", "awaits_s": None, **fields} if self.console.status.awaits_s is not None else fields

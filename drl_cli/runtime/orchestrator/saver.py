@@ -12,9 +12,9 @@ from drl_cli.errors import RoleLost
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.worker_pool import worker_of
+from drl_cli.runtime.edges.pool import worker_of
 from drl_cli.runtime.files.checkpoint import free_folder, make_draft
-from drl_cli.runtime.interfaces import ReplayRole, WorkerRole
+from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
 from drl_cli.runtime.messages import Draft, LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.place.ask import ask
@@ -80,7 +80,7 @@ class Saver:
         except OSError as error:
             self.on_saved(counters, error)
             return
-        states = {"trainer": self.edges.trainers.state()}
+        states = {"trainer": ask(next(iter(self.edges.trainers.values())), TrainerRole.state)}
         if evaluated is not None:
             states["evaluation"] = LocalRef({"policy": get(evaluated)})
         if workers and self.config.restores_workers:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Un
 from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.metrics.printed import write_prints
 from drl_cli.runtime.place import crashes, told
-from drl_cli.runtime.place.users import naming_users
+from drl_cli.runtime.place.users import named
 from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
 
@@ -77,11 +77,9 @@ class LocalHandle(Generic[Role_co]):
         Return one reference, or a list of `results` references if the method returns a tuple of that length.
         """
         try:
-            values = [get(arg) if is_ref(arg) else arg for arg in args]
-            with naming_users(self.modules):
-                value = getattr(self.role, method)(*values)
+            value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
         except Exception as error:
-            refs: list[Ref[Any]] = [LocalRef(error=error) for _ in range(results)]
+            refs: list[Ref[Any]] = [LocalRef(error=named(error, self.modules)) for _ in range(results)]
             return refs[0] if results == 1 else refs
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
@@ -116,8 +114,12 @@ class LocalRuntime:
     ) -> LocalHandle[Role]:
         """Start the role `factory(*args)` and return its handle. Raise NodeGone if the role's node is gone."""
         modules = where.get("modules", ())
-        with naming_users(modules):
+        try:
             return LocalHandle(factory(*args), modules)
+        except Exception as error:
+            if (failed := named(error, modules)) is error:
+                raise
+            raise failed from error
 
     def put(self, value: T | Ref[T]) -> Ref[T]:
         return value if isinstance(value, LocalRef) else LocalRef(value)
@@ -145,11 +147,10 @@ class Host:
         self.role: object = None
         self.error: Exception | None = None
         try:
-            with naming_users(self.modules):
-                self.role = factory(*args)
+            self.role = factory(*args)
         except Exception as error:
-            logging.exception("can't be built")
-            self.error = error
+            self.error = named(error, self.modules)
+            logging.error("can't be built", exc_info=self.error)
         told.tell(self.role, told.told_file(log_file))
         gc.freeze()  # the garbage collector need not scan objects that live as long as the process
 
@@ -160,11 +161,13 @@ class Host:
         if self.error is not None:
             raise self.error
         try:
-            with naming_users(self.modules):
-                return getattr(self.role, method)(*args)
-        except Exception:
-            logging.exception("%s failed", method)
-            raise
+            return getattr(self.role, method)(*args)
+        except Exception as error:
+            failed = named(error, self.modules)
+            logging.error("%s failed", method, exc_info=failed)
+            if failed is error:
+                raise
+            raise failed from error
 
 
 class RayHandle(Generic[Role_co]):

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.interfaces import CollectRole
 from drl_cli.runtime.messages import InsertTransition, LoadParams, MessageCounts, Told
 from drl_cli.runtime.place.ask import ask

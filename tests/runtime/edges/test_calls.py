@@ -46,11 +46,11 @@ def test_calls_in_flight_are_counted_by_kind_of_role(clock):
     asked, refs, seen = Calls(stall_s=5.0), [LocalRef(i) for i in range(4)], []
     for role, ref in zip(("worker 0", "worker 12", "parameter server", "worker 0"), refs, strict=True):
         asked.expect(ref, role, seen.append)
-    assert asked.in_flight == {"worker": 3, "parameter server": 1}
+    assert asked.in_flight() == {"worker": 3, "parameter server": 1}
     clock.answers = (refs[1], refs[2], LocalRef("of another object"))
     asked.react([clock.answers[2]], 0.0, patient=())
     assert seen == refs[1:3]
-    assert asked.in_flight == {"worker": 2, "parameter server": 0}
+    assert asked.in_flight() == {"worker": 2, "parameter server": 0}
     assert list(asked.pending) == [refs[0], refs[3]]
 
 

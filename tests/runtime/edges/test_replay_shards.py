@@ -69,7 +69,7 @@ def test_only_shards_with_rows_are_sampled():
         insert(shards, number)
     batches = [shards.sample(SampleBatch(2, 8)) for _ in range(60)]
     assert {shard for shard, _ in batches} == {0, 1, 2}
-    for shard, (header, columns) in batches:
+    for shard, ((header, columns),) in batches:
         assert get(columns)["id"].shape == (2, 8)
         assert set(get(columns)["id"].ravel()) <= set(tables(shards)[shard].contents()["id"])
         assert get(header).inserts == tables(shards)[shard].inserts
@@ -80,7 +80,7 @@ def test_priorities_return_to_the_shard_of_their_batch():
     for number in range(60):
         insert(shards, number)
     before = [table.sampler.tree.values.copy() for table in tables(shards)]
-    shard, (header, _) = shards.sample(SampleBatch(1, 5))
+    shard, ((header, _),) = shards.sample(SampleBatch(1, 5))
     numbers = get(header).row_ids
     get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, np.full(numbers.shape, 7.0)))))
     for index, (table, old) in enumerate(zip(tables(shards), before, strict=True)):
@@ -93,7 +93,7 @@ def test_each_shard_draws_by_its_priorities():
     value = {}
     for number in range(200):  # 2000 rows in 1000 slots, priorities up to eight batches late
         insert(shards, number)
-        shard, (header, columns) = shards.sample(SampleBatch(2, 16))
+        shard, ((header, columns),) = shards.sample(SampleBatch(2, 16))
         late.append((shard, get(header).row_ids, get(columns)["id"]))
         if len(late) > 8:
             shard, numbers, ids = late.pop(int(rng.integers(len(late))))
@@ -106,7 +106,7 @@ def test_each_shard_draws_by_its_priorities():
     assert sum(table.stats()["stale_priorities"] for table in tables(shards)) == stale > 50
     drawn = [[], [], []]
     for _ in range(300):
-        shard, (_, columns) = shards.sample(SampleBatch(3400, 1))
+        shard, ((_, columns),) = shards.sample(SampleBatch(3400, 1))
         drawn[shard].append(get(columns)["id"][:, 0])
     assert sum(map(len, drawn)) == 300
     for table, ids in zip(tables(shards), drawn, strict=True):
@@ -125,9 +125,9 @@ def test_a_batch_is_split_over_trainers_without_changing_it():
     for number in range(30):
         insert(whole, number)
         insert(split, number)
-    _, (header, columns) = whole.sample(SampleBatch(3, 8))
+    _, ((header, columns),) = whole.sample(SampleBatch(3, 8))
     _, parts = split.sample(SampleBatch(3, 8, num_trainers=2))
-    headers, halves = [get(ref) for ref in parts[::2]], [get(ref) for ref in parts[1::2]]
+    headers, halves = ([get(ref) for ref in part] for part in zip(*parts, strict=True))
     assert [(part.trainer, part.num_batches, part.batch_size) for part in headers] == [(0, 3, 4), (1, 3, 4)]
     for name, column in get(columns).items():
         assert np.array_equal(column, np.concatenate([half[name] for half in halves], 1))
@@ -148,7 +148,7 @@ def test_many_rows_need_no_more_memory_than_the_tables_allocate(config):
         shards = ReplayShards([LocalHandle(TrajectoryManager(table)) for table in made], rng)
         for number in range(10 * capacity // rows):
             shards.insert([make_insert(rows, number=number)], [LocalRef(block)])
-            shard, (header, _) = shards.sample(SampleBatch(2, 256))
+            shard, ((header, _),) = shards.sample(SampleBatch(2, 256))
             if (numbers := get(header).row_ids) is not None:
                 get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, rng.random(numbers.shape)))))
         peak = tracemalloc.get_traced_memory()[1]

@@ -299,9 +299,9 @@ def test_restored_shards_make_the_same_choices(tmp_path):
     resumed.load_state(state)
     assert (resumed.filled, [load(run.manager, folder) for run in fresh]) == ({0, 1}, [4, 4, 0])
     for _ in range(20):
-        (a, first), (b, second) = shards.sample(SampleBatch(1, 4)), resumed.sample(SampleBatch(1, 4))
+        (a, ((_, first),)), (b, ((_, second),)) = shards.sample(SampleBatch(1, 4)), resumed.sample(SampleBatch(1, 4))
         assert a == b
-        np.testing.assert_array_equal(get(first[1])["id"], get(second[1])["id"])
+        np.testing.assert_array_equal(get(first)["id"], get(second)["id"])
     fewer = ReplayShards([LocalHandle(fresh[0].manager)], np.random.default_rng(1))
     fewer.load_state(state)
     assert fewer.filled == {0}

@@ -29,12 +29,6 @@ def make(*overrides, landed=1000, samples=0, free=False, band=1e9, env_steps=0, 
     return Admission(config, limiter, SimpleNamespace(env_steps=env_steps), collector, learning, FREE)
 
 
-@pytest.mark.parametrize(("issued", "env_steps", "is_random"), [(96, 96, True), (127, 0, True), (128, 0, False)])
-def test_random_steps_are_the_first_steps_issued(issued, env_steps, is_random):
-    """Counted by landed steps there would be more, by the steps in flight."""
-    assert make("worker.random_steps=128", issued=issued, env_steps=env_steps).is_random() == is_random
-
-
 @pytest.mark.parametrize(
     ("overrides", "state", "updates"),
     [

@@ -7,8 +7,7 @@ from graphs import TINY, make_config
 from headers import make_block
 
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.reanalyzer_pool import ReanalyzerPool
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.pool import ReanalyzerPool, WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams, ReanalysisReport, UpdatePriority
 from drl_cli.runtime.orchestrator import collector as collector_module
 from drl_cli.runtime.orchestrator.collector import Collector

@@ -8,13 +8,16 @@ from graphs import COUNTER, TINY, make_config
 from headers import make_train_report
 
 from drl_cli.errors import Diverged
-from drl_cli.runtime.edges.calls import Calls
+from drl_cli.optim.group import PeerLost
+from drl_cli.runtime.edges.calls import GRACE_S, Calls
 from drl_cli.runtime.messages import LoadParams, SampleBatch
 from drl_cli.runtime.orchestrator import learning as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.learning import CALL_S, Learning
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.place.handles import LocalRef
+from drl_cli.runtime.place.handles import ActorDied, LocalRef
+
+LOSS, DATA, OTHER = Diverged("loss is NaN"), Diverged("reward of worker 2", {}, is_data=True), Diverged("loss too")
 
 
 class Noted:
@@ -37,6 +40,21 @@ def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, wait
     return make_train_report(opt_steps, num_updates, **options)
 
 
+class Trainer:
+    """Records its calls with its rank; `made.answers` are the references that it returns, by method."""
+
+    def __init__(self, made, rank):
+        self.made, self.rank = made, rank
+
+    def call(self, method, *args, results=1):
+        self.made.asked.append((self.rank, method, *args))
+        made = self.made
+        own = {"train": (made.reports[self.rank], made.priorities[self.rank]), "publish": made.published}
+        answer = {**own, **made.answers}[method]
+        assert results == (len(answer) if isinstance(answer, tuple) else 1)
+        return answer
+
+
 class Made:
     """Learning with recorders around it; `react` delivers the answers."""
 
@@ -46,11 +64,12 @@ class Made:
         self.reports = [LocalRef(value) for value in reports or [report(4)] * num]
         self.priorities = [LocalRef(f"priorities {i}") for i in range(num)]
         self.published = LocalRef(LoadParams(3, 8, 80)), LocalRef("params 3")
-        self.replay = Noted(sample=(1, "parts"), update_priorities=LocalRef())
+        self.batches = [(f"header {i}", f"columns {i}") for i in range(num)]
+        self.replay = Noted(sample=(1, self.batches), update_priorities=LocalRef())
         self.replay.shards = ["shard 0", "shard 1"]
-        self.trainers = Noted(train=(self.reports, self.priorities), publish=self.published, connect=[])
-        self.trainers.roles = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
-        self.trainers.trainers = [f"handle {i}" for i in range(num)]
+        self.asked, self.answers = [], {}
+        names = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
+        self.trainers = {name: Trainer(self, i) for i, name in enumerate(names)}
         self.server, self.limiter = Noted(call=LocalRef(())), Noted()
         edges = Edges(None, self.replay, self.trainers, self.server, None, None, share=lambda ref: ("shared", ref))
         self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
@@ -74,7 +93,8 @@ def test_a_train_call_asks_one_shard_for_all_trainers():
     assert made.learning.is_idle
     made.learning.train(5)
     assert made.replay.calls == [("sample", SampleBatch(5, 16, 2, 2, 77))]
-    assert (made.trainers.calls, made.limiter.calls) == ([("train", "parts")], [("issue_sample", 5)])
+    assert made.asked == [(i, "train", f"header {i}", f"columns {i}") for i in range(2)]
+    assert made.limiter.calls == [("issue_sample", 5)]
     assert made.trace == {3: 1, 4: 2}
     assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (1, False, False)
     assert [role for role, *_ in made.calls.pending.values()] == ["trainer 0", "trainer 1"]
@@ -108,15 +128,43 @@ def test_a_report_counts_once_all_trainers_have_answered():
 
 
 def test_the_error_of_the_trainer_with_bad_data_is_raised():
-    made = Made()
-    error, worse = Diverged("loss is NaN"), Diverged("reward of worker 2")
-    made.reports[0].error = error
-    made.trainers.answers["at_fault"] = worse
+    made = Made(num=2)
+    error = Diverged("loss is NaN")
+    made.reports[0].error, made.reports[1].error = error, Diverged("reward of worker 2", {}, is_data=True)
     made.learning.train(4)
     with pytest.raises(Diverged, match="reward of worker 2") as caught:
         made.react()
     assert caught.value.__cause__ is error
-    assert made.trainers.calls[-1] == ("at_fault", made.reports, error)
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "expected"),
+    [
+        ([[LOSS, DATA]], LOSS, DATA),
+        ([[LOSS, OTHER]], LOSS, LOSS),
+        ([[LOSS, None]], LOSS, LOSS),
+        ([[LOSS], [DATA]], LOSS, DATA),  # the second trainer answers later
+        ([[ActorDied("signal 9"), PeerLost("gone"), DATA]], LOSS, DATA),
+        ([[LOSS], []], LOSS, LOSS),  # the second trainer never answers
+        ([], DATA, DATA),  # no trainer is asked, because the error is known
+    ],
+)
+def test_an_error_that_names_bad_data_counts(monkeypatch, answers, error, expected):
+    refs, left, asked = [LocalRef(), LocalRef(), LocalRef()], [], []
+
+    def wait(silent, timeout_s):
+        asked.append(timeout_s)
+        ready = [(silent[i], answer) for i, answer in enumerate(left.pop(0))]
+        for ref, answer in ready:
+            ref.error = answer
+        return [ref for ref, _ in ready]
+
+    refs, left[:] = refs[: max(1, sum(map(len, answers)) + ([] in answers))], [list(part) for part in answers]
+    moments = iter([50.0, 51.0, 99.0])
+    monkeypatch.setattr(module, "wait", wait)
+    monkeypatch.setattr(module, "now", lambda: next(moments))
+    assert module.at_fault(refs, error) is expected
+    assert asked == [GRACE_S - 1.0, 0.0][: len(answers)]  # all have GRACE_S together
 
 
 def test_the_trainer_is_idle_without_a_train_call(monkeypatch):
@@ -128,7 +176,7 @@ def test_the_trainer_is_idle_without_a_train_call(monkeypatch):
         clock.now += seconds - 1.0
         made.learning.train(4)
         clock.now += 0.5
-        made.trainers.answers["train"] = [LocalRef(report(4))], [LocalRef()]
+        made.answers["train"] = LocalRef(report(4)), LocalRef()
         made.learning.train(4)
         assert idle.seconds(clock.now) == expected
         clock.now += 0.5
@@ -147,14 +195,14 @@ def test_in_async_a_version_is_due_after_sample_load_ratio_updates(mode, opt_ste
     made.learning.train(4)
     made.calls.react((), 0.0, ())
     assert made.learning.publishing == (publishes or publishing)
-    assert [call for call in made.trainers.calls if call[0] == "publish"] == [("publish", 3, 77)] * publishes
+    assert [call for call in made.asked if call[1] == "publish"] == [(0, "publish", 3, 77)] * publishes
     assert made.learning.is_idle == (not made.learning.publishing)
 
 
 def test_a_version_goes_to_the_server_and_the_callback():
     made = Made()
     made.learning.publish()
-    assert made.trainers.calls == [("publish", 3, 77)]
+    assert made.asked == [(0, "publish", 3, 77)]
     assert [role for role, *_ in made.calls.pending.values()] == ["trainer"]
     made.react()
     header, params = made.published[0].value, made.published[1]
@@ -167,15 +215,16 @@ def test_a_version_goes_to_the_server_and_the_callback():
 ON_POLICY = ("algo=ppo", "algo.minibatch_size=8", "orchestrator.sample_load_ratio=null")
 
 
-@pytest.mark.parametrize("is_due", [True, False])
-def test_on_policy_a_train_call_returns_the_next_version(is_due):
-    made, version = Made(*ON_POLICY), (LocalRef(LoadParams(3, 4, 77) if is_due else None), LocalRef("params 3"))
-    made.trainers.answers["train_and_publish"] = made.reports, made.priorities, version
+@pytest.mark.parametrize(("is_due", "num"), [(True, 1), (True, 2), (False, 1)])
+def test_on_policy_the_first_trainers_call_returns_the_next_version(is_due, num):
+    made, version = Made(*ON_POLICY, num=num), (LocalRef(LoadParams(3, 4, 77) if is_due else None), LocalRef("new"))
+    made.answers["train_and_publish"] = made.reports[0], made.priorities[0], *version
     made.learning.train(1)
-    assert made.trainers.calls == [("train_and_publish", "parts", LoadParams(2, 0, 20))]
+    assert made.asked[0] == (0, "train_and_publish", "header 0", "columns 0", LoadParams(2, 0, 20))
+    assert made.asked[1:] == [(1, "train", "header 1", "columns 1")] * (num - 1)
     assert not made.learning.publishing
     made.react()
-    assert made.trainers.calls[1:] == []  # no publish call
+    assert len(made.asked) == num  # no publish call
     header, params = version[0].value, version[1]
     assert made.told == [(header, ("shared", params))] * is_due
     assert made.server.calls == [("call", "push", header, params)] * is_due
@@ -188,7 +237,7 @@ def test_other_train_calls_return_no_version(overrides):
     made = Made(*ON_POLICY, *overrides)
     made.learning.publishing = not overrides  # a publish call is in flight, so the header of the newest is not known
     made.learning.train(1)
-    assert made.trainers.calls == [("train", "parts")]
+    assert made.asked == [(0, "train", "header 0", "columns 0")]
 
 
 def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(monkeypatch):
@@ -197,7 +246,6 @@ def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(monkeypat
     made = Made()
     for version in (3, 4, 5):
         made.published = LocalRef(LoadParams(version, 8, 80)), LocalRef(f"params {version}")
-        made.trainers.answers["publish"] = made.published
         made.learning.publish()
         made.react()
         clock.now += 0.75 * module.PUSH_S
@@ -220,7 +268,7 @@ def test_a_resumed_run_begins_with_its_version():
     assert made.learning.params_header == LoadParams(9, 90, 900)
     assert made.learning.params == ("shared", params)
     assert made.server.calls == [("call", "push", LoadParams(9, 90, 900), ("shared", params))]
-    assert made.trainers.calls == []
+    assert made.asked == []
     assert made.learning.is_ahead is False
 
 
@@ -229,23 +277,20 @@ def test_pull_and_connect_expect_the_answers_of_their_roles():
     made.server.answers["call"] = header, params
     assert made.learning.pull() is params
     assert (made.server.calls, made.calls.pending[header][0]) == ([("call", "pull", 2)], "parameter server")
-    made, refs = Made(num=2), [LocalRef(), LocalRef()]
-    made.trainers.answers["connect"] = refs
-    made.learning.connect()
-    assert {ref: role for ref, (role, *_) in made.calls.pending.items()} == dict(
-        zip(refs, made.trainers.roles, strict=True)
-    )
-    alone = Made()
+    made, alone = Made(num=2), Made()
+    made.answers |= {"listen": "address", "join": (joined := LocalRef())}
+    made.learning.connect()  # the first trainer joins itself, too
+    assert made.asked == [(0, "listen"), (0, "join", "address"), (1, "join", "address")]
+    assert made.calls.pending[joined][0] == "trainer 1"
     alone.learning.connect()
-    assert alone.calls.pending == {}
+    assert (alone.asked, alone.calls.pending) == ([], {})
 
 
 def test_blame_asks_every_shard_and_trainer(monkeypatch):
     made, asked, error = Made(num=2), [], KeyError("peer")
     monkeypatch.setattr(module, "blame", lambda *args: asked.append(args))
     made.learning.blame(error)
-    roles = {"replay 0": "shard 0", "replay 1": "shard 1", "trainer 0": "handle 0", "trainer 1": "handle 1"}
-    assert asked == [(roles, error)]
+    assert asked == [({"replay 0": "shard 0", "replay 1": "shard 1", **made.trainers}, error)]
 
 
 @pytest.mark.parametrize(

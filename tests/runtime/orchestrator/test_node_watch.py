@@ -4,7 +4,7 @@ import pytest
 from graphs import TINY, make_config
 
 from drl_cli.errors import NodeGone
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.factories import adapt, make_limiter
 from drl_cli.runtime.orchestrator import node_watch
 from drl_cli.runtime.orchestrator.node_watch import NodeWatch

@@ -6,6 +6,7 @@ from graphs import COUNTER, at
 
 from drl_cli.errors import RoleLost
 from drl_cli.optim.group import PeerLost
+from drl_cli.runtime.edges.calls import LOOK_S
 from drl_cli.runtime.files.checkpoint import load_model, read_manifest
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import orchestrator as module
@@ -23,38 +24,38 @@ def still(build_graph, monkeypatch):
     graph.clock, graph.waits, graph.overdue = clock, [], []
     graph.calls.react = lambda others, timeout_s, patient, skips: graph.waits.append((others, timeout_s, patient))
     graph.pool.kill_overdue = graph.overdue.append
-    graph.reports.next, graph.pool.next_deadline = 160.0, lambda: 170.0
+    graph.reports.next = 160.0
     return graph
 
 
 def test_a_wait_ends_when_something_is_due(still):
     still.manage.in_flight = lambda: ["an evaluation"]
-    still._wait()
-    still.pool.next_deadline = lambda: 130.0
-    still._wait()
-    still.collector.window_ends = 100.5
-    still._wait()
-    still.clock.now, still.deadline = 100.25, 100.375
-    still._wait()
-    assert [timeout_s for _, timeout_s, _ in still.waits] == [60.0, 30.0, 0.5, 0.125]
+    still._idle()
+    still.reports.next = 100.375
+    still._idle()
+    still.collector.window_ends = 100.25
+    still._idle()
+    still.clock.now, still.deadline = 100.125, 100.1875
+    still._idle()
+    assert [timeout_s for _, timeout_s, _ in still.waits] == [LOOK_S, 0.375, 0.25, 0.0625]
     assert all(others == ["an evaluation"] for others, _, _ in still.waits)
     assert all(patient.maps[0] is still.pool.busy for _, _, patient in still.waits)
     assert all(patient.maps[1] is still.reanalysis.pool.busy for _, _, patient in still.waits)
-    assert still.overdue == [100.0, 100.0, 100.0, 100.25]
+    assert still.overdue == [100.0, 100.0, 100.0, 100.125]
 
 
 def test_a_rescue_is_limited_in_time(still):
     still.deadline = 100.0
-    still._wait()
+    still._idle()
     still.clock.now = 100.1
     with pytest.raises(RoleLost, match=f"no checkpoint within {RESCUE_S:g} s"):
-        still._wait()
+        still._idle()
 
 
 def test_a_dead_ray_ends_the_run(still):
     still.health = lambda: "Ray's raylet died, and all roles with it"
     with pytest.raises(RoleLost, match="Ray's raylet died"):
-        still._wait()
+        still._idle()
     assert still.waits == []
 
 
@@ -66,7 +67,7 @@ def test_the_lost_role_behind_an_error_is_named(still, error):
     still.calls.react = react
     still.learning.blame = lambda why: RoleLost(f"replay 0 died ({why})")
     with pytest.raises(RoleLost, match=rf"replay 0 died \({error}\)") as caught:
-        still._wait()
+        still._idle()
     assert caught.value.__cause__ is error
 
 
@@ -74,9 +75,9 @@ def test_only_a_restarted_worker_gets_the_servers_parameters(still):
     given, (member, *_) = [], still.pool.members
     still.collector.dispatch = lambda member, header, params: given.append((header, params))
     still.learning.pull, still.learning.params = lambda: "the server's", "the newest"
-    random = iter([True, False, False, False])
-    still.admission.is_random = lambda: next(random)
+    issued = iter([still.config.random_steps - 1, *[still.config.random_steps] * 3])
     for version, lost in ((-1, False), (-1, True), (4, False), (4, True)):
+        still.collector.issued = next(issued)
         still.learning.params_header, member.version = LoadParams(version, 5, 6), -1
         member.causes = ["died"] * lost
         still._dispatch(member)
@@ -90,10 +91,10 @@ def test_housekeeping_sends_reports_and_stops_at_wall_s(still):
     still.progress.process_s = lambda: next(process_s)
     still.reports.send = lambda *args: sent.append(args)
     still.clock.now = 159.9
-    still._housekeeping()
+    still._idle()
     assert (sent, still.stop_reason) == ([], None)
     still.clock.now = 160.0
-    still._housekeeping()
+    still._idle()
     assert (sent, still.stop_reason) == ([(still.learning.params_header, "running")], "wall_s")
 
 
@@ -140,7 +141,7 @@ def test_workers_that_waited_longest_collect_first(still):
 def test_a_resumed_run_continues_from_its_counters(build_graph):
     graph = build_graph(COUNTER, "mode=async", "checkpoint.period=100", "manage.eval_period=100")
     graph.progress.load_state(graph.progress.state() | {"env_steps": 260}, has_replay=True)
-    params = graph.trainers.trainers[0].role.algorithm.policy_params()
+    params = graph.trainers["trainer"].role.algorithm.policy_params()
     graph.go_on(LoadParams(7, 40, 250), params)
     assert (graph.collector.issued, graph.saver.next) == (260, 300)
     assert graph.learning.params_header == LoadParams(7, 40, 250)
@@ -165,7 +166,7 @@ def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(bui
     graph.run()
     monkeypatch.setattr(module, "now", lambda: 500.0)
     if loses_trainer:
-        graph.trainers.trainers[0].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
+        graph.trainers["trainer"].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
     graph.rescue()
     graph.close("failed")
     assert (shown, graph.deadline) == (["what can be saved"], 500.0 + RESCUE_S)
@@ -246,14 +247,13 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
 def test_sync_makes_every_update_due_and_saves_in_time(build_graph):
     args = ("orchestrator.min_inserts=1", "orchestrator.sample_insert_ratio=0.03125", "worker.block_rows=32")
     graph = build_graph(COUNTER, "mode=sync", *args, "checkpoint.period=96", "checkpoint.keep_last=99")
-    seen, housekeeping = [], graph._housekeeping
+    seen, step = [], graph._step_sync
 
     def note():
-        if not graph.calls.pending and not graph.collector.arrived:
-            seen.append((graph.progress.env_steps, graph.limiter.owed()))
-        housekeeping()
+        step()
+        seen.append((graph.progress.env_steps, graph.limiter.owed()))
 
-    graph._housekeeping = note
+    graph._step_sync = note
     graph.run()
     assert {owed for steps, owed in seen if steps == graph.collector.issued} == {0}
     assert graph.progress.opt_steps == 15  # one for each block after the first

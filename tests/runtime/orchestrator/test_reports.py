@@ -14,6 +14,7 @@ from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rates import RecentRates
 from drl_cli.runtime.orchestrator.reports import Reports
+from drl_cli.runtime.place.told import News
 
 
 class Sink:
@@ -45,19 +46,19 @@ def make(sink, monkeypatch):
 
     def make_it(*overrides):
         config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
-        pool, calls = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
-        calls["parameter server"] = 1
+        pool, numbers = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
+        numbers["parameter server"] = 1
         edges = Edges(
             pool,
             replay=None,
-            trainers=SimpleNamespace(compiler_since=lambda: None),
+            trainers={"trainer": SimpleNamespace(told=News)},
             server=None,
             manage=sink,
             reanalyzers=None,
             share=None,
         )
         console = Console("quiet", io.StringIO(), time.time())
-        calls, reanalysis = SimpleNamespace(in_flight=calls), SimpleNamespace(scalars=dict)
+        calls, reanalysis = SimpleNamespace(in_flight=lambda: numbers), SimpleNamespace(scalars=dict)
         made = Reports(config, edges, Progress(config, time.time()), console, calls, reanalysis)
         made.clock = clock
         return made
@@ -140,7 +141,8 @@ def test_a_wait_for_the_compiler_is_told_with_its_seconds(make):
     made.progress.train_started = 3.0
 
     def told_at_a_tick_and_in_a_report(waited_s):
-        made.trainers.compiler_since = lambda: None if waited_s is None else time.time() - waited_s
+        since = [] if waited_s is None else [time.time() - waited_s, time.time() - waited_s / 2]  # of two trainers
+        made.trainers = [SimpleNamespace(told=lambda at=at: News((), at)) for at in (*since, None)]
         made.console.update(**made.console.measure())
         told = made.console.status.awaited
         made.send(LoadParams(1, 2, 3))

@@ -44,11 +44,10 @@ class Made:
         self.members = [SimpleNamespace(index=5 + i, handle=Role(state=[w] * 9)) for i, w in enumerate(workers)]
         self.shards = [Role(**{"begin_save": [], "save_part": [], "abort_save": [0] * 9, **shard}) for shard in shards]
         self.manage, self.calls, self.root = Manage(), Calls(60.0), root
-        answer = LocalRef(error=trainer) if isinstance(trainer, Exception) else LocalRef(trainer)
         edges = Edges(
             SimpleNamespace(members=self.members),
             SimpleNamespace(shards=self.shards),
-            SimpleNamespace(state=lambda: answer),
+            {"trainer": Role(state=[trainer] * 9)},
             *(None, self.manage, None, None),
         )
         self.saver = Saver(config, edges, self.calls, root)

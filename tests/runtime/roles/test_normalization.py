@@ -223,7 +223,7 @@ def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     table = np.concatenate([columns["obs"], columns["reward"][:, None]], -1)
     np.testing.assert_allclose(merged.mean, table.mean(0), rtol=1e-12)
     np.testing.assert_allclose(merged.variance, table.var(0), rtol=1e-9)
-    trainer = graph.trainers.trainers[0].role.normalizer
+    trainer = graph.trainers["trainer"].role.normalizer
     assert 0 < trainer.statistics.count <= merged.count
     assert sorted(trainer.shards) == [0, 1, 2]
     assert 0.8 * graph.progress.inserts < graph.progress.report(0.0)["replay/normalizer_count"] <= merged.count
@@ -234,14 +234,14 @@ def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
 def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, proxies):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", *BOTH)
     published, acted = {}, []
-    publish = graph.trainers.trainers[0].role.publish
+    publish = graph.trainers["trainer"].role.publish
 
     def note(version, env_steps):
         params_header, params = publish(version, env_steps)
-        published[version] = graph.trainers.trainers[0].role.normalizer.statistics
+        published[version] = graph.trainers["trainer"].role.normalizer.statistics
         return params_header, params
 
-    graph.trainers.trainers[0].role.publish = note
+    graph.trainers["trainer"].role.publish = note
     for worker in workers(graph):
 
         def collect(params_header, *params, worker=worker, collect=worker.collect):
@@ -314,7 +314,7 @@ def test_float_parts_of_a_tree_are_normalised():
 @pytest.mark.parametrize("what", [(), BOTH, BOTH[:1], BOTH[1:]])
 def test_the_vector_has_what_is_normalised(run_graph, what):
     graph = run_graph(COUNTER, "mode=sync", *what)
-    own = graph.trainers.trainers[0].role.algorithm.policy_params()
+    own = graph.trainers["trainer"].role.algorithm.policy_params()
     size = 3 * (BOTH[0] in what) + (BOTH[1] in what)
     assert len(get(graph.learning.params)) == len(own) + (1 + 2 * size if what else 0)
     assert (managers(graph)[0].moments is None) == (what == ())
@@ -337,7 +337,7 @@ def test_on_policy_the_learner_sees_what_the_actor_saw(build_graph, by_newest):
         *(COUNTER, "algo=ppo", "mode=sync", "worker.num=2", "worker.block_rows=32", "trainer.batch_size=64"),
         *("algo.epochs=1", "algo.minibatch_size=64", "algo.lr=1e-3", "worker.random_steps=0", *BOTH),
     )
-    normalizer, divergences = graph.trainers.trainers[0].role.normalizer, []
+    normalizer, divergences = graph.trainers["trainer"].role.normalizer, []
     if by_newest:
         normalizer.is_on_policy = False
     trained = graph.progress.trained

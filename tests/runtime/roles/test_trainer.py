@@ -113,10 +113,10 @@ def test_a_train_call_publishes_the_version_that_is_due(repeats, opt_steps, publ
 )
 def test_either_every_trainer_has_its_own_gpu_or_none_has(device, num, num_gpus, expected):
     runtime = Recorder(num_gpus)
-    group = make_trainers(make_config(f"device={device}", f"trainer.num={num}"), None, runtime)
+    trainers = make_trainers(make_config(f"device={device}", f"trainer.num={num}"), None, runtime)
     names = ["trainer"] if num == 1 else ["trainer 0", "trainer 1"]
     assert runtime.spawned == [(name, expected[0], rank, expected[1]) for rank, name in enumerate(names)]
-    assert group.roles == names
+    assert [*trainers] == names
 
 
 @pytest.mark.parametrize(("device", "expected"), [("auto", "cpu"), ("cpu", "cpu"), ("meta", "meta")])

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 from headers import make_block
 
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import LocalRef, LocalRuntime, get
 from drl_cli.runtime.roles import worker_proxy as module
