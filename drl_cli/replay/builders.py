@@ -83,7 +83,7 @@ class NStepBuilder(Builder):
         self._emitted: list[Array] = []
 
     def append(self, step: Columns) -> None:
-        super().append(step)
+        self._steps.append(step)
         self._emitted.append(~step["valid"])
 
     def take(self) -> Columns:

@@ -35,7 +35,8 @@ class RingStore:
         start = self.inserts % self.capacity
         first = min(count, self.capacity - start)
         slots = np.arange(start, start + count) % self.capacity
-        self._announce(slots)
+        if self.on_write is not None:
+            self.on_write(slots)
         self._reserve(self.inserts + count)
         for name, column in self.columns.items():
             column[start : start + first] = rows[name][:first]
@@ -53,7 +54,8 @@ class RingStore:
                 raise ValueError(f"replay has no column '{name}'; it has {', '.join(self.columns)}")
             if column.shape != (len(slots), *self.columns[name].shape[1:]):
                 raise ValueError(f"column '{name}' has rows {self.columns[name].shape[1:]}, not {column.shape[1:]}")
-        self._announce(slots)
+        if self.on_write is not None:
+            self.on_write(slots)
         if self.writes is None:
             self.writes = np.zeros(self.capacity, np.int32)
         self.writes[slots] += 1
@@ -67,8 +69,8 @@ class RingStore:
     def release(self, slots: Array) -> None:
         """Free the objects (frames) of rows that are never read again, by replacing them by b""."""
         columns = [column for column in self.columns.values() if column.dtype == object]
-        if columns:
-            self._announce(slots)
+        if columns and self.on_write is not None:
+            self.on_write(slots)
         for column in columns:
             column[slots] = b""
 
@@ -138,10 +140,6 @@ class RingStore:
                 self.columns[name] = np.empty((rows, *column.shape[1:]), column.dtype)
                 self.columns[name][: len(column)] = column
 
-    def _announce(self, slots: Array) -> None:
-        if self.on_write is not None:
-            self.on_write(slots)
-
     def _check(self, rows: Columns) -> int:
         count = num_rows(rows)
         if rows.keys() != self.columns.keys():
@@ -171,7 +169,8 @@ class RandomStore(RingStore):
         first = np.arange(size, size + fill)
         rest = self.rng.choice(self.capacity, count - fill, replace=False, shuffle=False)
         chosen = np.concatenate([first, rest])
-        self._announce(chosen)
+        if self.on_write is not None:
+            self.on_write(chosen)
         self._reserve(self.inserts + count)
         for slots, part in ((first, slice(0, fill)), (rest, slice(fill, count))):
             for name, column in self.columns.items():

@@ -33,9 +33,10 @@ class ReplayTable(Table):
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
         """Sample batches, with a column `weight` if rows have priorities. Raise ValueError if the table is empty."""
-        if len(self) == 0:
+        size = len(self.store)
+        if size == 0:
             raise ValueError("can't sample from an empty replay")
-        slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
+        slots, weights = self.sampler.sample(size, num_batches, batch_size)
         columns = self.sampler.change(self._take(slots))
         if weights is None:
             return Sampled(columns, num_batches, self._row_ids(slots) if self.returns_ids else None)

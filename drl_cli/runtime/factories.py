@@ -33,8 +33,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import (
     ReadLimiter,
     required_band,
 )
-from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
-from drl_cli.runtime.roles.normalization import Layout, make_layout
+from drl_cli.runtime.roles.normalization import BatchNormalizer, Layout, make_layout
 from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager

@@ -66,7 +66,7 @@ class RaySession:
 
     def lost(self) -> str | None:
         """Return a message if one of Ray's main processes died, which ends all roles. Return None if all are alive."""
-        if not self.is_up() or self._error is not None:
+        if not self._up.is_set() or self._error is not None:
             return None
         names = sorted(ray_internals.dead_processes() & {"gcs_server", "raylet"})
         return f"Ray's {' and '.join(names)} died, and all roles with it" if names else None

@@ -12,24 +12,20 @@ from drl_cli.utils.lazy import torch
 
 
 class Made(NamedTuple):
-    """A result of `Algorithm.update`; `values` are its metrics, scalar tensors or one tensor `[len(names)]`."""
+    """A result of `Algorithm.update`; `values` are its metrics, one tensor `[len(names)]`."""
 
-    names: tuple[str, ...] = ()
-    values: "Sequence[torch.Tensor] | torch.Tensor" = ()
+    names: tuple[str, ...]
+    values: "torch.Tensor"
     priorities: "torch.Tensor | None" = None
     steps: int = 1
     skipped: int = 0
     columns: "Mapping[str, torch.Tensor]" = MappingProxyType({})
 
-    @property
-    def rows(self) -> "Sequence[torch.Tensor]":
-        """The values as few tensors."""
-        return [self.values] if isinstance(self.values, torch.Tensor) else self.values
-
     @classmethod
     def of(cls, update: Update) -> "Made":
-        metrics, columns = update.metrics, dict(update.columns)
-        return cls((*metrics,), (*metrics.values(),), update.priorities, update.steps, update.skipped, columns)
+        metrics = update.metrics
+        values = torch.stack([*metrics.values()]) if metrics else torch.zeros(0)
+        return cls((*metrics,), values, update.priorities, update.steps, update.skipped, dict(update.columns))
 
 
 def new_values(

@@ -1,4 +1,4 @@
-"""Normalisation of observations and rewards: the statistics of a parameter version, and the policy that uses them.
+"""Normalisation of observations and rewards: statistics, and the policy and the trainer's batches that use them.
 
 Replay stores raw rows. The trajectory manager computes the moments of inserted rows, and the trainer normalises its
 batches by these moments. The statistics are appended to the parameter vector, so that workers normalise in the same
@@ -9,7 +9,8 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, reduce
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,12 +18,25 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.convert.program import Program, numpy_policy
+from drl_cli.replay.builders import RETURN
 from drl_cli.runtime.config import Config
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, column_name, flat_columns, leaves, tree
+from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.types import (
+    Array,
+    Columns,
+    EnvSpec,
+    Obs,
+    PreviousStep,
+    State,
+    column_name,
+    flat_columns,
+    leaves,
+    nested,
+    tree,
+    within,
+)
+from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +55,11 @@ class Layout:
     obs: Mapping[str, tuple[int, ...]]
     reward: bool
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         return [int(np.prod(shape)) for shape in self.obs.values()]
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(self.sizes) + self.reward
 
@@ -98,7 +112,7 @@ class Statistics:
         mean, std = self.mean.astype(np.float64), self.std.astype(np.float64)
         return RunningMoments(self.count, mean, self.count * np.square(std))
 
-    @property
+    @cached_property
     def obs(self) -> dict[str, tuple[Array, Array]]:
         """The mean and scale of each observation part, by path."""
         scale = np.sqrt(np.square(self.std) + np.float32(EPS)) if self.count else np.ones_like(self.std)
@@ -106,7 +120,7 @@ class Statistics:
         parts = zip(self.layout.obs.items(), np.split(self.mean, ends), np.split(scale, ends), strict=False)
         return {path: (mean.reshape(shape), scale.reshape(shape)) for (path, shape), mean, scale in parts}
 
-    @property
+    @cached_property
     def reward(self) -> float:
         """The divisor of rewards: their root mean square, or 1 if all rewards so far are 0.
 
@@ -114,7 +128,7 @@ class Statistics:
         """
         return math.hypot(float(self.mean[-1]), float(self.std[-1])) or 1.0
 
-    @property
+    @cached_property
     def bound(self) -> float:
         """The clipping bound of normalised observations, which is infinite without rows."""
         return CLIP if self.count else float("inf")
@@ -130,12 +144,11 @@ class NormalizedPolicy(Policy):
 
     def __init__(self, policy: Policy, layout: Layout) -> None:
         self.policy, self.layout = policy, layout
-        self._use(Statistics.of(layout, RunningMoments.empty(layout.size)))
+        self.statistics = Statistics.of(layout, RunningMoments.empty(layout.size))
 
     def load(self, params: Array) -> None:
-        policy_params, statistics = Statistics.split(self.layout, params)
+        policy_params, self.statistics = Statistics.split(self.layout, params)
         self.policy.load(policy_params)
-        self._use(statistics)
 
     def explore(self, values: Mapping[str, Any]) -> None:
         self.policy.explore(values)
@@ -163,15 +176,80 @@ class NormalizedPolicy(Policy):
     def load_state(self, state: State) -> None:
         self.policy.load_state(state)
 
-    def _use(self, statistics: Statistics) -> None:
-        self.statistics, self._parts = statistics, statistics.obs
-
     def _normalized(self, obs: Obs) -> Obs:
         parts, bound = flat_columns("obs", obs), self.statistics.bound
-        for path, (mean, scale) in self._parts.items():
+        for path, (mean, scale) in self.statistics.obs.items():
             name = column_name("obs", path)
             parts[name] = normalize(parts[name].astype(np.float32, copy=False), mean, scale, bound)
         return tree(parts, "obs")
+
+
+class BatchNormalizer:
+    """Normalises batches by fixed `statistics` until `adopt` replaces them.
+
+    On-policy rows must be normalised by the statistics of the policy that acted. With `is_on_policy`, new moments are
+    therefore used only from the next parameter version on. `before` are the moments of a loaded policy. `shards` has
+    the newest moments of each replay shard of this run.
+    """
+
+    def __init__(self, layout: Layout, is_on_policy: bool = False) -> None:
+        self.layout, self.is_on_policy = layout, is_on_policy
+        self.before = RunningMoments.empty(layout.size)
+        self.shards: dict[int, RunningMoments] = {}
+        self.statistics = Statistics.of(layout, self.before)
+        self.version = 0
+
+    def load(self, vector: Array) -> Array:
+        """Start from the statistics in a parameter vector. Return the policy's parameters, the rest of the vector."""
+        params, self.statistics = Statistics.split(self.layout, vector)
+        self.before = self.statistics.moments()
+        return params
+
+    def receive(self, header: BatchTrainingData) -> None:
+        """Store a shard's newest moments. Use them at once or, on-policy, from the next parameter version."""
+        if header.version > self.version:  # a new version has been published
+            self.version = header.version
+            self.adopt()
+        if header.moments is not None:
+            self.shards[header.shard] = header.moments
+        if not self.is_on_policy:
+            self.adopt()
+
+    def adopt(self) -> None:
+        """Compute new statistics from all received moments."""
+        if self.shards:
+            newest = (self.shards[shard] for shard in sorted(self.shards))
+            self.statistics = Statistics.of(self.layout, reduce(RunningMoments.merge, newest, self.before))
+
+    def state(self) -> State:
+        """Return the whole state. `shards.<i>` has the newest moments of shard i."""
+        shards = {str(shard): self.shards[shard].packed() for shard in sorted(self.shards)}
+        return {
+            "before": self.before.packed(),
+            "statistics": self.statistics.join(np.zeros(0, np.float32)),
+            "version": np.array(self.version),
+            **nested("shards", shards),
+        }
+
+    def load_state(self, state: State) -> None:
+        self.before = RunningMoments.unpacked(state["before"])
+        _, self.statistics = Statistics.split(self.layout, state["statistics"].copy())
+        self.version = int(state["version"])
+        shards = within(state, "shards")
+        self.shards = {int(shard): RunningMoments.unpacked(vector) for shard, vector in shards.items()}
+
+    def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        """Return a copy of `batches` with normalised `obs` and `next_obs` `[..., *shape]`, `reward` and `mc_return`."""
+        changed = dict(batches)
+        for path, mean_and_scale in self.statistics.obs.items():
+            for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:
+                raw = batches[name].float()
+                mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in mean_and_scale)
+                changed[name] = normalize(raw, mean, scale, self.statistics.bound)
+        if self.layout.reward:
+            for name in batches.keys() & {"reward", RETURN}:
+                changed[name] = batches[name] / self.statistics.reward
+        return changed
 
 
 def numpy_program(config: Config, spec: EnvSpec) -> tuple[Program | None, str]:

@@ -18,9 +18,9 @@ from drl_cli.replay.stacks import FrameBatch, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.runtime.roles.made import Made, new_values
+from drl_cli.runtime.roles.normalization import BatchNormalizer
 from drl_cli.types import Array, Columns, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
@@ -49,7 +49,9 @@ class Trainer:
         self.context = context
         self.chain: Callable[..., Any] | None = None  # Any: see Context.chain_of
         if (context.replays or context.chain) and self.algorithm.is_one_step and not stackings:
-            self.chain = context.chain_of(self._for_chain, self.algorithm, lambda: (Made(skipped=1, steps=0), None))
+            self.chain = context.chain_of(
+                self._for_chain, self.algorithm, lambda: (Made((), torch.zeros(0), skipped=1, steps=0), None)
+            )
         # Makes the updates of a call at once. A skipped update is no step, so that the counts are not known before.
         self.several = None if context.skips else getattr(self.chain, "many", None)
         self.opt_steps = self.calls = 0
@@ -86,7 +88,9 @@ class Trainer:
         Raise ValueError if replay needs priorities and the algorithm has none.
         """
         started = time.perf_counter()
-        batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
+        batches = {name: torch.from_numpy(column) for name, column in columns.items() if name != "source"}
+        if self.device.type != "cpu":
+            batches = {name: t.pin_memory().to(self.device, non_blocking=True) for name, t in batches.items()}
         frames = {path: batches.pop(column_name(UNIQUE, path)) for path in self.stackings}
         if self.normalizer is not None:
             self.normalizer.receive(header)
@@ -98,7 +102,8 @@ class Trainer:
         self.opt_steps += num_updates
         if means:
             means |= self.algorithm.optimizer.metrics()
-        self._check_drift()
+        if self.group.size > 1:
+            self._check_drift()
         priorities = None
         if header.row_ids is not None:
             priorities = new_values(header.trainer, header.row_ids, updates, header.needs_priorities, columns)
@@ -132,12 +137,6 @@ class Trainer:
         if header.repeats or self.opt_steps == newest.opt_steps:
             return report, priorities, None, None
         return report, priorities, *self.publish(newest.version + 1, header.env_steps)
-
-    def _to_device(self, column: Array) -> "torch.Tensor":
-        tensor = torch.from_numpy(column)
-        if self.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
         """Return the policy's parameters as one flat float32 vector. Raise Diverged if a parameter is not finite."""
@@ -174,13 +173,12 @@ class Trainer:
             self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])
 
-    def _with_stacks(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]") -> Batch:
-        """Return the columns `[B, ...]` of an update as a batch. Its image stacks are joined when they are read."""
+    def _with_stacks(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]") -> FrameBatch:
+        """Return the columns `[B, ...]` of an update as a batch, whose image stacks are joined when they are read."""
         for path, stacking in self.stackings.items():
             for name in (column_name("obs", path), column_name("next_obs", path)):
                 columns[name] = Stacks(frames[path], columns[name], stacking)
-        batch = gathered(columns)
-        return FrameBatch(batch) if self.stackings else batch
+        return FrameBatch(gathered(columns))
 
     def _updates(
         self, batches: "dict[str, torch.Tensor]", frames: "Mapping[str, torch.Tensor]", env_steps: int
@@ -212,21 +210,21 @@ class Trainer:
 
     def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "Made":
         if self.chain is None:
-            return Made.of(self.algorithm.learn(self._with_stacks(columns, frames), counts))
+            batch: Batch = self._with_stacks(columns, frames) if self.stackings else gathered(columns)
+            return Made.of(self.algorithm.learn(batch, counts))
         fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
         return Made(*fields)
 
     def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[Made, torch.Tensor | None]":
         """Make an update. Return everything that it computes: the norm of the gradient, too."""
         made = Made.of(self.algorithm.learn(gathered(dict(columns)), counts))
-        values = torch.stack([*made.values]) if made.names else torch.zeros(0)
-        return made._replace(values=values), self.algorithm.optimizer.norm
+        return made, self.algorithm.optimizer.norm
 
     def _check_drift(self) -> None:
         """Raise AlgorithmFailed if the trainers' parameters differ. Check calls 1, 2, 4, ... 64, then every 64th."""
         self.calls += 1
         is_power_of_two = self.calls & (self.calls - 1) == 0
-        if self.group.size == 1 or not (is_power_of_two or self.calls % 64 == 0):
+        if not (is_power_of_two or self.calls % 64 == 0):
             return
         params = self.algorithm.params
         tensors = params.tensors()
@@ -246,12 +244,12 @@ class Trainer:
         if not names:
             return {}
         if all(len(update.names) == len(names) for update in updates):
-            rows = [value for update in updates for value in update.rows]
+            values = torch.stack([update.values for update in updates]).detach()
         else:
             zero = torch.zeros((), device=self.device)
             found = [dict(zip(update.names, update.values, strict=True)) for update in updates]
-            rows = [values.get(name, zero) for values in found for name in names]
-        values = torch.stack(rows).view(len(updates), -1).detach()
+            rows = [torch.stack([values.get(name, zero) for name in names]) for values in found]
+            values = torch.stack(rows).detach()
         self.group.mean_(values)
         values = values.cpu()
         counts = [sum(name in update.names for update in updates) for name in names]

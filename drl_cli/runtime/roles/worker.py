@@ -112,7 +112,7 @@ class Worker:
             episodes,
             seconds,
             faults=tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults()),
-            notes=self._notes(bool(episodes)),
+            notes=self._notes(bool(episodes)) if self.awaits_end else (),
             work_s=seconds,
             env_s=self.env_s,
             policy_s=self.policy_s,
@@ -122,8 +122,8 @@ class Worker:
 
     def _notes(self, has_ended: bool) -> tuple[str, ...]:
         """Return a warning if no episode has ended after ENDLESS_STEPS steps in every environment of worker 0."""
-        self.awaits_end = self.awaits_end and not has_ended
-        if not self.awaits_end or self.env_steps < ENDLESS_STEPS * self.config.worker.envs:
+        self.awaits_end = not has_ended
+        if has_ended or self.env_steps < ENDLESS_STEPS * self.config.worker.envs:
             return ()
         self.awaits_end = False
         return (f"worker 0: {endless(self.config.env.id, self.env_steps)}",)

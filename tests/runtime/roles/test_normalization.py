@@ -11,9 +11,16 @@ from drl_cli.envs.make import read_spec
 from drl_cli.errors import Diverged
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.evaluator import Evaluator
-from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, Statistics, make_layout, make_policy
+from drl_cli.runtime.roles.normalization import (
+    CLIP,
+    BatchNormalizer,
+    Layout,
+    NormalizedPolicy,
+    Statistics,
+    make_layout,
+    make_policy,
+)
 from drl_cli.types import tree
 from drl_cli.utils.moments import RunningMoments
 

@@ -167,10 +167,11 @@ def test_a_trainer_keeps_freed_memory_and_accepts_read_only_batches(monkeypatch)
     monkeypatch.setattr(module, "keep_freed_memory", lambda: kept.append(True))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _, trainer = make()
-        batch = np.zeros(3, np.float32)
-        batch.flags.writeable = False  # as in shared memory
-        assert trainer._to_device(batch).tolist() == [0, 0, 0]
+        fake, trainer = make()
+        batch = columns()
+        batch["reward"].flags.writeable = False  # as in shared memory
+        trainer.train(HEADER, batch)
+        assert fake.batches[0]["reward"].tolist() == [0, 1, 2]
     assert kept == [True]
 
 
