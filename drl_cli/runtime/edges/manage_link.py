@@ -64,11 +64,15 @@ class ManageLink:
         self._problem = ""  # the last of these
         self._problems: set[str] = set()
 
-    def report(self, scalars: Mapping[str, float], position: int) -> None:
-        self._send(_log_problems, ManageRole.report, scalars, position)
+    def report(self, scalars: Mapping[str, float], position: int, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
+        """Have manage write a report. `tell` gets the use of its process."""
 
-    def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
-        self._send(lambda uses: tell(uses if isinstance(uses, tuple) else ()), ManageRole.used)
+        def on_done(answer: tuple[list[str], tuple[ProcessUse, ...]] | ObjectLost | None) -> None:
+            if isinstance(answer, tuple):
+                _log_problems(answer[0])
+                tell(answer[1])
+
+        self._send(on_done, ManageRole.report, scalars, position)
 
     def commit(
         self,

@@ -3,17 +3,19 @@
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import Collected, WorkerMember
-from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition
 from drl_cli.runtime.orchestrator.edges import Edges
+from drl_cli.runtime.orchestrator.learning import Learning
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
-from drl_cli.types import Array, Columns
+from drl_cli.types import Columns
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
@@ -30,15 +32,18 @@ class Collector:
     def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
         self.pool, self.replay = edges.pool, edges.replay
         self.limiter, self.progress, self.calls = limiter, progress, calls
-        self.rows = config.rows_per_collect
+        self.rows, self.random_steps = config.rows_per_collect, config.random_steps
         self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: no limit
         self.arrived: list[Collected] = []
         self.window_ends = math.inf
         self.issued = 0
         self.inserting = 0
 
-    def dispatch(self, member: WorkerMember, params_header: LoadParams, params: Ref[Array] | None) -> None:
-        ref = self.pool.dispatch(member, params_header, params)
+    def dispatch(self, member: WorkerMember, learning: Learning) -> None:
+        """Send a collect call with the newest version. A restarted worker gets the parameter server's copy of it."""
+        params_header = replace(learning.params_header, random_actions=self.issued < self.random_steps)
+        is_restarted = bool(member.causes) and member.version < 0 <= params_header.version
+        ref = self.pool.dispatch(member, params_header, learning.pull() if is_restarted else learning.params)
         if member.loaded:
             self.progress.trace.add(7, member=member.index, version=params_header.version)
         rows = self.rows * member.share

@@ -4,7 +4,6 @@ import logging
 import math
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from drl_cli.optim.group import PeerLost
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import LOOK_S, Calls
-from drl_cli.runtime.edges.pool import WorkerMember
 from drl_cli.runtime.interfaces import CollectRole, TrainerRole
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.admission import Admission
@@ -184,7 +182,7 @@ class Orchestrator:
         """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
         self._update_and_publish()  # updates that a signal prevented before this run was resumed
         for member in self.pool.idle():
-            self._dispatch(member)
+            self.collector.dispatch(member, self.learning)
         self._until(lambda: not self.pool.busy)
         self.collector.flush()
         self._update_and_publish()
@@ -202,12 +200,13 @@ class Orchestrator:
         """
         if not (owed := self.limiter.owed()):
             for member in self.pool.idle():
-                self._dispatch(member)
+                self.collector.dispatch(member, self.learning)
             self._until(lambda: not self.pool.busy)
             self.collector.flush()
         else:
             position = self.progress.position
-            self._save_before_training()
+            if self.progress.train_started is None:  # nothing can be saved while its compilation takes a minute
+                self._save_for_sure()
             if self.saver.is_due(position):
                 self._save()
             periods = self.config.checkpoint.period, self.config.manage.eval_period
@@ -221,8 +220,8 @@ class Orchestrator:
                 self._decide()
 
     def _update_and_publish(self) -> None:
-        if self.limiter.owed() > 0:
-            self._save_before_training()
+        if self.progress.train_started is None and self.limiter.owed() > 0:
+            self._save_for_sure()  # nothing can be saved while the compilation of the first update takes a minute
         while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
             self.learning.train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.learning.training == 0)
@@ -258,7 +257,7 @@ class Orchestrator:
             if not self.admission.may_collect(self.collector.rows * member.share):
                 break
             if member.index not in held:
-                self._dispatch(member)
+                self.collector.dispatch(member, self.learning)
         assert self.calls.pending or self.collector.arrived or self._done(), f"nothing may go on: {self.limiter}"
         self._idle(skips_quiet=not saving)
 
@@ -276,11 +275,6 @@ class Orchestrator:
         undecided = self.reports.undecided and self.reports.undecided[1]
         self.saver.begin(self.learning.params_header, self.learning.newest, self.state(), undecided, workers)
 
-    def _save_before_training(self) -> None:
-        """Save a checkpoint before the first update: nothing can be saved while its compilation takes a minute."""
-        if self.progress.train_started is None:
-            self._save_for_sure()
-
     def _save_for_sure(self, workers: bool = True) -> None:
         """Save a checkpoint, and wait until it is saved. Repeat this if manage dies meanwhile."""
         self._until(lambda: not self.saver.busy)
@@ -291,13 +285,6 @@ class Orchestrator:
             self._until(lambda: not self.saver.busy)
             if self.saver.problem is None:
                 return
-
-    def _dispatch(self, member: WorkerMember) -> None:
-        is_random = self.collector.issued < self.config.random_steps
-        params_header, params = replace(self.learning.params_header, random_actions=is_random), self.learning.params
-        if member.causes and member.version < 0 <= params_header.version:  # restarted
-            params = self.learning.pull()
-        self.collector.dispatch(member, params_header, params)
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

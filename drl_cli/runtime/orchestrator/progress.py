@@ -140,8 +140,7 @@ class Progress:
             self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
             self._means.add({"async/policy_lag": lag})
             self._worker_steps[block.worker] += block.last_env_step - block.first_env_step
-        missing = self.missing_inserts()
-        if self.warm_env_steps is None and missing <= 0 and self.env_steps:
+        if self.warm_env_steps is None and self.env_steps and (missing := self.missing_inserts()) <= 0:
             self.warm_env_steps = self.env_steps + missing - self._before_empty[0]
 
     def missing_inserts(self) -> int:
@@ -162,7 +161,7 @@ class Progress:
         self._replay[shard] = report.replay
         self.skipped_updates += report.skipped
         self.update_s += report.seconds - report.batch_s
-        if self._skipped_warned == 0:
+        if self.skipped_updates and self._skipped_warned == 0:
             self._warn_of_skipped()
         for level, note in report.notes:
             (log.warning if level >= logging.WARNING else tell)(f"update {self.opt_steps}: {note}")

@@ -92,8 +92,7 @@ class Reports:
         scalars |= self.reanalysis.scalars()
         unknown = without_meaning(self.config)
         scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(unknown)}
-        self.manage.report(scalars, self.progress.position)
-        self.manage.used(self.progress.usage.tell)
+        self.manage.report(scalars, self.progress.position, self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)
         if self.progress.collect_started is None and self.console.status.env_steps:  # shows the first collect calls
             fields = {name: value for name, value in fields.items() if name not in ("awaits", "done", "needed")}

@@ -46,14 +46,14 @@ class Manage:
         self.claim = lock(folder / MANAGE_LOCK, shared=True)
         self.use = OwnUse()
 
-    def report(self, scalars: Mapping[str, float], position: int) -> list[str]:
-        """Write a report at a position of the run's clock. Return the problems since the last report, one line each."""
+    def report(self, scalars: Mapping[str, float], position: int) -> tuple[list[str], tuple[ProcessUse, ...]]:
+        """Write a report at a position of the run's clock.
+
+        Return the problems since the last report, one line each, and the use of this process, if a measurement is due.
+        """
         with self.lock:
             self.recording.record(scalars, position, self.recording.lines)
-            return self.recording.take_problems()
-
-    def used(self) -> tuple[ProcessUse, ...]:
-        return self.use.take()
+            return self.recording.take_problems(), self.use.take()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Evaluate a version, record the score, and save the version if its score is the best so far."""

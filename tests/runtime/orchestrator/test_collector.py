@@ -59,8 +59,10 @@ def make(*workers, mode="async", **orchestrator):
 
 
 def collect(made, version=0):
+    learning = SimpleNamespace(params_header=LoadParams(version, 0, 0), params=(params := LocalRef(np.zeros(1))))
+    learning.pull = lambda: params
     for member in reversed(made.pool.idle()):
-        made.dispatch(member, LoadParams(version, 0, 0), LocalRef(np.zeros(1)))
+        made.dispatch(member, learning)
 
 
 def react(made):

@@ -73,14 +73,14 @@ def test_the_lost_role_behind_an_error_is_named(still, error):
 
 def test_only_a_restarted_worker_gets_the_servers_parameters(still):
     given, (member, *_) = [], still.pool.members
-    still.collector.dispatch = lambda member, header, params: given.append((header, params))
+    still.pool.dispatch = lambda member, header, params: (given.append((header, params)), LocalRef())[1]
     still.learning.pull, still.learning.params = lambda: "the server's", "the newest"
     issued = iter([still.config.random_steps - 1, *[still.config.random_steps] * 3])
     for version, lost in ((-1, False), (-1, True), (4, False), (4, True)):
         still.collector.issued = next(issued)
         still.learning.params_header, member.version = LoadParams(version, 5, 6), -1
         member.causes = ["died"] * lost
-        still._dispatch(member)
+        still.collector.dispatch(member, still.learning)
     assert [params for _, params in given] == ["the newest", "the newest", "the newest", "the server's"]
     assert [header.random_actions for header, _ in given] == [True, False, False, False]
     assert [header.version for header, _ in given] == [-1, -1, 4, 4]
@@ -133,7 +133,7 @@ def test_workers_that_waited_longest_collect_first(still):
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
     still.admission.may_collect, still._idle = lambda rows: next(room), lambda **options: None
     still.saver.is_due = lambda env_steps: False
-    still._dispatch = lambda member: asked.append(member.index)
+    still.collector.dispatch = lambda member, learning: asked.append(member.index)
     still._step_async()
     assert asked == [1, 0]
 
@@ -297,9 +297,9 @@ def test_a_run_whose_manage_died_too_often_saves_its_checkpoints_itself(build_gr
 def lose_manage(graph):
     graph.manage.handle = SimpleNamespace(call=lambda *call: LocalRef(error=ActorDied("signal 9")))
     graph.manage.spawn = lambda wait: graph.manage.handle
-    graph.manage.report({}, 1)
+    graph.manage.report({}, 1, print)
     for _ in range(graph.config.manage.max_restarts + 1):
-        graph.manage.report({}, 1)
+        graph.manage.report({}, 1, print)
         graph.manage.poll()
 
 

@@ -23,10 +23,8 @@ class Sink:
     def __init__(self):
         self.reports, self.evaluated = [], []
 
-    def report(self, scalars, env_steps):
+    def report(self, scalars, env_steps, tell):
         self.reports.append((scalars, env_steps))
-
-    def used(self, tell):
         tell([ProcessUse("manage", "elsewhere", 7, 1.0, 2.5, 2**20)])
 
     def evaluate(self, load, params):
