@@ -254,13 +254,8 @@ class MessageCounts:
 
     def add(self, route: int, count: int = 1, **detail: int) -> None:
         self.counts[route] += count
-        if self.observe is not None:
+        if self.observe is not None and count:
             self.observe(route, count, detail)
-
-    def merge(self, counts: Mapping[int, int]) -> None:
-        for route, count in counts.items():
-            if count:
-                self.add(route, count)
 
     def take(self) -> dict[int, int]:
         counts, self.counts = dict(self.counts), Counter()

@@ -81,9 +81,9 @@ class Collector:
                 log.warning(line)
             self.issued += done.header.env_steps - rows
             self.limiter.land(rows, done.header.rows)
-            self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
-            self.progress.trace.add(2)
-            self.progress.trace.add(3)
+            routes = done.header.routes or {1: 1, 8: int(done.loaded)}
+            for route, count in (*routes.items(), (2, 1), (3, 1)):
+                self.progress.trace.add(route, count)
         self.arrived, self.window_ends = [], math.inf
         self._insert(headers, columns)
 

@@ -29,23 +29,39 @@ class RecentRates:
     def __init__(self, members: int) -> None:
         self.members = members
         self._totals: deque[Totals] = deque(maxlen=WINDOW + 1)
-        self._change = Totals()
 
     def add(self, totals: Totals) -> None:
         self._totals.append(totals)
-        first = astuple(self._totals[0])
-        self._change = Totals(*(now - before for now, before in zip(astuple(totals), first, strict=True)))
 
     def fields(self) -> dict[str, Any]:
-        """Return the status fields: steps per second (None before the second report) and fractions of time."""
-        change = self._change
-        known = change.moment > 0
-        return {
-            "env_steps_per_s": change.env_steps / change.moment if known else None,
-            "opt_steps_per_s": change.opt_steps / change.moment if known else None,
-            "worker_time": self._worker_time(change) if known and change.work_s > 0 else {},
-            "trainer_time": self._trainer_time(change) if known and change.update_s > 0 else {},
+        """Return the status fields: steps per second (None before the second report) and fractions of time.
+
+        `batch` means drawing, sending and preparing batches.
+        """
+        fields: dict[str, Any] = {
+            "env_steps_per_s": None,
+            "opt_steps_per_s": None,
+            "worker_time": {},
+            "trainer_time": {},
         }
+        if not self._totals or self._totals[-1].moment <= self._totals[0].moment:
+            return fields
+        first, last = (astuple(self._totals[i]) for i in (0, -1))
+        change = Totals(*(now - before for now, before in zip(last, first, strict=True)))
+        fields["env_steps_per_s"] = change.env_steps / change.moment
+        fields["opt_steps_per_s"] = change.opt_steps / change.moment
+        if change.work_s > 0:
+            waiting = min(1.0, change.worker_wait_s / (change.moment * self.members))
+            environment, policy = ((1 - waiting) * part / change.work_s for part in (change.env_s, change.policy_s))
+            rows = max(0.0, 1 - waiting - environment - policy)
+            fields["worker_time"] = {"environment": environment, "policy": policy, "rows": rows, "waiting": waiting}
+        if change.update_s > 0:
+            waiting = min(1.0, change.trainer_wait_s / change.moment)
+            update = min(
+                1 - waiting, change.update_s / change.moment
+            )  # a call counts when it ends, with all its seconds
+            fields["trainer_time"] = {"batch": 1 - waiting - update, "update": update, "waiting": waiting}
+        return fields
 
     def training_env_steps_per_s(self) -> float | None:
         """Return the environment steps per second since the first update, None before the second report with updates.
@@ -56,15 +72,3 @@ class RecentRates:
         if not totals or (seconds := totals[-1].moment - totals[0].moment) <= 0:
             return None
         return (totals[-1].env_steps - totals[0].env_steps) / seconds
-
-    def _worker_time(self, change: Totals) -> dict[str, float]:
-        waiting = min(1.0, change.worker_wait_s / (change.moment * self.members))
-        environment, policy = ((1 - waiting) * part / change.work_s for part in (change.env_s, change.policy_s))
-        rows = max(0.0, 1 - waiting - environment - policy)
-        return {"environment": environment, "policy": policy, "rows": rows, "waiting": waiting}
-
-    def _trainer_time(self, change: Totals) -> dict[str, float]:
-        """Return fractions of the trainer's time. `batch` means drawing, sending and preparing batches."""
-        waiting = min(1.0, change.trainer_wait_s / change.moment)
-        update = min(1 - waiting, change.update_s / change.moment)  # a call counts when it ends, with all its seconds
-        return {"batch": 1 - waiting - update, "update": update, "waiting": waiting}

@@ -70,9 +70,7 @@ class Reanalysis:
             self._dispatch(member, pushed, env_steps)
 
     def scalars(self) -> dict[str, float]:
-        """Return the values for a report: the steps so far, and per transition since `start`; empty without members."""
-        if not self.pool.members:
-            return {}
+        """Return the values for a report: the steps so far, and per transition since `start`."""
         found = {"perf/reanalyzed_steps": float(self.progress.reanalyzed_steps)}
         if self.start is None or self.landed <= self.start:
             return found

@@ -66,6 +66,7 @@ class Reports:
         self.config, self.pool, self.manage, self.trainers = config, edges.pool, edges.manage, edges.trainers.values()
         self.progress, self.console, self.calls = progress, console, calls
         self.rates = RecentRates(progress.members)
+        self.without_meaning = without_meaning(config)
         self.is_ending = False
         self.running = RunningCollects(config, edges.pool, progress)
         console.update(**constant_fields(config))
@@ -89,9 +90,9 @@ class Reports:
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         in_flight = self.calls.in_flight()
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
-        scalars |= self.reanalysis.scalars()
-        unknown = without_meaning(self.config)
-        scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(unknown)}
+        if self.reanalysis.pool.members:
+            scalars |= self.reanalysis.scalars()
+        scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(self.without_meaning)}
         self.manage.report(scalars, self.progress.position, self.progress.usage.tell)
         fields = status_fields(self.config, self.progress, self.rates, scalars)
         if self.progress.collect_started is None and self.console.status.env_steps:  # shows the first collect calls

@@ -18,6 +18,8 @@ def worker_values(
     entry i modulo the length. Values that are missing in the entry follow the schedules. If more workers join, worker i
     gets the values of worker i modulo N.
     """
+    if setting is None:
+        return dict(values)
     exponent = exponents(setting, index, num, envs)
     if exponent is not None:
         return {name: value**exponent for name, value in values.items()}

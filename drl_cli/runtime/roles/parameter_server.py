@@ -1,8 +1,5 @@
 """ParameterServer: keeps the newest parameter version for roles that start later or are restarted."""
 
-from pathlib import Path
-
-from drl_cli.runtime.files.checkpoint import load_model, save_model
 from drl_cli.runtime.messages import LoadParams, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array
@@ -33,13 +30,3 @@ class ParameterServer:
         if self.params_header is None or self.params is None:
             raise ValueError("the parameter server has no parameters yet")
         return self.params_header, self.params
-
-    def save(self, folder: Path) -> Path:
-        return save_model(folder, *self.pull(), {})
-
-    def restore(self, folder: Path) -> LoadParams:
-        """Load the version that `save` wrote. Raise CheckpointError if the files are damaged."""
-        self.params, manifest = load_model(folder)
-        counts = (manifest["version"], manifest["opt_steps"], manifest["env_steps"])
-        self.params_header = LoadParams(*counts, exploration=manifest.get("exploration", {}))
-        return self.params_header

@@ -11,7 +11,6 @@ from drl_cli.data.dataset import Dataset
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
-from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.types import Array, Column, Columns, EnvSpec, State
@@ -50,7 +49,6 @@ class Reader:
         self.ahead = ReadAhead(self._read)
         self.is_read_once = fits(config, dataset)
         self.blocks = self.position = 0  # position: steps of each lane that were read in this pass over the dataset
-        self.use = OwnUse()
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Read up to `num_steps` steps of every lane. Return a header and the columns `[rows, ...]` of complete rows.
@@ -83,7 +81,7 @@ class Reader:
         )
         self.blocks += 1
         seconds = time.perf_counter() - started
-        header = InsertTransition((block,), (), seconds, notes=notes, work_s=seconds, uses=self.use.take())
+        header = InsertTransition((block,), (), seconds, notes=notes, work_s=seconds)
         return header, columns
 
     def told_steps(self) -> list[Told]:

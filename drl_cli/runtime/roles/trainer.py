@@ -188,16 +188,21 @@ class Trainer:
         try:
             if self.several is not None and (clock.unit == "env_steps" or optimizer.config.is_constant):
                 num = len(next(iter(batches.values())))
-                counts = [Counts(self.opt_steps + i, env_steps) for i in range(num)]
-                optimizer.schedule(clock.of(counts[0]))
-                made = self.several(batches, counts)
+                several = [Counts(self.opt_steps + i, env_steps) for i in range(num)]
+                optimizer.schedule(clock.of(several[0]))
+                made = self.several(batches, several)
                 optimizer.norm = made[-1][1]
                 return [Made(*fields) for fields, _ in made]
             updates, opt_steps = list[Made](), self.opt_steps
             for rows in zip(*(batch.unbind() for batch in batches.values()), strict=True):
-                optimizer.schedule(clock.of(Counts(opt_steps, env_steps)))
-                columns = dict(zip(batches, rows, strict=True))
-                updates.append(self._update(columns, frames, Counts(opt_steps, env_steps)))
+                columns, counts = dict(zip(batches, rows, strict=True)), Counts(opt_steps, env_steps)
+                optimizer.schedule(clock.of(counts))
+                if self.chain is not None:
+                    fields, optimizer.norm = self.chain(columns, counts)
+                    updates.append(Made(*fields))
+                else:
+                    batch: Batch = self._with_stacks(columns, frames) if self.stackings else gathered(columns)
+                    updates.append(Made.of(self.algorithm.learn(batch, counts)))
                 opt_steps += updates[-1].steps
             return updates
         except Refused as error:
@@ -207,13 +212,6 @@ class Trainer:
             if module.startswith("drl_cli.") or isinstance(error, PeerLost) or memory_problem(error):
                 raise
             raise AlgorithmFailed(f"algo={module}: update {raised(error)}") from error
-
-    def _update(self, columns: "dict[str, Any]", frames: "Mapping[str, torch.Tensor]", counts: Counts) -> "Made":
-        if self.chain is None:
-            batch: Batch = self._with_stacks(columns, frames) if self.stackings else gathered(columns)
-            return Made.of(self.algorithm.learn(batch, counts))
-        fields, self.algorithm.optimizer.norm = self.chain(columns, counts)
-        return Made(*fields)
 
     def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[Made, torch.Tensor | None]":
         """Make an update. Return everything that it computes: the norm of the gradient, too."""

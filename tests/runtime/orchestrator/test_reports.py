@@ -56,7 +56,10 @@ def make(sink, monkeypatch):
             share=None,
         )
         console = Console("quiet", io.StringIO(), time.time())
-        calls, reanalysis = SimpleNamespace(in_flight=lambda: numbers), SimpleNamespace(scalars=dict)
+        calls, reanalysis = (
+            SimpleNamespace(in_flight=lambda: numbers),
+            SimpleNamespace(pool=SimpleNamespace(members=[])),
+        )
         made = Reports(config, edges, Progress(config, time.time()), console, calls, reanalysis)
         made.clock = clock
         return made
