@@ -92,6 +92,134 @@ class Orchestrator:
             self._until(lambda: not self.calls.pending)
         self.pool.end(self.progress.end())
 
+    def _step_sync(self) -> None:
+        """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
+        self._update_and_publish()  # updates that a signal prevented before this run was resumed
+        for member in self.pool.idle():
+            self.collector.dispatch(member, self.learning)
+        self._until(lambda: not self.pool.busy)
+        self.collector.flush()
+        self._update_and_publish()
+        if self.saver.is_due(self.progress.position):
+            self._save()
+        if self.reports.is_deciding(self.progress.position, self.collector.rows * self.pool.num_workers):
+            self._decide()
+
+    def _update_and_publish(self) -> None:
+        if self.progress.train_started is None and self.limiter.owed() > 0:
+            self._save_for_sure()  # nothing can be saved while the compilation of the first update takes a minute
+        while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
+            self.learning.train(min(owed, self.config.updates_per_call))
+            self._until(lambda: self.learning.training == 0)
+        if self.learning.is_ahead:
+            self.learning.publish()
+        self._until(lambda: self.learning.is_idle)
+
+    def _decide(self) -> None:
+        """Wait for the evaluation that may end the run. After a signal, do not wait: a resumed run repeats it."""
+        if self.reports.undecided is not None:
+            began = now()
+            self._until(lambda: self.interrupted or not self.manage.is_evaluating)
+            self.progress.waited_for_evaluation(now() - began)
+            if not self.interrupted:
+                self.reports.undecided = None
+
+    def _step_offline(self) -> None:
+        """Read a block if the limiter asks for one, otherwise make the updates of one train call.
+
+        A call ends at each multiple of the periods of evaluations and checkpoints, and a version is published there.
+        This holds even if a checkpoint is late, because the sizes of calls decide when replay gets new priorities. A
+        checkpoint between these positions has the last version, so that it changes nothing in what is learned.
+        """
+        if not (owed := self.limiter.owed()):
+            for member in self.pool.idle():
+                self.collector.dispatch(member, self.learning)
+            self._until(lambda: not self.pool.busy)
+            self.collector.flush()
+        else:
+            position = self.progress.position
+            if self.progress.train_started is None:  # nothing can be saved while its compilation takes a minute
+                self._save_for_sure()
+            if self.saver.is_due(position):
+                self._save()
+            periods = self.config.checkpoint.period, self.config.manage.eval_period
+            due = [multiple_after(position, period) for period in periods]
+            self.learning.train(min(owed, self.config.updates_per_call, *(each - position for each in due)))
+            self._until(lambda: self.learning.training == 0)
+            if self.progress.position in due:
+                self.learning.publish()
+                self._until(lambda: self.learning.is_idle)
+            if self.reports.is_deciding(self.progress.position, self.config.updates_per_call):
+                self._decide()
+
+    def _step_async(self) -> None:
+        """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
+        self.look()
+        if self.collector.is_due():
+            self.collector.flush()
+        saving = self.saver.is_due(self.progress.position)
+        if saving and self._is_settled():
+            self._save()
+            saving = False
+        while not saving and (updates := self.admission.updates()):
+            self.learning.train(updates)
+        self.reanalysis.go_on(self.learning.pushed, self.progress.env_steps)
+        held = {done.member for done in self.collector.arrived}
+        longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
+        # If the limiter allows only a few calls and the order were by index, the last workers would stay idle.
+        for member in longest_idle_first:
+            if not self.admission.may_collect(self.collector.rows * member.share):
+                break
+            if member.index not in held:
+                self.collector.dispatch(member, self.learning)
+        assert self.calls.pending or self.collector.arrived or self._done(), f"nothing may go on: {self.limiter}"
+        self._idle(skips_quiet=not saving)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._idle()
+
+    def _idle(self, skips_quiet: bool = False) -> None:
+        """Handle all answers that are ready, and what is due. If no answer is ready, wait for the first of them."""
+        moment = now()
+        due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf, moment + LOOK_S)
+        if problem := self.health():
+            raise RoleLost(problem)
+        try:
+            self.calls.react(self.manage.in_flight(), due - moment, self.patient, skips_quiet)
+        except (PeerLost, ObjectLost) as error:
+            raise self.learning.blame(error) from error
+        for pool in (self.pool, self.reanalysis.pool):
+            pool.kill_overdue(now())
+        if self.deadline is not None and now() > self.deadline:
+            raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
+        self.manage.poll()
+        if now() >= self.reports.next:
+            self.reports.send(self.learning.params_header, "paused" if self.paused else "running")
+        if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
+            self.stop("wall_s")
+
+    def _done(self) -> bool:
+        if self.progress.goal_reached and self.reports.undecided is None:
+            self.stop("return")
+        if self.admission.is_over():
+            self.stop(self.config.clock.key)
+        return self.stop_reason is not None
+
+    def stop(self, reason: str) -> None:
+        """Make the main loop end at its next check. Only the first reason is kept."""
+        self.stop_reason = self.stop_reason or reason
+
+    def interrupt(self) -> None:
+        """End the run after a signal, as soon as a checkpoint is saved."""
+        self.interrupted = True
+        self.training_ends = now() + UPDATES_S
+        self.stop("signal")
+
+    def toggle_pause(self) -> None:
+        """Pause or continue the run. A paused run makes no new calls; calls in flight still end."""
+        self.paused = not self.paused
+
     def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Start from the parameters of a checkpoint. `progress` must have loaded the checkpoint's counters before."""
         self.learning.go_on(params_header, params)
@@ -158,114 +286,14 @@ class Orchestrator:
                 log.info("only the model can be saved: %s", error)
         self.manage.save(self.learning.params_header, self.learning.newest)
 
-    def stop(self, reason: str) -> None:
-        """Make the main loop end at its next check. Only the first reason is kept."""
-        self.stop_reason = self.stop_reason or reason
-
-    def interrupt(self) -> None:
-        """End the run after a signal, as soon as a checkpoint is saved."""
-        self.interrupted = True
-        self.training_ends = now() + UPDATES_S
-        self.stop("signal")
-
-    def toggle_pause(self) -> None:
-        """Pause or continue the run. A paused run makes no new calls; calls in flight still end."""
-        self.paused = not self.paused
-
     def close(self, status: str, starts_manage: bool = True) -> None:
         """Close the environments, and have manage write its last records. `starts_manage`: see `ManageLink.close`."""
         self.manage.close(status, CLOSE_S, starts_manage)
         for member in self.pool.members:
             ask(member.handle, CollectRole.close)
 
-    def _step_sync(self) -> None:
-        """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
-        self._update_and_publish()  # updates that a signal prevented before this run was resumed
-        for member in self.pool.idle():
-            self.collector.dispatch(member, self.learning)
-        self._until(lambda: not self.pool.busy)
-        self.collector.flush()
-        self._update_and_publish()
-        if self.saver.is_due(self.progress.position):
-            self._save()
-        if self.reports.is_deciding(self.progress.position, self.collector.rows * self.pool.num_workers):
-            self._decide()
-
-    def _step_offline(self) -> None:
-        """Read a block if the limiter asks for one, otherwise make the updates of one train call.
-
-        A call ends at each multiple of the periods of evaluations and checkpoints, and a version is published there.
-        This holds even if a checkpoint is late, because the sizes of calls decide when replay gets new priorities. A
-        checkpoint between these positions has the last version, so that it changes nothing in what is learned.
-        """
-        if not (owed := self.limiter.owed()):
-            for member in self.pool.idle():
-                self.collector.dispatch(member, self.learning)
-            self._until(lambda: not self.pool.busy)
-            self.collector.flush()
-        else:
-            position = self.progress.position
-            if self.progress.train_started is None:  # nothing can be saved while its compilation takes a minute
-                self._save_for_sure()
-            if self.saver.is_due(position):
-                self._save()
-            periods = self.config.checkpoint.period, self.config.manage.eval_period
-            due = [multiple_after(position, period) for period in periods]
-            self.learning.train(min(owed, self.config.updates_per_call, *(each - position for each in due)))
-            self._until(lambda: self.learning.training == 0)
-            if self.progress.position in due:
-                self.learning.publish()
-                self._until(lambda: self.learning.is_idle)
-            if self.reports.is_deciding(self.progress.position, self.config.updates_per_call):
-                self._decide()
-
-    def _update_and_publish(self) -> None:
-        if self.progress.train_started is None and self.limiter.owed() > 0:
-            self._save_for_sure()  # nothing can be saved while the compilation of the first update takes a minute
-        while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
-            self.learning.train(min(owed, self.config.updates_per_call))
-            self._until(lambda: self.learning.training == 0)
-        if self.learning.is_ahead:
-            self.learning.publish()
-        self._until(lambda: self.learning.is_idle)
-
-    def _decide(self) -> None:
-        """Wait for the evaluation that may end the run. After a signal, do not wait: a resumed run repeats it."""
-        if self.reports.undecided is not None:
-            began = now()
-            self._until(lambda: self.interrupted or not self.manage.is_evaluating)
-            self.progress.waited_for_evaluation(now() - began)
-            if not self.interrupted:
-                self.reports.undecided = None
-
-    def _step_async(self) -> None:
-        """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
-        self.look()
-        if self.collector.is_due():
-            self.collector.flush()
-        saving = self.saver.is_due(self.progress.position)
-        if saving and self._is_settled():
-            self._save()
-            saving = False
-        while not saving and (updates := self.admission.updates()):
-            self.learning.train(updates)
-        self.reanalysis.go_on(self.learning.pushed, self.progress.env_steps)
-        held = {done.member for done in self.collector.arrived}
-        longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
-        # If the limiter allows only a few calls and the order were by index, the last workers would stay idle.
-        for member in longest_idle_first:
-            if not self.admission.may_collect(self.collector.rows * member.share):
-                break
-            if member.index not in held:
-                self.collector.dispatch(member, self.learning)
-        assert self.calls.pending or self.collector.arrived or self._done(), f"nothing may go on: {self.limiter}"
-        self._idle(skips_quiet=not saving)
-
     def _is_settled(self) -> bool:
         return self.learning.is_idle and self.collector.inserting == 0
-
-    def _on_described(self, ref: Ref[dict[str, Any]]) -> None:
-        self.trainer_facts = get(ref)
 
     def _settle(self) -> None:
         self.collector.flush()
@@ -286,33 +314,5 @@ class Orchestrator:
             if self.saver.problem is None:
                 return
 
-    def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._idle()
-
-    def _idle(self, skips_quiet: bool = False) -> None:
-        """Handle all answers that are ready, and what is due. If no answer is ready, wait for the first of them."""
-        moment = now()
-        due = min(self.reports.next, self.collector.window_ends, self.deadline or math.inf, moment + LOOK_S)
-        if problem := self.health():
-            raise RoleLost(problem)
-        try:
-            self.calls.react(self.manage.in_flight(), due - moment, self.patient, skips_quiet)
-        except (PeerLost, ObjectLost) as error:
-            raise self.learning.blame(error) from error
-        for pool in (self.pool, self.reanalysis.pool):
-            pool.kill_overdue(now())
-        if self.deadline is not None and now() > self.deadline:
-            raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
-        self.manage.poll()
-        if now() >= self.reports.next:
-            self.reports.send(self.learning.params_header, "paused" if self.paused else "running")
-        if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
-            self.stop("wall_s")
-
-    def _done(self) -> bool:
-        if self.progress.goal_reached and self.reports.undecided is None:
-            self.stop("return")
-        if self.admission.is_over():
-            self.stop(self.config.clock.key)
-        return self.stop_reason is not None
+    def _on_described(self, ref: Ref[dict[str, Any]]) -> None:
+        self.trainer_facts = get(ref)

@@ -17,7 +17,6 @@ from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.metrics.status import MAX_SCORES
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, ReanalysisReport, TrainReport
-from drl_cli.runtime.orchestrator.rates import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
 from drl_cli.utils.files import regular
@@ -91,8 +90,8 @@ class Progress:
         self._skipped_warned = 0
         self._replay: dict[int, Mapping[str, float]] = {}
         self._worker_steps: Counter[int] = Counter()  # steps of each worker since the last report
-        self._began = now()
-        self._last_report = (self._began, self.counts())
+        self.began = now()
+        self._last_report = (self.began, self.counts())
         self.training_before_s = self.evaluation_s = 0.0
         # (env_steps since the warm-up, inserts) when this process resumed without a saved replay; otherwise zeros
         self._before_empty = (0.0, 0)
@@ -271,13 +270,6 @@ class Progress:
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
         return min(1.0, worker_wait_s / worker_time), min(1.0, trainer)
-
-    def totals(self, worker_wait_s: float) -> Totals:
-        """Return counts and times so far. The trainer's time before its first update counts as waiting."""
-        moment = self.ended or now()
-        trainer_wait = self.trainer_idle.seconds(moment) + (self.train_started or moment) - self._began
-        counts, work = (self.env_steps, self.opt_steps), (self.work_s, self.env_s, self.policy_s)
-        return Totals(moment, *counts, worker_wait_s, *work, trainer_wait, self.update_s)
 
     def report(self, worker_wait_s: float) -> dict[str, float]:
         """Return scalars by tag: means and rates since the last report, and counters since the start of the run."""

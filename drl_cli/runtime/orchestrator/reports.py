@@ -13,9 +13,8 @@ from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.orchestrator.rates import RecentRates
 from drl_cli.runtime.orchestrator.reanalysis import Reanalysis
-from drl_cli.runtime.orchestrator.status_fields import awaited, constant_fields, status_fields
+from drl_cli.runtime.orchestrator.status_fields import RecentRates, awaited, constant_fields, status_fields, totals
 from drl_cli.runtime.place.handles import Ref
 from drl_cli.runtime.roles.exploration import average
 from drl_cli.types import Array
@@ -84,7 +83,7 @@ class Reports:
         worker_wait_s = self.worker_wait_s()
         scalars = self.progress.report(worker_wait_s)
         self.rates.members = self.progress.members
-        self.rates.add(self.progress.totals(worker_wait_s))
+        self.rates.add(totals(self.progress, worker_wait_s))
         worker, num = self.config.worker, self.config.num_workers
         exploration = average(worker.exploration, params_header.exploration, num, worker.envs)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}

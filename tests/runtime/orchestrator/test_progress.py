@@ -10,9 +10,17 @@ from headers import make_block, make_train_report
 from drl_cli.metrics.status import Status
 from drl_cli.runtime.messages import EvalReport, InsertTransition, LoadParams
 from drl_cli.runtime.orchestrator import progress as module
+from drl_cli.runtime.orchestrator import status_fields as fields_module
 from drl_cli.runtime.orchestrator.progress import LATEST, Progress
-from drl_cli.runtime.orchestrator.rates import WINDOW, RecentRates, Totals
-from drl_cli.runtime.orchestrator.status_fields import constant_fields, left_s, status_fields
+from drl_cli.runtime.orchestrator.status_fields import (
+    WINDOW,
+    RecentRates,
+    Totals,
+    constant_fields,
+    left_s,
+    status_fields,
+    totals,
+)
 from drl_cli.types import Episode
 
 
@@ -20,7 +28,8 @@ from drl_cli.types import Episode
 def clock(monkeypatch):
     """A clock at 100 s; the process started at 95 s."""
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(module, "now", lambda: clock.now)
+    for each in (module, fields_module):
+        monkeypatch.setattr(each, "now", lambda: clock.now)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
     return clock
 
@@ -139,11 +148,11 @@ def test_a_train_call_that_ends_after_the_run_does_not_lower_the_trainers_waitin
     progress = make()
     progress.train_started = clock.now
     clock.now = 110.0
-    before = progress.totals(0.0)
+    before = totals(progress, 0.0)
     progress.end()
     clock.now = 113.0
     progress.trainer_idle.start(clock.now)  # the train call that was in flight at the end
-    assert progress.totals(0.0).trainer_wait_s == before.trainer_wait_s == 0.0
+    assert totals(progress, 0.0).trainer_wait_s == before.trainer_wait_s == 0.0
     assert (progress.report(0.0)["perf/trainer_wait_s"], progress.wait_fracs(0.0)) == (0.0, (0.0, 0.0))
 
 
@@ -324,37 +333,37 @@ def test_the_time_left_follows_from_the_recent_rate_or_the_limit(clock):
 
 def test_shares_of_time_follow_from_blocks_and_train_reports(clock):
     config, progress, rates = shown("total_env_steps=1100")
-    rates.add(progress.totals(0.0))
+    rates.add(totals(progress, 0.0))
     clock.now = 110.0
     collect(progress, 100, work_s=8.0, env_s=4.0, policy_s=2.0)
     progress.train_started = 105.0
     progress.trained(make_train_report(5, 5, seconds=3.5, sample_s=0.1, batch_s=0.5))
     progress.trainer_idle.start(109.0)
-    rates.add(progress.totals(10.0))
+    rates.add(totals(progress, 10.0))
     fields = status_fields(config, progress, rates, SCALARS)
     assert fields["worker_time"] == pytest.approx({"environment": 0.25, "policy": 0.125, "rows": 0.125, "waiting": 0.5})
     assert fields["trainer_time"] == pytest.approx({"batch": 0.1, "update": 0.3, "waiting": 0.6})  # 5 s before, 1 after
     assert (fields["env_steps_per_s"], fields["left_s"]) == (10.0, None)
     clock.now = 120.0
     collect(progress, 50)
-    rates.add(progress.totals(10.0))
+    rates.add(totals(progress, 10.0))
     fields = status_fields(config, progress, rates, SCALARS)
     assert (fields["env_steps_per_s"], fields["left_s"]) == (7.5, 950 / 5.0)  # 5 per second since the first update
     config = shown("total_env_steps=1100", "orchestrator.min_inserts=1100", "load_weights=x")[0]
     assert status_fields(config, progress, rates, SCALARS)["left_s"] == 950 / 7.5  # without updates
 
 
-def rates_of(*totals, members=2):
+def rates_of(*moments, members=2):
     rates = RecentRates(members)
-    for each in totals:
+    for each in moments:
         rates.add(each)
     return rates.fields()
 
 
-@pytest.mark.parametrize("totals", [(), (BEGIN,)])
-def test_rates_are_unknown_before_the_second_report(totals):
+@pytest.mark.parametrize("moments", [(), (BEGIN,), (BEGIN, BEGIN)])
+def test_rates_are_unknown_before_the_second_report(moments):
     unknown = {"env_steps_per_s": None, "opt_steps_per_s": None, "worker_time": {}, "trainer_time": {}}
-    assert rates_of(*totals) == unknown
+    assert rates_of(*moments) == unknown
 
 
 def test_rates_and_shares_are_those_between_two_reports():

@@ -12,8 +12,8 @@ from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.orchestrator.rates import RecentRates
 from drl_cli.runtime.orchestrator.reports import Reports
+from drl_cli.runtime.orchestrator.status_fields import RecentRates
 from drl_cli.runtime.place.told import News
 
 
