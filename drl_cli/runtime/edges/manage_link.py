@@ -58,9 +58,9 @@ class ManageLink:
         self._late_at, self._is_late = math.inf, False  # the evaluation is late after this time [s]; whether it is late
         self._running: _Version | None = None
         self._next: _Version | None = None
-        self._pending: dict[Ref[Any], tuple[Callable[[Any], None], float]] = {}  # with the time [s] of the call
-        self._pinged: tuple[Ref[int], float] | None = None
-        self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], None]]] = []
+        self._pending: dict[Ref[Any], tuple[Callable[[Any], object], float]] = {}  # with the time [s] of the call
+        self._pinged: Ref[int] | None = None
+        self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], object]]] = []
         self._problem = ""  # the last of these
         self._problems: set[str] = set()
 
@@ -131,16 +131,10 @@ class ManageLink:
             if ref in self._pending:  # false if manage has died: `_take` then drops all pending calls
                 react, _ = self._pending.pop(ref)
                 react(self._take(ref))
-        if self._pinged is not None and wait([self._pinged[0]], 0):
-            (ref, _), self._pinged = self._pinged, None
-            self._take(ref)
-        sent = [at for _, at in (*self._pending.values(), *filter(None, [self._pinged]))]  # evaluations may take long
+        sent = [at for ref, (_, at) in self._pending.items() if ref is not self.evaluating]  # that may take any time
         if sent and now() > min(sent) + self.stall_s + (0.0 if self.has_answered else START_S) and self.handle:
             self.handle.kill()
             self._replace(f"does not answer for {self.stall_s:g} s")
-        if self.evaluating is not None and wait([self.evaluating], 0):
-            ref, self.evaluating, self._is_late = self.evaluating, None, False
-            self._on_evaluated(self._take(ref))
         if self.evaluating is not None and now() > self._late_at and not self._is_late:
             self._is_late = True
             log.warning("an evaluation takes longer than %g s; training goes on", self.stall_s)
@@ -149,9 +143,11 @@ class ManageLink:
             self._late_at = now() + self.stall_s
             params_header, params = self._running
             self.evaluating = ask(self.handle, ManageRole.evaluate, as_value(params_header), as_value(params))
+            self._pending[self.evaluating] = self._on_evaluated, now()
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:
         running, self._running = self._running, None
+        self.evaluating, self._is_late = None, False
         if report is None and running is not None:  # manage lives; after its death, no evaluation is running
             self.failure = self._problem
         if isinstance(report, EvalReport):
@@ -180,6 +176,8 @@ class ManageLink:
 
         If manage has not started yet, wait for its start, or return at once if `starts` is False.
         """
+        if self.evaluating is not None:
+            del self._pending[self.evaluating]
         self.evaluating = None
         if self.lost is not None:
             ask(self.writer, WriterRole.close, status)
@@ -188,7 +186,7 @@ class ManageLink:
             self._wait(timeout_s)
 
     def in_flight(self) -> list[Ref[Any]]:
-        return [ref for ref in (self.evaluating, *self._pending) if ref is not None]
+        return [ref for ref in self._pending if ref is not self._pinged]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no call is in flight, or `is_over()` is true, or no answer arrives for `timeout_s`.
@@ -210,7 +208,8 @@ class ManageLink:
                 self.evaluating, self._pending = None, {}
                 return False
             elif self._pinged is None:
-                self._pinged = (self.handle.ping(), now())
+                self._pinged = self.handle.ping()
+                self._pending[self._pinged] = self._on_ping, now()
         return False
 
     def _start(self) -> bool:
@@ -256,6 +255,9 @@ class ManageLink:
         else:
             on_done(self._get(ask(self.writer, method, *args, **kwargs)))
 
+    def _on_ping(self, _: object) -> None:
+        self._pinged = None
+
     def _pull(self) -> tuple[Ref[LoadParams], Ref[Array]]:
         return ask_parts(self.server, 2, ServerRole.pull)
 
@@ -294,7 +296,8 @@ class ManageLink:
 
     def _replace(self, what: str) -> None:
         """Restart manage after its death or stall, or give it up."""
-        dropped, self._pending = self._pending, {}
+        dropped = [react for ref, (react, _) in self._pending.items() if ref not in (self.evaluating, self._pinged)]
+        self._pending = {}
         self._next, self._running = self._next or self._running, None
         self.evaluating = self._pinged = None
         self.has_answered = False
@@ -305,7 +308,7 @@ class ManageLink:
         else:
             self.handle = self.spawn(False)
             log.warning("manage %s, restarted %d/%d", what, self.restarts, self.max_restarts)
-        for react, _ in dropped.values():
+        for react in dropped:
             react(None)
 
 
