@@ -22,7 +22,7 @@ from drl_cli.settings.value_types import group_of
 EVAL_HEADER = "env_steps,opt_steps,version,wall_s,mean,std,min,max,median,episodes,length_mean"
 PERF = {f"perf/{name}" for name in (
     "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac",
-    "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
+    "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s",
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
 EXHAUSTIVE = pytest.mark.exhaustive

@@ -1,12 +1,10 @@
 """Calls: the pending answers of the roles. The orchestrator waits only here."""
 
-from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
-from drl_cli.runtime.place.usage import kind_of
 from drl_cli.utils.clock import now
 
 T = TypeVar("T")
@@ -67,12 +65,6 @@ class Calls:
         silent = {role for role, at in calls if at < oldest - (0.0 if role in self.answered else START_S)}
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
-
-    def in_flight(self) -> Counter[str]:
-        """Return the number of pending answers by kind of role, 0 for a kind whose calls have all been answered."""
-        numbers = Counter(dict.fromkeys(map(kind_of, self.answered), 0))
-        numbers.update(kind_of(role) for role, _, _ in self.pending.values())
-        return numbers
 
 
 def blame(roles: Mapping[str, Handle[object]], error: Exception) -> RoleLost:

@@ -59,7 +59,7 @@ class Orchestrator:
         self.calls = Calls(config.orchestrator.stall_s)
         self.collector = Collector(config, edges, limiter, progress, self.calls)
         self.reanalysis = Reanalysis(config, edges, limiter, progress, self.calls)
-        self.reports = Reports(config, edges, progress, console, self.calls, self.reanalysis)
+        self.reports = Reports(config, edges, progress, console, self.reanalysis)
         self.learning = Learning(config, edges, limiter, progress, self.calls, self.reports.published)
         self.admission = Admission(config, limiter, progress, self.collector, self.learning, self.reanalysis)
         self.patient: ChainMap[Any, Any] = ChainMap(self.pool.busy, self.reanalysis.pool.busy)  # see `Calls.react`

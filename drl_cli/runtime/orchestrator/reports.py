@@ -8,7 +8,6 @@ from drl_cli.metrics.console import Console
 from drl_cli.metrics.status import WARM_UP
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import WorkerPool
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
@@ -34,12 +33,11 @@ OF_DELAYS = ("async/", "replay/dropped_rows", "replay/staleness")
 def without_meaning(config: Config) -> tuple[str, ...]:
     """Return the first letters of the tags that measure nothing in this run, and would be zero for ever.
 
-    Only in mode=async, policies lag behind. Without other processes, no call is ever in flight.
+    Only in mode=async, policies lag behind.
     """
     return (
         *(OF_WORKERS if config.is_offline else ()),
         *(() if config.mode == "async" else OF_DELAYS),
-        *(("perf/calls_in_flight/",) if config.is_one_process else ()),
         *(() if config.trainer.on_nonfinite == "skip" else ("train/skipped_updates",)),
     )
 
@@ -58,12 +56,11 @@ class Reports:
         edges: Edges,
         progress: Progress,
         console: Console,
-        calls: Calls,
         reanalysis: Reanalysis,
     ) -> None:
         self.reanalysis = reanalysis
         self.config, self.pool, self.manage, self.trainers = config, edges.pool, edges.manage, edges.trainers.values()
-        self.progress, self.console, self.calls = progress, console, calls
+        self.progress, self.console = progress, console
         self.rates = RecentRates(progress.members)
         self.without_meaning = without_meaning(config)
         self.is_ending = False
@@ -87,8 +84,6 @@ class Reports:
         worker, num = self.config.worker, self.config.num_workers
         exploration = average(worker.exploration, params_header.exploration, num, worker.envs)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
-        in_flight = self.calls.in_flight()
-        scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(in_flight[role]) for role in in_flight}
         if self.reanalysis.pool.members:
             scalars |= self.reanalysis.scalars()
         scalars = {tag: value for tag, value in scalars.items() if not tag.startswith(self.without_meaning)}

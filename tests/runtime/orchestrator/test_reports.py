@@ -1,6 +1,5 @@
 import io
 import time
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -44,8 +43,7 @@ def make(sink, monkeypatch):
 
     def make_it(*overrides):
         config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
-        pool, numbers = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
-        numbers["parameter server"] = 1
+        pool = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0)
         edges = Edges(
             pool,
             replay=None,
@@ -56,11 +54,8 @@ def make(sink, monkeypatch):
             share=None,
         )
         console = Console("quiet", io.StringIO(), time.time())
-        calls, reanalysis = (
-            SimpleNamespace(in_flight=lambda: numbers),
-            SimpleNamespace(pool=SimpleNamespace(members=[])),
-        )
-        made = Reports(config, edges, Progress(config, time.time()), console, calls, reanalysis)
+        reanalysis = SimpleNamespace(pool=SimpleNamespace(members=[]))
+        made = Reports(config, edges, Progress(config, time.time()), console, reanalysis)
         made.clock = clock
         return made
 
@@ -76,8 +71,6 @@ def test_a_report_goes_to_manage_and_the_console(make, sink):
     ((scalars, env_steps),) = sink.reports
     assert (made.console.status.env_steps, made.progress.usage.by_role()["manage"]["cpu_s"]) == (77, 2.5)
     assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
-    in_flight = {name: value for name, value in scalars.items() if name.startswith("perf/calls_in_flight/")}
-    assert in_flight == {"perf/calls_in_flight/worker": 2.0, "perf/calls_in_flight/parameter_server": 1.0}
     made.progress.ended = 104.0
     assert made.worker_wait_s() == 7.0
 
@@ -95,12 +88,8 @@ def test_an_offline_run_writes_no_series_of_workers(make, sink):
 @pytest.mark.parametrize(
     ("words", "tags"),
     [
-        (("mode=async",), {"async/policy_lag", "perf/calls_in_flight/worker"}),
-        (
-            ("mode=async", "trainer.on_nonfinite=skip"),
-            {"async/policy_lag", "perf/calls_in_flight/worker", "train/skipped_updates"},
-        ),
-        (("mode=sync",), {"perf/calls_in_flight/worker"}),
+        (("mode=async",), {"async/policy_lag"}),
+        (("mode=async", "trainer.on_nonfinite=skip"), {"async/policy_lag", "train/skipped_updates"}),
         (("mode=single",), set()),
     ],
 )
@@ -109,7 +98,7 @@ def test_a_series_that_would_be_zero_for_ever_is_not_written(make, sink, words, 
     made.progress.collected(make_insert(40))
     made.send(LoadParams(1, 2, 3))
     ((scalars, _),) = sink.reports
-    asked = ("async/policy_lag", "perf/calls_in_flight/worker", "train/skipped_updates")
+    asked = ("async/policy_lag", "train/skipped_updates")
     assert {tag for tag in asked if tag in scalars} == tags
 
 
