@@ -92,6 +92,14 @@ def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph
     assert rest.progress.opt_steps == whole.progress.opt_steps
 
 
+def test_the_last_updates_of_a_resumed_run_need_no_more_steps(run_graph, build_graph):
+    args = (COUNTER, "mode=single", "orchestrator.sample_insert_ratio=1", "trainer.updates_per_call=4")
+    part = cut(build_graph(*args, "total_env_steps=96"))
+    assert (part.progress.env_steps, part.progress.opt_steps) == (96, 4)
+    rest = run_graph(*args, "total_env_steps=96", run=part.folder)
+    assert (rest.progress.env_steps, rest.progress.opt_steps) == (96, 32)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "algo"),

@@ -81,6 +81,8 @@ class Orchestrator:
         self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
         steps = {"async": self._step_async, "offline": self._step_offline}
         step = steps.get(self.config.mode, self._step_sync)
+        if step == self._step_sync:
+            self._update_and_publish()  # updates that a signal prevented before this run was resumed
         while not self._done():
             if self.paused:
                 if self.collector.is_due():
@@ -94,7 +96,6 @@ class Orchestrator:
 
     def _step_sync(self) -> None:
         """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
-        self._update_and_publish()  # updates that a signal prevented before this run was resumed
         for member in self.pool.idle():
             self.collector.dispatch(member, self.learning)
         self._until(lambda: not self.pool.busy)

@@ -1,5 +1,6 @@
 """Usage: CPU time and memory of a run's processes, by role."""
 
+import math
 import re
 import socket
 import time
@@ -122,14 +123,16 @@ class OwnUse:
         self._next = 0.0
 
     def take(self) -> tuple[ProcessUse, ...]:
-        """Return the use of this process, or () if no measurement is due or the process has no role."""
+        """Return the use of this process, or () if no measurement is due or the process has no role of its own."""
         moment = time.monotonic()
         if moment < self._next:
             return ()
         self._next = moment + TELL_S
         process = psutil.Process()
-        role = role_of(process)
-        return () if role is None else (_use(process, socket.gethostname(), role),)
+        if (role := role_of(process)) is None:  # the main process, which `Usage.sample` measures
+            self._next = math.inf
+            return ()
+        return (_use(process, socket.gethostname(), role),)
 
 
 def kind_of(role: str) -> str:
