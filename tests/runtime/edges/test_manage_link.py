@@ -320,6 +320,19 @@ def test_a_long_evaluation_gives_one_warning(clock, caplog, linked):
     assert (link.seen, link.is_evaluating) == ([report(3)], True)
 
 
+def test_an_evaluation_that_was_late_is_not_waited_for_when_another_manage_repeats_it(clock, linked):
+    stopped, again = Manage(clock, 1000.0), Manage(clock, 1000.0)
+    link = linked(stopped, again, stall_s=10.0)
+    link.evaluate(load(3), None)
+    for _ in range(2):
+        pass_time(link, clock, 10.0)
+    assert not link.is_evaluating
+    link.report({}, 1, print)
+    pass_time(link, clock, 10.1 + START_S)
+    assert (stopped.killed, again.evaluated, link.restarts) == (True, [3], 1)
+    assert not link.is_evaluating
+
+
 def test_finish_evaluates_the_last_version_once(clock, linked):
     handle = Manage(clock)
     link = linked(None, None, handle)

@@ -134,7 +134,8 @@ def test_cores_are_a_mean_over_the_last_samples(monkeypatch):
 
 
 def test_a_role_reports_at_most_every_second(monkeypatch):
-    assert OwnUse().take() == ()  # this process has no role
+    main = OwnUse()
+    assert main.take() == ()  # this process has no role
     clock = iter([100.0, 100.9, 101.1])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(module, "role_of", lambda process: "worker 5")
@@ -144,6 +145,8 @@ def test_a_role_reports_at_most_every_second(monkeypatch):
     assert (use.role, use.pid, use.began, nothing) == ("worker 5", process.pid, process.create_time(), ())
     assert 0 < use.cpu_s <= again.cpu_s <= process.cpu_times().user + process.cpu_times().system
     assert use.rss == pytest.approx(process.memory_info().rss, rel=0.2)
+    monkeypatch.setattr(module.time, "monotonic", lambda: 1e9)
+    assert main.take() == ()  # and gets none
 
 
 def test_all_roles_of_a_graph_report(build_graph, monkeypatch):
