@@ -118,5 +118,5 @@ def test_states_in_replay_are_right_although_a_worker_was_killed(build_graph):
     graph.run()
     graph.finish()
     assert graph.progress.worker_restarts == 1
-    encoder = build_graph(*args).trainers.trainers[0].role.algorithm.encoder
+    encoder = build_graph(*args).trainers["trainer"].role.algorithm.encoder
     check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)

@@ -10,7 +10,7 @@ from drl_cli.data.columns import DataColumns
 from drl_cli.data.dataset import Dataset
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams, Told
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.types import Array, Column, Columns, EnvSpec, State
@@ -83,10 +83,6 @@ class Reader:
         seconds = time.perf_counter() - started
         header = InsertTransition((block,), (), seconds, notes=notes, work_s=seconds)
         return header, columns
-
-    def told_steps(self) -> list[Told]:
-        """Return []: a reader takes no environment steps."""
-        return []
 
     def state(self) -> State:
         """Return the whole state between two collect calls."""
