@@ -126,7 +126,7 @@ class Config:
         """Whether workers come and go with the nodes of a cluster. `settings/fill.py` sets `max_num` only then."""
         return self.worker.max_num is not None
 
-    @cached_property
+    @property
     def as_asked(self) -> "Config":
         """The config with worker.num=auto if workers come and go, so that a resumed run asks its own cluster."""
         worker = replace(self.worker, num="auto", proxies="auto") if self.is_elastic else self.worker
