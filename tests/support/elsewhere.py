@@ -68,7 +68,7 @@ def watched(monkeypatch, num_batches, *overrides):
     monkeypatch.setattr(Params, "generator", generator)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # there is none on this device
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
-    monkeypatch.setattr(Trainer, "_to_device", lambda self, column: torch.from_numpy(column).to(self.device))
+    monkeypatch.setattr(Trainer, "_to_device", lambda self, tensor: tensor.to(self.device))
     trainer = factories.make_trainer(config, spec, "meta", 0)
     columns = {name: np.concatenate([column] * num_batches) for name, column in columns.items()}
     header = BatchTrainingData(0, num_batches, config.trainer.batch_size, 99)

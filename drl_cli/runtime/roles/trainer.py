@@ -90,7 +90,7 @@ class Trainer:
         started = time.perf_counter()
         batches = {name: torch.from_numpy(column) for name, column in columns.items() if name != "source"}
         if self.device.type != "cpu":
-            batches = {name: t.pin_memory().to(self.device, non_blocking=True) for name, t in batches.items()}
+            batches = {name: self._to_device(tensor) for name, tensor in batches.items()}
         frames = {path: batches.pop(column_name(UNIQUE, path)) for path in self.stackings}
         if self.normalizer is not None:
             self.normalizer.receive(header)
@@ -137,6 +137,9 @@ class Trainer:
         if header.repeats or self.opt_steps == newest.opt_steps:
             return report, priorities, None, None
         return report, priorities, *self.publish(newest.version + 1, header.env_steps)
+
+    def _to_device(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
         """Return the policy's parameters as one flat float32 vector. Raise Diverged if a parameter is not finite."""
