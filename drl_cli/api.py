@@ -12,12 +12,16 @@ docs/add-an-algorithm.md shows a complete algorithm. Importing this module does 
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos import context as _context
+from drl_cli.algos.algorithm import Algorithm as Algorithm
 from drl_cli.algos.base import AlgoConfig as AlgoConfig
-from drl_cli.algos.base import Algorithm as Algorithm
 from drl_cli.algos.base import Batch as Batch
 from drl_cli.algos.base import Counts as Counts
+from drl_cli.algos.base import Metrics as Metrics
 from drl_cli.algos.base import Policy as Policy
 from drl_cli.algos.base import Update as Update
+from drl_cli.algos.noise import Noise as Noise
+from drl_cli.algos.noise import OUNoise as OUNoise
+from drl_cli.algos.noise import PinkNoise as PinkNoise
 from drl_cli.algos.on_policy.rewards.stream import Reward as Reward
 from drl_cli.algos.on_policy.rewards.stream import RewardStream as RewardStream
 from drl_cli.algos.policy import RandomActions as RandomActions
@@ -26,11 +30,14 @@ from drl_cli.algos.torch_policy import TorchPolicy as TorchPolicy
 from drl_cli.errors import Refused as Refused
 from drl_cli.losses import public
 from drl_cli.losses.distributions import Categorical as Categorical
+from drl_cli.losses.distributions import Deterministic as Deterministic
 from drl_cli.losses.distributions import Distribution as Distribution
 from drl_cli.losses.distributions import Gaussian as Gaussian
 from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
+from drl_cli.networks.acting import network_class as _network_class
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
+from drl_cli.networks.encoder import encoder as encoder
 from drl_cli.networks.torsos import torso as torso
 from drl_cli.optim.gradients import Gradients as Gradients
 from drl_cli.optim.gradients import Nets as Nets
@@ -59,6 +66,7 @@ losses = public
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP
     from drl_cli.networks.mlp_module import Network as Network
+    from drl_cli.networks.mlp_module import Scalar as Scalar
     from drl_cli.search import run
 
     search = run
@@ -69,10 +77,8 @@ else:  # so that a type checker refuses a misspelt name
             from drl_cli.search import run
 
             return run
-        if name in ("MLP", "Network"):
-            from drl_cli.networks import mlp_module
-
-            return getattr(mlp_module, name)
+        if name in ("MLP", "Network", "Scalar"):
+            return _network_class(name)
         from drl_cli.renamed import new_attribute
 
         return new_attribute(__name__, name)

@@ -38,6 +38,10 @@ replay=sequences, the columns are `[B, L, ...]` and contain 1-step rewards. The 
 """
 
 
+Metrics: TypeAlias = dict[str, Tensor]
+"""Scalar tensors by name, for the log."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgoConfig:
     """The options that every algorithm has. The Config of an algorithm is derived from this class.
@@ -181,6 +185,8 @@ class Algorithm(ABC):
     policy_parts: tuple[str, ...]
     is_one_step = True
     """Whether `update` makes exactly one gradient step. Only then can drl-cli compile the whole update."""
+    makes_n_steps = False
+    """Whether `learn` replaces the 1-step rewards of sequences by n-step rewards."""
     params: Params
     optimizer: Optimizer
 

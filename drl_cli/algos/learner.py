@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
-from drl_cli.losses.returns import n_step_windows
+from drl_cli.algos.steps import n_step_sequences, per_sequence, steps
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
+from drl_cli.networks.encoder import Encoder, View, action_mask
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
-from drl_cli.replay.stacks import unjoined
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Positive
@@ -49,6 +48,7 @@ class Learner(Algorithm):
     """
 
     optimizer_class = Optimizer
+    makes_n_steps = True
     has_own_weights = True
     """Whether the generator `self.init` draws the initial weights. If False, torch's default generator draws them, so
     that a seed gives the same run as in earlier versions of drl-cli.
@@ -173,41 +173,3 @@ class Learner(Algorithm):
     def critic_masks(self, critic: MLP, rows: int, generator: torch.Generator) -> dict[str, Sequence[Tensor]]:
         """Draw dropout masks for the critics (`masks`) and for their target networks (`target_masks`)."""
         return {name: self.masks(critic, rows, generator) for name in ("masks", "target_masks")}
-
-
-def steps(batch: Batch, context: AlgoContext) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
-    """Return the columns `[N, ...]` of a batch, with one row for each step to learn from.
-
-    The columns of transitions are returned unchanged. In sequences `[B, L, ...]`, each step after the burn-in becomes
-    one row, and two columns `[N]` are added. `valid_weight` is 0 for padding and the same positive number for all other
-    steps, so that its mean over the rows of all trainers is 1. `weight` is `valid_weight`, multiplied by the importance
-    weight of the sequence if the batch has importance weights.
-    """
-    if "valid" not in batch:
-        return unjoined(batch)  # image stacks stay lists of frames, because only the encoder reads images
-    rows = flat_steps(batch, context.burn_in)
-    mean = rows["valid_weight"].mean()
-    context.group.mean_(mean)  # the mean over the rows of all trainers
-    return rows | {"weight": rows["weight"] / mean, "valid_weight": rows["valid_weight"] / mean}
-
-
-def per_sequence(values: Tensor, batch: Batch) -> Tensor:
-    """Reshape `values` `[N]` to `[B, T]` if the batch has B sequences with T steps after the burn-in.
-
-    `values` has one number for each row. Return them unchanged if the batch has transitions.
-    """
-    return values.view(len(batch["valid"]), -1) if "valid" in batch else values
-
-
-def n_step_sequences(batch: Batch, n_step: int) -> Batch:
-    """Replace the 1-step rewards, discounts and next observations of sequences `[B, L, ...]` by n-step values.
-
-    Return the new batch. Its column `last`, int64 `[B, L]`, has the index in the sequence of the last of the n steps.
-    Return the batch unchanged if it has no sequences or if `n_step` is 1.
-    """
-    if n_step == 1 or "valid" not in batch:
-        return batch
-    reward, discount, last = n_step_windows(batch["reward"], batch["discount"], batch["valid"], n_step)
-    sequences = torch.arange(len(last), device=last.device).unsqueeze(1)  # the index of each sequence, [B, 1]
-    next_obs = at_steps(batch["next_obs"], sequences, last)
-    return {**batch, "reward": reward, "discount": discount, "next_obs": next_obs, "last": last}

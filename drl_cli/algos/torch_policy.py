@@ -45,12 +45,16 @@ class TorchPolicy(RandomActions):
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
         self.config = config
-        self.modules = dict(self.build(config, network, spec))
+        self.modules = self._made(config, network, spec)
         self.params = Params(Context(torch.device("cpu")), **self.modules)
         self.declared_columns = self.extra_columns(config, network, spec)
         self.memory: Tensor | None = None
         for module in self.modules.values():
             module.eval()
+
+    def _made(self, config: Any, network: NetworkConfig, spec: EnvSpec) -> "dict[str, torch.nn.Module]":
+        """Return the modules of this policy by name."""
+        return dict(self.build(config, network, spec))
 
     @staticmethod
     @abstractmethod

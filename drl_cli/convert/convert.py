@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.policy import random_actions
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.convert.passes import merged, needed, without_reshapes, without_writes
@@ -79,7 +80,8 @@ def convert(
 
 def defined(kind: type[TorchPolicy]) -> set[str]:
     """Return the names of the methods of TorchPolicy that a class or its bases define again."""
-    bases = kind.__mro__[: kind.__mro__.index(TorchPolicy)]
+    ours = FunctionPolicy if issubclass(kind, FunctionPolicy) else TorchPolicy
+    bases = kind.__mro__[: kind.__mro__.index(ours)]
     methods = (FunctionType, staticmethod, classmethod, property)
     names = {name for base in bases for name, value in vars(base).items() if isinstance(value, methods)}
     return {name for name in names if hasattr(TorchPolicy, name)}

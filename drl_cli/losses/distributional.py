@@ -76,6 +76,11 @@ def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor
     return loss, gradient, divergence
 
 
+def divergence(logits: Tensor, probs: Tensor) -> Tensor:
+    """Return KL(probs || softmax(logits)) `[B]`, at least 0. The arguments are those of `cross_entropy`."""
+    return cross_entropy(logits, probs)[2].clamp(min=0.0)  # rounding can make a divergence negative
+
+
 def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
     """Return the cross-entropy between the two-hot vector of each value and softmax(logits), `[...]`.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.losses.policy import LOG_2PI, permitted
+from drl_cli.losses.policy import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, permitted
 from drl_cli.utils.lazy import torch
 
 LOG_2 = float(np.log(2.0))
@@ -179,6 +179,14 @@ class TanhGaussian(Distribution):
     def __init__(self, mean: Any, log_std: Any) -> None:
         self.inner = Gaussian(mean, log_std)
 
+    @classmethod
+    def of(cls, out: Any) -> "TanhGaussian":
+        """Return the distribution of a network's outputs `[B, 2 A]`: means, and log standard deviations in [-20, 2]."""
+        size = out.shape[-1] // 2
+        halves = (out[..., :size], out[..., size:]) if isinstance(out, np.ndarray) else out.chunk(2, -1)
+        mean, log_std = halves
+        return cls(mean, _clamp(log_std, LOG_STD_MIN, LOG_STD_MAX))
+
     def sample(self, random: Any) -> Any:
         return _tanh(self.inner.sample(random))
 
@@ -225,6 +233,33 @@ class TanhGaussian(Distribution):
 
     def kl_parts(self, other: "TanhGaussian") -> tuple[Any, Any]:
         return self.inner.kl_parts(other.inner)
+
+
+class Deterministic(Distribution):
+    """One action in each state, `action` `[B, A]` in [-1, 1]. Exploration adds noise with the standard deviation `std`.
+
+    The noise is normal, or what `sample` gets. Noisy actions are clipped to [-1, 1].
+    """
+
+    def __init__(self, action: Any, std: Any = 0.0) -> None:
+        self.action, self.std = action, std
+
+    def sample(self, random: Any) -> Any:
+        return _clamp(self.action + self.std * _normal(random, self.action), -1.0, 1.0)
+
+    @property
+    def mode(self) -> Any:
+        return self.action
+
+    def log_prob(self, action: Any) -> Any:
+        """Raise ValueError, as `entropy` and `kl` do, because there is no density."""
+        raise ValueError("Deterministic has no density")
+
+    def entropy(self) -> Any:
+        raise ValueError("Deterministic has no density")
+
+    def kl(self, other: Any) -> Any:
+        raise ValueError("Deterministic has no density")
 
 
 def _atanh(action: Any) -> Any:
@@ -287,7 +322,9 @@ def _tanh(x: Any) -> Any:
 
 
 def _clamp(x: Any, least: float, most: float) -> Any:
-    return np.clip(x, least, most) if isinstance(x, np.ndarray) else x.clamp(least, most)
+    if isinstance(x, np.ndarray):
+        return np.minimum(np.maximum(x, least), most)  # faster than `np.clip`
+    return x.clamp(least, most)
 
 
 def _log_softmax(x: Any) -> Any:

@@ -1,16 +1,26 @@
 """`drl.losses`: losses and targets for your own algorithms, as pure functions of batched tensors."""
 
-from drl_cli.losses.critics import categorical_critic, clipped_surrogate, huber, mse, quantile_critic, twin_critics
-from drl_cli.losses.distributional import midpoints, project
+from drl_cli.losses.critics import (
+    categorical_critic,
+    clipped_surrogate,
+    huber,
+    mean,
+    mse,
+    quantile_critic,
+    twin_critics,
+)
+from drl_cli.losses.distributional import divergence, midpoints, project
 from drl_cli.losses.returns import gae, lambda_returns, n_step_returns, retrace, vtrace
 from drl_cli.losses.value import soft_target
 
 __all__ = [
     "categorical_critic",
     "clipped_surrogate",
+    "divergence",
     "gae",
     "huber",
     "lambda_returns",
+    "mean",
     "midpoints",
     "mse",
     "n_step_returns",

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
 from drl_cli.networks.torsos import make_torso, torso_name
 from drl_cli.optim.context import Context
 from drl_cli.optim.params import Params
 from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema, map_parts
+from drl_cli.utils.deferred import present
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import one_thread
 
@@ -101,6 +103,24 @@ class Encoder:
         """Return the inputs of the memory or of the hidden layers, float32 `[N, F]`, for observations `[N, ...]`."""
         features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
+
+
+class NetEncoder:
+    """The part `nets.encoder` of an update: the encoder with the parameters that `nets` has.
+
+    A call returns the features `[n, size]` of observations `[n, ...]`. `see` returns those of a whole batch, of
+    transitions or of sequences. Unless `learns`, gradients do not flow to the encoder.
+    """
+
+    def __init__(self, encoder: Encoder, burn_in: int, *, learns: bool) -> None:
+        self.encoder, self.burn_in, self.learns = encoder, burn_in, learns
+
+    def __call__(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
+        return self.encoder.features(obs)
+
+    def see(self, batch: Batch) -> View:
+        """Return the features of the batch's observations, one row for each step."""
+        return self.encoder(batch, self.burn_in, learns=self.learns)
 
 
 class View:
@@ -260,6 +280,21 @@ class ActingEncoder:
             out, after = memory.step(x, torch.from_numpy(before))
             self.states = after.numpy()
             return out.numpy(), {"state": before}
+
+
+def encoder(network: NetworkConfig, spec: EnvSpec) -> Encoder:
+    """Return the part `encoder` of an algorithm's networks: a torso for the observations, and `network.memory`.
+
+    By default, images go through a CNN, the entries of a Dict or Tuple are joined, and other observations are only
+    flattened. `size` is the number of features. In `Params`, it is the parts `torso` and `memory`, if it has them.
+    Raise Refused if `network.torso` does not fit the observations.
+    """
+    if present.in_numpy:
+        return ActingEncoder(network, spec)  # type: ignore[return-value]  # `networks` only reads its size
+    try:
+        return Encoder.build(network, spec, present.encoder or torch.default_generator)
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def action_mask(obs: Any) -> Any:  # Any: numpy or torch

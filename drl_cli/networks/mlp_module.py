@@ -13,6 +13,7 @@ from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.networks.torsos import torso
 from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
+from drl_cli.utils.deferred import present
 
 FIRST_ITERATIONS = 15
 """The number of power iterations that spectral norm makes with the initial weights, as torch's `spectral_norm` does."""
@@ -24,9 +25,9 @@ class MLP(nn.Module):
     With `ensemble=1`, the result is `[B, outputs]`. Instead of `[B, inputs]`, the inputs may be `[B, L, inputs]` and so
     on. All weights and biases are one parameter, `flat` `[size]`. `network` sets the hidden layers, the activation, the
     initial weights and the layer norm. Its other options have no effect here. The initial weights and biases of the
-    last layer are multiplied by `last`. `generator` (on the CPU) draws the initial weights. By default, torch's default
-    generator draws the seed of a new generator, so that `torch.manual_seed` determines the weights, as for other
-    modules.
+    last layer are multiplied by `last`. With `squashed`, the outputs go through tanh. `generator` (on the CPU) draws
+    the initial weights. By default, torch's default generator draws the seed of a new generator, so that
+    `torch.manual_seed` determines the weights, as for other modules.
 
     `norm` divides the weights of hidden layers in every forward pass. "weight" divides by the norm of each unit's
     incoming weights (Salimans and Kingma 2016, arXiv 1602.07868, without the learned length). "spectral" divides by the
@@ -51,11 +52,14 @@ class MLP(nn.Module):
         last: float = 1.0,
         norm: Literal["none", "weight", "spectral"] = "none",
         generator: torch.Generator | None = None,
+        squashed: bool = False,
     ) -> None:
         super().__init__()
+        self.squashed = squashed
         self.shapes = mlp_shapes(inputs, network.hidden, outputs, layer_norm=network.layer_norm)
         self.activation, self.ensemble = network.activation, ensemble
         self.flat = nn.Parameter(torch.empty(num_params(self.shapes, ensemble)))
+        generator = generator or present.heads
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
         self._kept: FlatMLP | None = None  # the last result of `kept_on`
@@ -131,7 +135,8 @@ class MLP(nn.Module):
         Dropout masks multiply the outputs of hidden layers. With `first`, only this number of networks, from the start
         of the ensemble, are evaluated.
         """
-        return self.evaluate(self.normalised(self.flat), x, masks, first)
+        out = self.evaluate(self.normalised(self.flat), x, masks, first)
+        return out.tanh() if self.squashed else out
 
     def evaluate(self, flat: Tensor, x: Tensor, masks: Sequence[Tensor] = (), first: int | None = None) -> Tensor:
         """Return what `forward` returns, but with the parameters `flat` `[size]`. Gradients flow to `flat` and `x`."""
@@ -169,6 +174,17 @@ class Embedding(MLP):
         normalised = nn.functional.layer_norm(out, out.shape[-1:])
         embedding: Tensor = ACTIVATIONS[self.activation]()(normalised)
         return embedding
+
+
+class Scalar(nn.Module):
+    """One learned number, such as the logarithm of a temperature. A call returns the number, `[]`."""
+
+    def __init__(self, first: float = 0.0) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(first, dtype=torch.float32))
+
+    def forward(self) -> Tensor:
+        return self.value
 
 
 class Network(nn.Module):
@@ -228,6 +244,7 @@ class _HandWritten(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
         (flat,) = ctx.saved_tensors
         _, _, needs_x, needs_flat, *masks = ctx.needs_input_grad
+        needs_flat = needs_flat and _is_wanted(ctx.next_functions[1][0])  # of the tensors x, flat, masks
         d_flat: Tensor | None = None
         d_evaluated: Tensor | None = None  # the gradient of the parameters of the networks that were evaluated
         if needs_flat:
@@ -236,3 +253,14 @@ class _HandWritten(torch.autograd.Function):
             d_evaluated = d_flat[:size]
         d_x = ctx.networks.backward(ctx.trace, d_out, d_evaluated, to_inputs=needs_x)
         return None, None, d_x, d_flat, *[None] * len(masks)
+
+
+def _is_wanted(node: Any) -> bool:  # Any: a node of autograd's graph
+    """Return whether the present backward pass needs the gradient that goes to a node.
+
+    `minimize` asks for gradients of some parts only. autograd.grad does not tell which ones it needs.
+    """
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        return True

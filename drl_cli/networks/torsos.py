@@ -7,6 +7,7 @@ from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, as_image, is_large, num_features
 from drl_cli.networks.inputs import Inputs, visible
 from drl_cli.types import Column, EnvSpec, leaves
+from drl_cli.utils.deferred import NotInNumpy, present
 from drl_cli.utils.outside import NotFound, import_object
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
     of a Dict or Tuple are joined, and other observations are only flattened. torch's default generator draws the
     weights. Raise Refused if `network.torso` does not fit the observations.
     """
+    if present.in_numpy:
+        raise NotInNumpy("drl.torso makes a torch module")
     import torch
 
     from drl_cli.networks import modules  # imports torch

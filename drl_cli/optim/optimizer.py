@@ -61,7 +61,7 @@ class Optimizer:
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
         """Set the gradients of all parameters, or of some parts (such as the critic), to 0 before `loss.backward()`."""
-        for name in parts or self._part_names:
+        for name in self._names(parts or ()):
             self.params[name].grad.zero_()
 
     def minimize(self, loss: Tensor, *parts: str) -> None:
@@ -72,10 +72,13 @@ class Optimizer:
         computed from them: compute each loss after the steps before it. Raise LookupError if there is no such part,
         ValueError as `Params.leaves` does, and NotFinite as `step` does.
         """
+        names = self._names(parts)
+        leaves = self.params.leaves(names)
         self.params.collect()
-        self.zero_grad(parts)
-        torch.autograd.backward(loss, inputs=self.params.leaves(parts or self._part_names))
-        self.step(loss.detach(), parts=parts)
+        for leaf in leaves:
+            leaf.grad = None  # so that `step` copies the gradient, which takes less time than adding it to zeros
+        torch.autograd.backward(loss, inputs=leaves)
+        self.step(loss.detach(), parts=names)
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         """Make one gradient step of all parameters, or only of `parts` (such as "critic"), with `params.grad`.
@@ -85,7 +88,7 @@ class Optimizer:
         trainers, is not finite, or if a trainer has a loss in `losses` that is not finite.
         """
         self.params.collect()
-        names = tuple(parts) or self._part_names
+        names = self._names(parts)
         if names == self._part_names:
             grads = [self.params.grad]  # one tensor with the gradients of all parts
         else:
@@ -101,6 +104,13 @@ class Optimizer:
         self._clip(names, grads)
         self.rule.step(names, factor)
         self.params.changed(names)
+
+    def _names(self, parts: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the parts in the order of `params`, with its parts in place of a group; () means all."""
+        names = self.params.names(parts)
+        for name in names:
+            self.params[name]  # raises LookupError if there is no such part
+        return tuple(name for name in self._part_names if name in names) if names else self._part_names
 
     def _check_finite(self, grads: Sequence[Tensor]) -> None:
         """Raise NotFinite if a gradient is not finite. A recorder gets the condition instead, and undoes the update."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     Named = list[tuple[str, Tensor]]
+
+
+class Group(Protocol):
+    """Several modules by name, such as an encoder's torso and memory."""
+
+    parts: dict[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,18 @@ class Params:
 
     `state` returns all of these for a checkpoint. A module's buffers and frozen parameters (requires_grad=False) are
     not in the flat tensors. They are saved and sent to the policy, but no optimizer changes them. The constructor moves
-    modules to the device. It raises Refused if two modules share a parameter or if `check_module` refuses a module.
+    modules to the device. A Group, such as `encoder=drl.encoder(network, spec)`, is replaced by its parts, whose names
+    `names` returns. The constructor raises Refused if two modules share a parameter or if `check_module` refuses one.
     """
 
-    def __init__(self, context: Context, **parts: int | nn.Module) -> None:
+    def __init__(self, context: Context, **parts: int | nn.Module | Group) -> None:
         self.context, self.device = context, context.device
-        modules = {name: part.to(self.device) for name, part in parts.items() if not isinstance(part, int)}
+        self.groups: dict[str, tuple[str, ...]] = {}
+        single = self._ungrouped(parts)
+        modules = {name: part.to(self.device) for name, part in single.items() if not isinstance(part, int)}
         sizes = {
             name: part if isinstance(part, int) else sum(p.numel() for _, p in trained(part))
-            for name, part in parts.items()
+            for name, part in single.items()
         }
         self.flat = torch.zeros(sum(sizes.values()), device=self.device)
         self.grad = torch.zeros_like(self.flat)
@@ -63,7 +72,7 @@ class Params:
         self.generators: dict[str, torch.Generator] = {}
         # (name, parameter, its view of `flat`, its view of `grad`) of each parameter that autograd knows
         self._adopted: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
-        self._leaves: dict[str, list[nn.Parameter]] = {name: [] for name in parts}  # the same parameters by part
+        self._leaves: dict[str, list[nn.Parameter]] = {name: [] for name in single}  # the same parameters by part
         self._frozen: dict[str, nn.Module] = {}  # what the method `frozen` returned before
         for name, module in modules.items():
             self._adopt(name, module)
@@ -91,10 +100,10 @@ class Params:
 
         Raise ValueError for a part without a module if `value` was never called, because no loss can depend on it.
         """
-        for name in names:
+        for name in self.names(names):
             if len(self[name].flat) and not self._leaves[name]:
                 raise ValueError(f"part '{name}' has no module; compute the loss from params.value('{name}')")
-        return [leaf for name in names for leaf in self._leaves[name]]
+        return [leaf for name in self.names(names) for leaf in self._leaves[name]]
 
     def changed(self, names: Sequence[str]) -> None:
         """Tell autograd that the parameters of the parts `names` (such as the critic) have changed.
@@ -114,6 +123,10 @@ class Params:
             prepare(module, self.context)
             self._frozen[name] = module
         return self._frozen[name]
+
+    def names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of parts, with the names of its parts in place of each group."""
+        return tuple(inner for name in names for inner in self.groups.get(name, (name,)))
 
     def target(self, name: str) -> Target:
         """Make a target network of the part `name` (such as the critic), with its present values, and return it."""
@@ -207,6 +220,17 @@ class Params:
     def part_of(self, index: int) -> str:
         """Return the name of the part, such as "critic", whose parameters include the value at this index of `flat`."""
         return next(name for name, where in self.slices.items() if where.start <= index < where.stop)
+
+    def _ungrouped(self, parts: Mapping[str, int | nn.Module | Group]) -> dict[str, int | nn.Module]:
+        """Return the parts, with its parts in place of each group. Note the groups."""
+        found: dict[str, int | nn.Module] = {}
+        for name, part in parts.items():
+            if isinstance(part, (int, torch.nn.Module)):
+                found[name] = part
+            else:
+                self.groups[name] = tuple(part.parts)
+                found.update(part.parts)
+        return found
 
     def _generator_states(self) -> dict[str, Tensor]:
         return {f"generator.{name}": generator.get_state() for name, generator in self.generators.items()}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.context import AlgoContext
-from drl_cli.algos.learner import Learner
+from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import USER_CODE, Refused, RunError, UsageError, as_usage_error
@@ -119,8 +119,9 @@ def check_network(config: Config, spec: EnvSpec) -> None:
         with as_usage_error(NotFound, prefix="reward: "), as_usage_error(ModuleRaised, exit_code=USER_CODE):
             import_object(outside)
     problems += config.reward.problems() if load_algorithm(config.algo.name).REWARDS else _reward_problems(config)
-    if uses_network_group(config):
+    if uses_network_group(config) or issubclass(load_algorithm(config.algo.name).Policy, FunctionPolicy):
         problems += memory_problems(config)
+    if uses_network_group(config):
         try:
             describe(config.network, spec)
         except ValueError as error:
@@ -150,7 +151,10 @@ def _reward_problems(config: Config) -> list[str]:
 
 def uses_network_group(config: Config) -> bool:
     """Return whether the algorithm builds its networks from the group `network`. A user's algorithm need not do so."""
-    return issubclass(load_algorithm(config.algo.name).Policy, NetworkPolicy)
+    policy = load_algorithm(config.algo.name).Policy
+    return issubclass(policy, NetworkPolicy) or (
+        config.algo.name in algorithms() and issubclass(policy, FunctionPolicy)
+    )
 
 
 def network_text(config: Config, spec: EnvSpec) -> str:
@@ -194,7 +198,7 @@ def memory_problems(config: Config) -> Iterator[str]:
         yield line
     elif memory != "none" and not (is_sequences or config.is_on_policy):
         yield f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
-    if is_sequences and config.algo.n_step > 1 and not issubclass(trains, Learner):
+    if is_sequences and config.algo.n_step > 1 and not trains.makes_n_steps:
         yield f"algo.n_step={config.algo.n_step}: the steps of replay=sequences are single ones; say algo.n_step=1"
     if config.worker_priorities and (config.replay.table == "sequences" or (is_sequences and memory != "none")):
         yield "replay.initial_priority=worker: workers can't rate sequences; say replay.initial_priority=max"

@@ -1,15 +1,55 @@
-"""`torch` and `nn` for the files of users: torch is imported at the first use of anything but `Deferred.stand_ins`.
+"""`torch` and `nn` for the files of algorithms: torch is imported at the first use of anything but the stand-ins.
 
 A file can define classes of `nn.Module` and use `torch.Tensor` in annotations, and does not import torch itself. A
-process that never calls a module then saves 200 MB and a second.
+process that never calls a module then saves 200 MB and a second. `building` says whether networks are made as torch
+modules, or in numpy, for a process without torch.
 """
+
+from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.utils.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from torch import Generator
+
+
+class NotInNumpy(Exception):
+    """Raised if a file's networks have no numpy form, because they are other modules than those of drl_cli."""
+
+
+class Building(threading.local):
+    """What the functions that make networks use at present, in this thread.
+
+    `in_numpy`: they return the numpy forms (drl_cli.networks.acting), which act without torch. `encoder` and `heads`
+    are the generators that draw the initial weights of encoders and of MLPs; None is torch's default generator.
+    """
+
+    in_numpy: bool = False
+    encoder: Generator | None = None
+    heads: Generator | None = None
+
+
+present = Building()
+
+
+@contextmanager
+def building(
+    *, in_numpy: bool = False, encoder: Generator | None = None, heads: Generator | None = None
+) -> Iterator[None]:
+    """Set `present` for a `with` block."""
+    before = present.in_numpy, present.encoder, present.heads
+    present.in_numpy, present.encoder, present.heads = in_numpy, encoder, heads
+    try:
+        yield
+    finally:
+        present.in_numpy, present.encoder, present.heads = before
 
 
 class Deferred(LazyModule):
@@ -20,15 +60,20 @@ class Deferred(LazyModule):
         self._stand_ins = stand_ins
 
     def __getattr__(self, name: str) -> Any:  # Any: the attributes of a module have no common type
-        if name in self._stand_ins and "torch" not in sys.modules:
-            return self._stand_ins[name]
+        if "torch" not in sys.modules:
+            if name in self._stand_ins:
+                return self._stand_ins[name]
+            if present.in_numpy:
+                raise NotInNumpy(f"{self.__name__}.{name}")
         return super().__getattr__(name)
 
 
 class Module:
     """Stands for torch.nn.Module: a call of a derived class creates an object that is also a torch.nn.Module."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Module":  # Any: the arguments of the user's __init__
+    def __new__(cls, *args: Any, **kwargs: Any) -> Module:  # Any: the arguments of the user's __init__
+        if present.in_numpy:
+            raise NotInNumpy(f"{cls.__name__} is a torch module")
         made: Module = object.__new__(_with_torch(cls))
         return made
 

@@ -6,8 +6,8 @@ from learners import CPU, LOOKS, VECTOR, Learner
 from nets import nets
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.learner import per_sequence, steps
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.steps import per_sequence, steps
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.params import Params
 

@@ -5,7 +5,7 @@ import pytest
 from continuous import policy_of
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.algos.off_policy._noise import PinkNoise
+from drl_cli.algos.noise import PinkNoise
 from drl_cli.types import PreviousStep
 
 STEPS, ENVS = 512, 400

@@ -6,7 +6,7 @@ from learners import BURN_IN, VECTOR, Learner, Plain, taken, target_encoder
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.learner import n_step_sequences
+from drl_cli.algos.steps import n_step_sequences
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.errors import Refused

@@ -135,7 +135,18 @@ def test_numpy_policy_equals_the_actor(activation):
     np.testing.assert_allclose(policy.act(obs)["action"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_target_entropy():
-    assert make().target_entropy == -3.0
-    explicit = dataclasses.replace(CONFIG, target_entropy=-0.5)
-    assert make(config=explicit).target_entropy == -0.5
+@pytest.mark.parametrize(("target_entropy", "wanted"), [(None, -3.0), (-0.5, -0.5)])
+def test_target_entropy(target_entropy, wanted):
+    algorithm = make(config=dataclasses.replace(CONFIG, target_entropy=target_entropy))
+    entropy = algorithm.learn(make_batch(0, is_weighted=False), Counts(0)).metrics["entropy"]
+    assert float(algorithm.params["log_alpha"].grad) == pytest.approx(float(entropy) - wanted, rel=1e-5)
+
+
+def test_the_actor_and_the_temperature_change_in_every_second_update():
+    algorithm = make(config=dataclasses.replace(CONFIG, actor_period=2))
+    for i in range(4):
+        before = {name: algorithm.params[name].flat.clone() for name in algorithm.params.slices}
+        metrics = algorithm.learn(make_batch(i, is_weighted=False), Counts(i)).metrics
+        changed = [name for name, flat in before.items() if not torch.equal(algorithm.params[name].flat, flat)]
+        assert changed == (["actor", "critic", "log_alpha"] if i % 2 == 0 else ["critic"])
+        assert ("actor_loss" in metrics) == (i % 2 == 0)

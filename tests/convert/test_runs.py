@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from choices import some
 from graphs import at, check_resumed_run, make_config, weights, workers
-from outside import my_sac
+from outside import my_td3
 
 from drl_cli.convert.program import NumpyPolicy
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.roles.normalization import numpy_program
 
-SAC = ("env=Pendulum-v1", "algo=outside.my_sac")
+TD3 = ("env=Pendulum-v1", "algo=outside.my_td3")
 
 
 def roles_with_torch(graph):
@@ -29,7 +29,7 @@ def test_only_the_trainer_imports_torch(run_graph):
         at(graph, 400, lambda: seen.append(roles_with_torch(graph)))
 
     args = ("mode=async", "worker.num=2", "manage.eval_period=100", "total_env_steps=600")
-    graph = run_graph(*SAC, *args, on_ray=True, started=started)
+    graph = run_graph(*TD3, *args, on_ray=True, started=started)
     (seen,) = seen
     assert seen == ({"worker 0", "worker 1", "replay 0", "trainer", "manage", "parameter server"}, {"trainer"})
     assert len(graph.evaluations) > 2
@@ -38,29 +38,30 @@ def test_only_the_trainer_imports_torch(run_graph):
 @pytest.mark.parametrize("options", ["mode=single", "mode=sync", "mode=async worker.proxies=1"])
 def test_all_roles_that_act_run_the_program(run_graph, options):
     args = ("worker.num=1", "total_env_steps=128", "manage.eval_period=64")
-    graph = run_graph(*SAC, *args, *options.split())
+    graph = run_graph(*TD3, *args, *options.split())
     (worker,) = workers(graph)
     assert isinstance(worker.policy, NumpyPolicy)
     assert isinstance(graph.manage.handle.role.evaluators[0].policy, NumpyPolicy)
 
 
-class Made(my_sac.Policy):
+class Made(my_td3.Policy):
     def __init__(self, *args):
         super().__init__(*args)
 
 
-class Fails(my_sac.Policy):
+class Fails(my_td3.Policy):
     def choose(self, obs):
         raise ValueError
 
 
 FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=36", "algo=outside.my_a2c", "trainer.batch_size=32")
 FORMS = [
-    (SAC, my_sac.Policy, "numpy"),
-    (SAC, Made, "torch (it defines __init__)"),
-    (SAC, Fails, "torch (ValueError)"),
+    (TD3, my_td3.Policy, "numpy"),
+    (TD3, Made, "torch (it defines __init__)"),
+    (TD3, Fails, "torch (ValueError)"),
     ((*FRAMES, "worker.envs=4"), None, "torch (aten.convolution is faster in torch)"),
     ((*FRAMES, "worker.envs=1"), None, "numpy"),
+    (("env=Pendulum-v1", "algo=outside.my_sac"), None, "numpy"),
     (("env=Pendulum-v1", "algo=sac"), None, ""),
     (("env=Pendulum-v1", "algo=flashsac"), None, ""),
 ]
@@ -69,21 +70,28 @@ FORMS = [
 @pytest.mark.parametrize(("args", "policy", "form"), FORMS)
 def test_the_header_tells_what_the_policy_runs_in(monkeypatch, args, policy, form):
     if policy is not None:
-        monkeypatch.setattr(my_sac, "Policy", policy)
+        monkeypatch.setattr(my_td3, "Policy", policy)
     config = make_config(*args)
     program, found = numpy_program(config, read_spec(config.env))
     assert found == form
-    assert (program is not None) == (form == "numpy")
+    assert (program is not None) == (form == "numpy" and args[1] != "algo=outside.my_sac")  # which needs no program
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["single", "sync"], "sync"))
-@pytest.mark.parametrize("algo", ["env=Pendulum-v1 algo=outside.my_sac", "env=CartPole-v1 algo=outside.my_a2c"])
+@pytest.mark.parametrize(
+    "algo",
+    [
+        "env=Pendulum-v1 algo=outside.my_td3",
+        "env=Pendulum-v1 algo=outside.my_sac",
+        "env=CartPole-v1 algo=outside.my_a2c",
+    ],
+)
 def test_a_resumed_run_equals_an_uninterrupted_run(run_graph, mode, algo):
     check_resumed_run(run_graph, *algo.split(), f"mode={mode}", f"worker.num={1 if mode == 'single' else 2}")
 
 
 @pytest.mark.ray
 def test_sync_on_ray_equals_sync_in_process(run_graph):
-    args = (*SAC, "mode=sync", "worker.num=2", "seed=5", "total_env_steps=256")
+    args = (*TD3, "mode=sync", "worker.num=2", "seed=5", "total_env_steps=256")
     assert weights(run_graph(*args)) == weights(run_graph(*args, on_ray=True))

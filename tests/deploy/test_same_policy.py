@@ -12,6 +12,7 @@ from graphs import make_config
 from outside import torch_policies
 from policies import SMALL, make_policy, observations, row
 
+from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.deploy import check, standalone
 from drl_cli.deploy import policy as module
 from drl_cli.deploy.episodes import play_together
@@ -92,6 +93,12 @@ def started(case):
 def recorded(trained):
     """Record the outputs of the network in a list."""
     policy, given = getattr(trained.policy, "policy", trained.policy), []
+    if isinstance(policy, FunctionPolicy):
+        actor = policy.nets.actor
+        policy.nets.actor = lambda x: given.append(out := actor(x)) or out
+        yield given
+        policy.nets.actor = actor
+        return
     forward = policy.forward
 
     def record(obs, last):

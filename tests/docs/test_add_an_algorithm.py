@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from graphs import check_resumed_run, make_config, weights
 from pages import blocks
 
 from drl_cli import api as drl
+from drl_cli.algos.off_policy import sac
 from drl_cli.errors import UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
@@ -36,8 +38,8 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("my_td3", None)
 
 
-STARTS = {"algorithm": '"""TD3', "a2c": '"""A2C', "test": "from drl_cli.testing", "acting": "class ActingPolicy"}
-STARTS |= {"squashed": "class SquashedPolicy"}
+STARTS = {"algorithm": '"""TD3', "a2c": '"""A2C', "test": "from drl_cli.testing", "columns": "def columns("}
+STARTS |= {"sac": "def networks("}
 
 
 def block(kind):
@@ -59,9 +61,8 @@ def change(folder, *pairs):
 
 @pytest.fixture
 def a2c(tmp_path, monkeypatch):
-    """A folder with my_a2c.py and my_a2c.yaml, and the other policies of the document in the same module."""
-    text = "\n\n".join(block(kind) for kind in ("a2c", "acting", "squashed"))
-    (tmp_path / "my_a2c.py").write_text(text)
+    """A folder with my_a2c.py and my_a2c.yaml."""
+    (tmp_path / "my_a2c.py").write_text(block("a2c"))
     (yaml,) = [one for one in re.findall(r"```yaml\n(.*?)```", DOC.read_text(), re.DOTALL) if "rows per update" in one]
     (tmp_path / "my_a2c.yaml").write_text(yaml)
     monkeypatch.syspath_prepend(tmp_path)
@@ -85,21 +86,29 @@ def test_the_on_policy_algorithm_gets_the_defaults_of_the_document(a2c):
 
 
 def test_a_policy_that_stores_its_log_probability(a2c):
+    (a2c / "my_a2c.py").write_text(block("a2c") + "\n\n" + block("columns"))
     case = Case("my_a2c", "env=CartPole-v1", "network.hidden=[16,16]")
-    case.module.Policy = case.module.ActingPolicy
-    policy, obs = case.policy(), case.obs(50)
+    algorithm, obs = case.algorithm(), case.obs(50)
+    policy = case.policy(0, algorithm)
     columns = policy.act(obs)
-    log_probs = policy.modules["actor"](torch.from_numpy(obs)).log_softmax(-1)[range(50), columns["action"]]
+    log_probs = algorithm.nets.actor(torch.from_numpy(obs)).log_softmax(-1)[range(50), columns["action"]]
     np.testing.assert_allclose(columns["log_prob"], log_probs.detach(), rtol=1e-5)
+    assert policy.random(obs)["log_prob"] == pytest.approx(np.full(50, -np.log(2)))
 
 
-def test_the_policy_of_sac(a2c):
-    case = Case("my_a2c", "env=Pendulum-v1", "network.hidden=[16,16]")
-    policy = case.module.SquashedPolicy(case.config.algo, case.config.network, case.spec, 0)
-    obs = case.obs(50)
-    assert policy.act(obs)["action"].shape == (50, 1)
-    mean = policy.modules["actor"](torch.from_numpy(obs))[:, :1]
-    np.testing.assert_allclose(policy.greedy(obs), mean.tanh().detach(), rtol=1e-5, atol=1e-6)
+def test_the_functions_of_sac_on_the_page_are_those_of_its_file():
+    scope = {"drl": drl, "__name__": "page"}
+    exec(block("sac"), scope)
+    case, outs = Case("sac", *TINY), []
+    for module in (scope, vars(sac)):
+        torch.manual_seed(0)
+        parts = module["networks"](SimpleNamespace(initial_alpha=1.0), case.config.network, case.spec)
+        nets = SimpleNamespace(**{**parts, "encoder": parts["encoder"].features})
+        outs.append(module["policy"](nets, torch.from_numpy(case.obs(5)), {}).mode)
+        assert parts.keys() == {"encoder", "actor", "critic", "log_alpha"}
+    torch.testing.assert_close(*outs)
+    for name in ("policy_parts", "targets"):
+        assert getattr(scope["Algorithm"], name) == getattr(sac.Algorithm, name)
 
 
 @pytest.mark.slow
@@ -118,7 +127,7 @@ def test_every_public_name_has_a_line():
         "Any",
         "public",
         "AlgoContext",
-    } | {"MLP", "Network", "search"}
+    } | {"MLP", "Network", "Scalar", "search"}
     names |= {f"losses.{name}" for name in drl.losses.__all__}
     for name in sorted(names):
         lines = [line for line in DOC.read_text().splitlines() if line.startswith("|") and f"`drl.{name}" in line]
@@ -167,8 +176,8 @@ VARIANTS = {
         "counts.opt_steps % 5 == 4",
     ),
     "priorities without importance weights": (
-        'loss = drl.losses.twin_critics(q, target, batch.get("weight"))',
-        "loss = nn.functional.huber_loss(q, target.expand(2, -1))",
+        'critic_loss = drl.losses.twin_critics(q, target, batch.get("weight"))',
+        "critic_loss = nn.functional.huber_loss(q, target.expand(2, -1))",
     ),
 }
 
@@ -183,19 +192,24 @@ def test_variants_of_the_algorithm_pass(folder, variant):
 MISTAKES = {
     "each trainer draws its own noise": (
         (
-            'self.context.randn(*batch["action"].shape, self.noise)',
-            'torch.randn(*batch["action"].shape, generator=self.noise)',
+            '(noise,) = self.randn(len(batch["reward"]), self.spec.action.size)',
+            'noise = torch.randn(*batch["action"].shape, generator=self.generator)',
         ),
         "not equal to one with all rows",
     ),
     "noise that is not saved": (
-        ('self.params.generator("noise", seed)', "torch.Generator().manual_seed(seed)"),
+        (
+            "        nets, config, obs",
+            '        self.generator = getattr(self, "own", torch.Generator())\n'
+            "        self.own = self.generator\n        nets, config, obs",
+        ),
         "a resumed run differs",
     ),
     "parameters changed without the optimizer": (
         (
-            'self.optimizer.step(loss, parts=["critic"])',
-            'self.params["critic"].flat.sub_(0.01 * self.params["critic"].grad)',
+            'self.optimizer.minimize(critic_loss, "critic")',
+            'critic_loss.backward()\n        self.params["critic"].flat.sub_(0.01 * self.params["critic"].grad)\n'
+            "        self.optimizer.zero_grad()",
         ),
         "two trainers drift apart",
     ),
@@ -207,16 +221,14 @@ MISTAKES = {
         "a resumed run differs",
     ),
     "weights ignored": ((', batch.get("weight")', ""), "ignores the weights"),
-    "actions out of bounds": ((".clip(-1, 1)", ".clip(-2, 2) * 9"), r"act: actions are in \[-1, 1\]"),
-    "no exploration": ((' * self.rng.standard_normal(action.shape, "float32")', ""), "does not explore"),
-    "actions of another type": (('"float32")).clip', '"float64")).clip'), "act: action is float64"),
-    "a sum over rows": (('return loss, {"critic', 'return len(target) * loss, {"critic'), "not equal to one"),
-    "a batch that is changed": (('target = batch["reward"]', 'target = batch["reward"].mul_(2)'), "changes its batch"),
-    "a policy of another part": (('policy_parts = ("actor",)', 'policy_parts = ("critic",)'), "the policy needs"),
-    "a part that is never trained": (
-        ('parts=["critic"])', 'parts=["actor"])'),
-        "do not change the parameters of critic",
+    "actions out of bounds": (
+        ('drl.Deterministic(nets.actor(obs), explore["noise"])', "drl.Gaussian(nets.actor(obs), torch.ones(1))"),
+        r"act: actions are in \[-1, 1\]",
     ),
+    "no exploration": ((', explore["noise"])', ")"), "does not explore"),
+    "actions of another type": (("nets.actor(obs), explore", "nets.actor(obs).double(), explore"), "action is float64"),
+    "a sum over rows": (("minimize(critic_loss,", "minimize(len(target) * critic_loss,"), "not equal to one"),
+    "a batch that is changed": (('target = batch["reward"]', 'target = batch["reward"].mul_(2)'), "changes its batch"),
 }
 
 
@@ -225,12 +237,12 @@ MISTAKES = {
 def test_mistakes_are_found(folder, mistake):
     pair, says = MISTAKES[mistake]
     change(folder, pair)
-    with pytest.raises((AssertionError, ValueError), match=says):
+    with pytest.raises((AssertionError, AttributeError, ValueError), match=says):
         check_algorithm("my_td3", *TINY)
 
 
 def test_an_algorithm_that_does_not_learn_is_found(folder):
-    change(folder, ("loss = -nets.frozen.critic", "loss = nets.frozen.critic"))
+    change(folder, ("actor_loss = -nets.frozen.critic", "actor_loss = nets.frozen.critic"))
     with pytest.raises(AssertionError, match="misses the goals"):
         check_learning("my_td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", updates=60)
 
@@ -300,16 +312,15 @@ REFUSALS = {
         r"my_td3: actor\.mlp\.1 is a Dropout, .* say trainer\.num=1",
     ),
     "another dtype": (
-        ("actor=Actor(network, spec)", "actor=Actor(network, spec).double()"),
+        ('"actor": Actor(network, spec)', '"actor": Actor(network, spec).double()'),
         (),
         r"my_td3: parameter actor\.mlp\.flat is torch\.float64",
     ),
     "a torso that does not fit": (None, ("network=cnn",), r"my_td3: network\.torso=cnn needs an image"),
-    "a memory": (None, ("network.memory=lstm",), r"network\.memory=lstm: the policy of my_td3 has no memory"),
-    "a policy of another part": (
-        ('policy_parts = ("actor",)', 'policy_parts = ("critic",)'),
-        (),
-        "my_td3: Policy.load does not take policy_params: .* the policy needs",
+    "a memory": (
+        None,
+        ("network.memory=lstm",),
+        r"network\.memory=lstm: my_td3 has no memory; say network\.memory=none",
     ),
 }
 

@@ -1,21 +1,18 @@
 """Policies, exploration noise and checks that the off-policy algorithms for continuous actions share."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.learner import LearnerConfig
-from drl_cli.algos.off_policy._noise import PinkNoise
+from drl_cli.algos.noise import PinkNoise
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.context import Context
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, num_rows
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State
 from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import NonNegative, Positive
 
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 """The random numbers of one loss function, by name.
@@ -24,63 +21,6 @@ Random = dict[str, Any]  # Any: a tensor, or a list of tensors
 `target_masks` are the dropout masks of the critics and of their target networks. An algorithm's method `draw` or
 `update` may add other random numbers.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseConfig(LearnerConfig):
-    """The options that algorithms with exploration noise share.
-
-    `noise` is a standard deviation. Actions are in [-1, 1], so a noise of 1 is half of the action range. `noise_kind`
-    chooses independent Gaussian noise, or Ornstein-Uhlenbeck noise (ou) with sigma = `noise` and theta = `ou_theta`.
-    """
-
-    noise: NonNegative
-    noise_kind: Literal["gaussian", "ou"]
-    ou_theta: Positive
-
-
-class DeterministicPolicy(NetworkPolicy):
-    """A deterministic actor: the action is the tanh of the network's outputs, plus noise for exploration.
-
-    `drift` `[E, A]` is the present Ornstein-Uhlenbeck noise of each of E environments.
-    """
-
-    is_squashed = True
-
-    def __init__(self, config: NoiseConfig, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        super().__init__(config, network, spec, seed)
-        self.config = config
-        self.drift: Array = np.zeros((0, spec.action.size), np.float32)
-
-    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        out, memory = self.forward(obs, last)
-        noisy = np.tanh(out) + self.draw_noise(num_rows(obs), last)
-        return {"action": np.clip(noisy, -1.0, 1.0), **memory}
-
-    def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
-        """Draw exploration noise `[rows, A]` for the actions of `rows` environments.
-
-        Ornstein-Uhlenbeck noise x is correlated in time: x <- x - theta x + sigma N(0, 1). It starts at 0 in every
-        episode (Lillicrap et al. 2016, section 7; Uhlenbeck & Ornstein 1930). `last.begins` tells which episodes begin.
-        If `last` is None, no episode begins.
-        """
-        config = self.config
-        white_noise = config.noise * self.rng.standard_normal((rows, self.action.size), np.float32)
-        if config.noise_kind == "gaussian":
-            return np.asarray(white_noise, np.float32)
-        if len(self.drift) != rows:  # the first call, or another number of environments than before
-            self.drift = np.zeros((rows, self.action.size), np.float32)
-        begins = np.zeros(rows, np.bool_) if last is None else np.asarray(last.begins)
-        before = np.where(begins[:, None], np.float32(0), self.drift)
-        self.drift = np.asarray(before - np.float32(config.ou_theta) * before + white_noise, np.float32)
-        return self.drift
-
-    def state(self) -> State:
-        return super().state() | {"drift": self.drift.copy()}
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        self.drift = state["drift"].copy()
 
 
 class SquashedPolicy(NetworkPolicy):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig, per_sequence
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random, squashed
+from drl_cli.algos.steps import per_sequence
 from drl_cli.losses.critics import mean
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.optimizer_config import Part

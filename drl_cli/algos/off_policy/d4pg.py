@@ -5,27 +5,23 @@ workers collect.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from drl_cli.algos.base import Batch
+import drl_cli.api as drl
 from drl_cli.algos.off_policy import ddpg
-from drl_cli.algos.off_policy._actors import DeterministicPolicy, NoiseConfig, Random, check_support
-from drl_cli.losses.critics import categorical_critic, mean
-from drl_cli.losses.distributional import cross_entropy, project
-from drl_cli.optim.gradients import Nets
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, Positive
+from drl_cli.algos.off_policy._actors import check_support
+from drl_cli.algos.off_policy.ddpg import explore, noise, policy, value
+from drl_cli.api import torch
 
 ACTIONS, TABLES = ddpg.ACTIONS, ddpg.TABLES
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NoiseConfig):
+class Config(ddpg.Config):
     """The options of D4PG: those of DDPG, and the critic's support of `atoms` returns from `v_min` to `v_max`."""
 
-    critic_lr: Positive
-    tau: Fraction
-    atoms: Count
+    atoms: drl.Count
     v_min: float
     v_max: float
 
@@ -33,38 +29,36 @@ class Config(NoiseConfig):
         check_support(self.atoms, self.v_min, self.v_max)
 
 
-class Policy(DeterministicPolicy):
-    """The deterministic actor of DDPG, with exploration noise."""
+def networks(config: Config, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return DDPG's networks, whose critic has the logits of a categorical distribution."""
+    return ddpg.networks(config, network, spec, outputs=config.atoms)
 
 
 class Algorithm(ddpg.Algorithm):
-    """Learns the actor and the critic from batches. Only the critic's outputs and the loss differ from DDPG."""
+    """Learns the actor and the critic. Only the losses differ from those of DDPG."""
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.outputs = config.atoms
+    def __init__(self, config: Any, *args: Any) -> None:
+        super().__init__(config, *args)
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
-        super().setup(config, spec)
 
-    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic and actor, and a dict of metrics and priorities, `td_error` `[B]`.
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, rows, seen, support = self.nets, self.rows(batch), self.nets.encoder.see(batch), self.support
+        masks, target_masks = (self.masks("critic", len(rows["reward"])) for _ in range(2))
 
-        The loss of the critic is the mean cross-entropy with the projected target (algorithm 1). The loss of the actor
-        is minus the mean return that the critic predicts for the actor's actions (eq. 4). A priority is the divergence
-        KL(target || critic's distribution).
-        """
-        view, valid, support = self.see(nets, rows), rows.get("valid_weight"), self.support
+        # The cross-entropy with the projected target    (algorithm 1)
         with torch.no_grad():
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_action = nets.target.actor(next_obs).tanh()
-            next_probs = nets.target.critic(next_obs, next_action, random["target_masks"]).softmax(-1)
-            target = project(next_probs, rows["reward"], rows["discount"], support)
-        logits = nets.critic(view.learned, rows["action"], random["masks"])
-        critic_loss = categorical_critic(logits, target, rows.get("weight"))
-        obs = view.obs
-        actor_logits = nets.frozen.critic(obs, nets.actor(obs).tanh(), random["masks"])
-        actor_loss = -mean(actor_logits.softmax(-1) @ support, valid)
-        q = logits.softmax(-1) @ support
-        _loss, _gradient, divergence = cross_entropy(logits, target)
-        td_error = divergence.clamp(min=0.0)  # rounding can make a divergence negative
-        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
-        return critic_loss + actor_loss, metrics | {"td_error": td_error}
+            next_x = nets.target.encoder.see(batch).next_obs
+            next_logits = value(nets.target.critic, next_x, nets.target.actor(next_x), target_masks)
+            target = drl.losses.project(next_logits.softmax(-1), rows["reward"], rows["discount"], support)
+        logits = value(nets.critic, seen.learned, rows["action"], masks)
+        critic_loss = drl.losses.categorical_critic(logits, target, rows.get("weight"))
+
+        # The mean return that the critic predicts for the actor's actions    (eq. 4)
+        actor_logits = value(nets.frozen.critic, seen.obs, nets.actor(seen.obs), masks)
+        actor_loss = -drl.losses.mean(actor_logits.softmax(-1) @ support, rows.get("valid_weight"))
+
+        self.optimizer.minimize(critic_loss + actor_loss)
+        self.params.follow(self.config.tau)
+        q_mean = drl.losses.mean(logits.detach().softmax(-1) @ support, rows.get("valid_weight"))
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": q_mean}
+        return drl.Update(metrics, self.per_sequence(drl.losses.divergence(logits.detach(), target), batch))

@@ -4,74 +4,85 @@ DDPG is Q-learning for continuous actions. One critic learns Q values, and the a
 the largest Q value.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner
-from drl_cli.algos.off_policy._actors import DeterministicPolicy, NoiseConfig, Random
-from drl_cli.losses.critics import mean, mse
-from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Fraction, Positive
+import drl_cli.api as drl
+from drl_cli.api import torch
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NoiseConfig):
-    """The options of DDPG: the actor's learning rate and noise, `critic_lr`, and `tau` of the target networks."""
+class Config(drl.AlgoConfig):
+    """The options of DDPG, which conf/algo/ddpg.yaml explains."""
 
-    critic_lr: Positive
-    tau: Fraction
+    lr: drl.Positive
+    critic_lr: drl.Positive
+    tau: drl.Fraction
+    noise: drl.NonNegative
+    noise_kind: Literal["gaussian", "ou"]
+    ou_theta: drl.Positive
 
 
-class Policy(DeterministicPolicy):
-    """The deterministic actor of DDPG, with exploration noise."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, outputs: int = 1) -> dict[str, Any]:
+    """Return the networks by name. Only the loss of the critic trains the encoder."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, size, network, squashed=True),
+        "critic": drl.MLP(encoder.size + size, outputs, network),
+    }
 
 
-class Algorithm(Learner):
-    """Learns the actor and the critic from batches."""
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.Distribution:
+    """Return the action, and the noise of exploration."""
+    return drl.Deterministic(nets.actor(nets.encoder(obs)), explore["noise"])
 
+
+def explore(config: Any) -> dict[str, float]:
+    """Return the standard deviation of the noise. Actions are in [-1, 1], so that 1 is half of the action range."""
+    return {"noise": config.noise}
+
+
+def noise(config: Any, spec: drl.EnvSpec) -> drl.Noise | None:
+    """Return noise that is correlated in time, or None for independent noise."""
+    return drl.OUNoise(spec.action.size, config.ou_theta) if config.noise_kind == "ou" else None
+
+
+def value(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the critic's outputs `[B, outputs]` for features `x` `[B, F]`. `masks` are those of dropout."""
+    out: torch.Tensor = critic(torch.cat([x, action], -1), masks)
+    return out
+
+
+class Algorithm(drl.Algorithm):
+    """Learns the actor and the critic. One step changes both, with the gradients before the step."""
+
+    policy_parts, targets = ("encoder", "actor"), ("encoder", "actor", "critic")
+    rates = {"encoder": "critic_lr", "critic": "critic_lr"}
     has_own_weights = False
 
-    outputs = 1
-    """Number of the critic's outputs."""
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, rows, seen = self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        masks, target_masks = (self.masks("critic", len(rows["reward"])) for _ in range(2))
 
-    def setup(self, config: Any, spec: EnvSpec) -> None:
-        size = spec.action.size
-        actor, self.critic = self.mlp(size), self.critics(self.outputs, actions=size)
-        # `lrs` is for the actor, and `lr` for the other networks: the critic and the encoder.
-        lr, lrs, targets = config.critic_lr, {"actor": config.lr}, ("actor", "critic")
-        self.build(policy=("actor",), lr=lr, lrs=lrs, targets=targets, actor=actor, critic=self.critic)
-        # Only dropout needs random numbers. Without dropout, `self.init` stands in, which checkpoints do not save.
-        self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
-        self.gradients = Gradients(self.params, self.loss, self.context)
-
-    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critic and actor, and a dict of metrics and priorities, `td_error` `[B]`.
-
-        The loss of the critic is the mean squared Bellman error (eq. 4 and 5). The loss of the actor is minus the mean
-        Q value of the actor's actions (eq. 6).
-        """
-        view, valid = self.see(nets, rows), rows.get("valid_weight")
+        # (Q(s, a) - y)^2 with y = r + d Q'(s', mu'(s'))    (eq. 4, 5)
         with torch.no_grad():
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_action = nets.target.actor(next_obs).tanh()
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)
+            next_x = nets.target.encoder.see(batch).next_obs
+            next_q = value(nets.target.critic, next_x, nets.target.actor(next_x), target_masks).squeeze(-1)
             target = rows["reward"] + rows["discount"] * next_q
-        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)
-        critic_loss = mse(q - target, rows.get("weight"))
-        obs = view.obs
-        actor_q = nets.frozen.critic(obs, nets.actor(obs).tanh(), random["masks"]).squeeze(-1)
-        actor_loss = -mean(actor_q, valid)
-        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
-        return critic_loss + actor_loss, metrics | {"td_error": (q - target).abs()}
+        q = value(nets.critic, seen.learned, rows["action"], masks).squeeze(-1)
+        critic_loss = drl.losses.mse(q - target, rows.get("weight"))
 
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        rows = self.rows(batch)
-        masks = self.critic_masks(self.critic, len(rows["reward"]), self.noise)
-        loss, found = self.gradients(rows, masks)
-        return self.finish(loss, found, batch)
+        # -Q(s, mu(s))    (eq. 6)
+        actor_q = value(nets.frozen.critic, seen.obs, nets.actor(seen.obs), masks).squeeze(-1)
+        actor_loss = -drl.losses.mean(actor_q, rows.get("valid_weight"))
+
+        self.optimizer.minimize(critic_loss + actor_loss)
+        self.params.follow(self.config.tau)
+        q_mean = drl.losses.mean(q, rows.get("valid_weight"))
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": q_mean}
+        return drl.Update(metrics, self.per_sequence((q - target).abs(), batch))

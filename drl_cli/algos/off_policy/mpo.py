@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig, per_sequence
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.off_policy._actors import Random, SquashedPolicy, squashed
+from drl_cli.algos.steps import per_sequence
 from drl_cli.losses.critics import mean, mse
 from drl_cli.losses.distributions import Gaussian
 from drl_cli.optim.gradients import Gradients, Nets

@@ -4,70 +4,98 @@ SAC has twin critics, a stochastic actor, and a learned entropy temperature alph
 action is the tanh of a Gaussian sample. The default target entropy is minus the number of action dimensions.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import ColouredPolicy, Random
-from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
-from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.optim.gradients import Nets
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Fraction
+import drl_cli.api as drl
+from drl_cli.api import torch
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
-    """The options of SAC. After each update, the target networks move by the fraction `tau` toward the critics.
+class Config(drl.AlgoConfig):
+    """The options of SAC, which conf/algo/sac.yaml explains."""
 
-    `noise_kind` chooses exploration noise that is independent in time (gaussian), or correlated in time (pink).
-    """
-
-    tau: Fraction
+    lr: drl.Positive
+    alpha_lr: drl.Positive
+    tau: drl.Fraction
+    initial_alpha: drl.Positive
+    target_entropy: float | None
+    actor_period: drl.Count
     noise_kind: Literal["gaussian", "pink"]
 
 
-class Policy(ColouredPolicy):
-    """The stochastic actor of SAC."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. Only the loss of the critics trains the encoder."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, 2 * size, network),
+        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+        "log_alpha": drl.Scalar(math.log(config.initial_alpha)),
+    }
 
 
-class Algorithm(SoftAlgorithm):
-    """Learns the actor, the critics and the entropy temperature from batches."""
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.TanhGaussian:
+    """Return pi(a|s)."""
+    return drl.TanhGaussian.of(nets.actor(nets.encoder(obs)))
 
-    has_own_weights = True
-    steps_at_once = True
 
-    def make_critics(self) -> Any:
-        return self.critics(outputs=1, actions=self.size, ensemble=2)
+def noise(config: Any, spec: drl.EnvSpec) -> drl.Noise | None:
+    """Return the exploration noise that is correlated in time, or None."""
+    return drl.PinkNoise(spec.action.size) if config.noise_kind == "pink" else None
 
-    def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        # One call draws the noise for both losses. A seed gives the same run only if the actor gets the first half.
-        actor_noise, critic_noise = self.context.randn(rows, 2 * self.size, self.noise).chunk(2, -1)
-        actor_masks = self.critic_masks(self.critic, rows, self.noise)
-        critic_masks = self.critic_masks(self.critic, rows, self.noise)
-        return {"action": critic_noise, **critic_masks}, {"action": actor_noise, **actor_masks}
 
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the critics' mean squared soft Bellman errors (eq. 5), and a dict of metrics and columns.
+def values(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return Q1(s, a) and Q2(s, a), `[2, B]`, for features `x` `[B, F]`. `masks` are those of dropout."""
+    q: torch.Tensor = critic(torch.cat([x, action], -1), masks).squeeze(-1)
+    return q
 
-        The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of
-        `obs` for the actor's loss.
-        """
-        view = self.see(nets, rows)
+
+class Algorithm(drl.Algorithm):
+    """Learns actor, critics and temperature. One step changes them all, with the gradients before the step."""
+
+    policy_parts, targets = ("encoder", "actor"), ("encoder", "critic")
+    rates = {"log_alpha": "alpha_lr"}
+
+    def critic_loss(
+        self, batch: drl.Batch, rows: drl.Batch, seen: Any, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, drl.Metrics, torch.Tensor]:
+        """Return the critics' mean squared soft Bellman errors (eq. 5), metrics, and the error `[B]` of each row."""
+        nets, masks, target_masks = self.nets, self.masks("critic", len(noise)), self.masks("critic", len(noise))
         with torch.no_grad():
-            next_action, cost = self.next_action(nets, view.next_obs, random)
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
-            target = rows["reward"] + rows["discount"] * (next_q.amin(0) - cost)
-        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
-        loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
+            next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(noise)
+            next_x = nets.target.encoder.see(batch).next_obs
+            next_q = values(nets.target.critic, next_x, next_action, target_masks).amin(0)
+            target = rows["reward"] + rows["discount"] * (next_q - nets.log_alpha().exp() * log_prob)
+        q = values(nets.critic, seen.learned, rows["action"], masks)
+        loss = drl.losses.twin_critics(q, target, rows.get("weight"))
+        metrics = {"critic_loss": loss, "q_mean": drl.losses.mean(q, rows.get("valid_weight"))}
+        return loss, metrics, (q - target).abs().mean(0)
 
-    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:
-        """Return the smaller value of the two critics, `[B]`."""
-        value: Tensor = critic(features, action, random["masks"]).squeeze(-1).amin(0)
-        return value
+    def actor_loss(self, rows: drl.Batch, x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, drl.Metrics]:
+        """Return the losses of actor (eq. 7) and temperature (eq. 18, with log alpha as the factor), and metrics."""
+        nets, valid = self.nets, rows.get("valid_weight")
+        action, log_prob = drl.TanhGaussian.of(nets.actor(x)).sample_log_prob(noise)
+        alpha = nets.log_alpha().detach().exp()
+        q = values(nets.frozen.critic, x, action, self.masks("critic", len(x))).amin(0)
+        actor_loss = drl.losses.mean(alpha * log_prob - q, valid)
+        entropy, wanted = -drl.losses.mean(log_prob.detach(), valid), self.config.target_entropy
+        alpha_loss = nets.log_alpha() * (entropy - (-self.spec.action.size if wanted is None else wanted))
+        return actor_loss + alpha_loss, {"actor_loss": actor_loss, "alpha": alpha, "entropy": entropy}
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        rows, seen = self.rows(batch), self.nets.encoder.see(batch)
+        noise, next_noise = self.randn(len(rows["reward"]), *[self.spec.action.size] * 2)
+        loss, metrics, error = self.critic_loss(batch, rows, seen, next_noise)
+        parts = ["encoder", "critic"]
+        if counts.opt_steps % self.config.actor_period == 0:
+            actor_loss, more = self.actor_loss(rows, seen.obs, noise)
+            loss, metrics, parts = loss + actor_loss, metrics | more, [*parts, "actor", "log_alpha"]
+        self.optimizer.minimize(loss, *parts)
+        self.params.follow(self.config.tau)
+        return drl.Update(metrics, self.per_sequence(error, batch))

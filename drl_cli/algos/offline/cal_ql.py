@@ -10,14 +10,15 @@ reader of a dataset and the workers compute it, so workers send the transitions 
 
 from dataclasses import dataclass
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import SquashedPolicy
+import drl_cli.api as drl
 from drl_cli.algos.offline import cql
-from drl_cli.utils.lazy import Tensor, torch
+from drl_cli.algos.offline.cql import networks, policy
+from drl_cli.api import torch
 
 ACTIONS, TABLES = cql.ACTIONS, cql.TABLES
 DATA = ("mc_return",)
 """Columns that are computed from whole episodes."""
+__all__ = ["Algorithm", "Config", "networks", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +26,10 @@ class Config(cql.Config):
     """The options of Cal-QL: those of CQL."""
 
 
-class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor, as in SAC."""
-
-
 class Algorithm(cql.Algorithm):
     """Trains SAC's actor, critics and temperature with Cal-QL's loss of the critics."""
 
-    def calibrated(self, q: Tensor, rows: Batch) -> Tensor:
+    def calibrated(self, q: torch.Tensor, rows: drl.Batch) -> torch.Tensor:
         """Return `q`, where Q of the policy's actions is at least the data's return from the same state (section 5).
 
         `q` `[2, 3 S, B]` has the values of both critics for 3 S sampled actions in each of B states. The policy sampled

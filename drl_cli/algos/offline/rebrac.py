@@ -8,69 +8,60 @@ The data's action in the next state is the column `next_action`. Both the reader
 workers send the transitions of an episode to replay when the episode ends.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from drl_cli.algos.base import Batch
+import drl_cli.api as drl
 from drl_cli.algos.off_policy import td3
-from drl_cli.algos.off_policy._actors import DeterministicPolicy, Random
+from drl_cli.algos.off_policy.td3 import explore, noise, policy, values
 from drl_cli.algos.offline._scale import mean_abs
-from drl_cli.losses.critics import mean
-from drl_cli.optim.gradients import Nets
-from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import NonNegative
-
-if TYPE_CHECKING:
-    from drl_cli.networks.mlp_module import Critics
+from drl_cli.api import torch
 
 ACTIONS = td3.ACTIONS
 DATA = ("next_action",)
 """Columns that are computed from whole episodes."""
+__all__ = ["Algorithm", "Config", "explore", "networks", "noise", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(td3.Config):
     """The options of TD3, and the weights of the two penalties."""
 
-    actor_penalty: NonNegative
-    critic_penalty: NonNegative
+    actor_penalty: drl.NonNegative
+    critic_penalty: drl.NonNegative
 
 
-class Policy(DeterministicPolicy):
-    """The deterministic actor, with exploration noise."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return TD3's networks, with layer norm in the critics."""
+    encoder, size, normed = drl.encoder(network, spec), spec.action.size, replace(network, layer_norm=True)
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, size, network, squashed=True),
+        "critic": drl.MLP(encoder.size + size, 1, normed, ensemble=2),
+    }
 
 
 class Algorithm(td3.Algorithm):
     """Trains the actor and the critics as TD3 does, with both penalties."""
 
-    averages_in_loss = True
-
-    def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = True) -> "Critics":
-        """Return a new critic, as the base class does, but with layer norm by default."""
-        return super().critics(outputs, actions, ensemble=ensemble, norms=norms)
-
-    def next_value(self, rows: Batch, next_action: Tensor, next_q: Tensor) -> Tensor:
-        """Return Q of the next actions minus the penalty on their squared distance from the data's, `[B]`.
-
-        `next_action` `[B, A]` are the actions of the target actor, with noise, and `next_q` `[B]` are their values.
-        """
+    def next_value(self, rows: drl.Batch, action: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        """Return `q` minus the penalty on the squared distance of the next `action` from the data's, `[B]`."""
         if "next_action" not in rows:  # in `drl_cli.testing`, whose batches have no columns of a dataset
-            return next_q
-        distance: Tensor = (next_action - rows["next_action"]).square().sum(-1)
-        penalty: Tensor = self.config.critic_penalty * distance
-        return next_q - penalty
+            return q
+        distance: torch.Tensor = (action - rows["next_action"]).square().sum(-1)
+        penalty: torch.Tensor = self.config.critic_penalty * distance
+        return q - penalty
 
-    def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the actor's loss (a scalar), and metrics.
+    def actor_loss(self, rows: drl.Batch, x: torch.Tensor, masks: Sequence[torch.Tensor]) -> drl.Metrics:
+        """Return the actor's loss, and the mean squared distance of its actions from the batch's.
 
-        The loss is the penalty on the squared distance from the batch's actions, minus the mean Q divided by the mean
-        |Q|. Q is the smaller value of both critics.
+        The loss is the penalty on this distance, minus the mean Q divided by the mean |Q|. Q is the smaller value of
+        both critics.
         """
-        features, valid = rows["features"], rows.get("valid_weight")  # `valid` is 0 for padding
-        action = nets.actor(features).tanh()
-        q = nets.frozen.critic(features, action, random["masks"]).squeeze(-1).amin(0)
-        difference = action - rows["action"]
-        distance = mean(difference.square().sum(-1), valid)
-        penalty = self.config.actor_penalty * distance
-        loss = penalty - mean(q, valid) / mean_abs(q, valid, self.context)
-        return loss, {"actor_loss": loss, "distance": distance}
+        valid = rows.get("valid_weight")  # 0 for padding
+        action = self.nets.actor(x)
+        q = values(self.nets.frozen.critic, x, action, masks).amin(0)
+        distance = drl.losses.mean((action - rows["action"]).square().sum(-1), valid)
+        loss = self.config.actor_penalty * distance - drl.losses.mean(q, valid) / mean_abs(q, valid, self.context)
+        return {"actor_loss": loss, "distance": distance}

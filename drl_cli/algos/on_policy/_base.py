@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
-from drl_cli.algos.learner import Learner, LearnerConfig, steps
+from drl_cli.algos.learner import Learner, LearnerConfig
 from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.algos.steps import steps
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
 from drl_cli.optim.optimizer import NotFinite

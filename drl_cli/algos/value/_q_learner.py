@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, per_sequence
+from drl_cli.algos.learner import Learner
+from drl_cli.algos.steps import per_sequence
 from drl_cli.algos.value._q_policy import q_shape
 from drl_cli.losses.value import backed_up
 from drl_cli.networks.q_network import QShape

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from drl_cli.algos.base import Policy
+from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.convert.program import Program, numpy_policy
@@ -260,6 +261,10 @@ def numpy_program(config: Config, spec: EnvSpec) -> tuple[Program | None, str]:
     module = load_algorithm(config.algo.name)
     if config.algo.name in algorithms() or not issubclass(module.Policy, TorchPolicy):
         return None, ""
+    if issubclass(module.Policy, FunctionPolicy):
+        policy = module.Policy
+        if acting_parts(policy.algorithm, config.algo, config.network, spec) is not None:
+            return None, "numpy"
     from drl_cli.convert.convert import convert  # imports torch
 
     images = config.worker.envs > 1  # torch's convolutions of many images are faster

@@ -1,0 +1,197 @@
+"""FunctionPolicy: the policy of an algorithm's file that has the functions `networks` and `policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from drl_cli.algos.noise import Noise
+from drl_cli.algos.policy import RandomActions
+from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.errors import Refused
+from drl_cli.losses.distributions import Distribution, TanhGaussian
+from drl_cli.networks.acting import ActingMLP, ActingNetwork, ActingScalar
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import ActingEncoder, Encoder, memory_columns
+from drl_cli.networks.head import Head
+from drl_cli.optim.gradients import Nets
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows
+from drl_cli.utils.deferred import NotInNumpy, building
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+FORMS = (ActingEncoder, ActingMLP, ActingNetwork, ActingScalar)
+Acting = dict[str, ActingEncoder | ActingMLP | ActingNetwork | ActingScalar]
+
+
+class Declared(Protocol):
+    """The class Algorithm of such a file."""
+
+    policy_parts: tuple[str, ...]
+    file: ClassVar[Mapping[str, Any]]  # Any: the functions, classes and constants of the file
+    __module__: str
+
+
+def function_policy(algorithm: type[Declared]) -> type[FunctionPolicy]:
+    """Return the class Policy of the file of a class Algorithm."""
+    file = algorithm.file
+
+    def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
+        own = file["columns"](config, network, spec) if "columns" in file else {}
+        return {**memory_columns(network), **own} if has_memory(algorithm, config, network, spec) else own
+
+    names = {"__module__": algorithm.__module__, "algorithm": algorithm, "extra_columns": staticmethod(extra_columns)}
+    return type("Policy", (FunctionPolicy,), names)
+
+
+def acting_parts(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> Acting | None:
+    """Return the parts of the policy that act in numpy, or None if a network of the file has no numpy form."""
+    try:
+        with building(in_numpy=True):
+            parts = algorithm.file["networks"](config, network, spec)
+    except NotInNumpy:
+        return None
+    chosen = {name: parts[name] for name in algorithm.policy_parts}
+    has_forms = all(isinstance(part, FORMS) for part in parts.values())
+    return chosen if has_forms and all(getattr(part, "is_plain", True) for part in chosen.values()) else None
+
+
+def has_memory(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> bool:
+    """Return whether the policy has a memory: `network.memory`, in the encoder of networks that act in numpy."""
+    if network.memory == "none":
+        return False
+    parts = acting_parts(algorithm, config, network, spec) or {}
+    return any(isinstance(part, ActingEncoder) for part in parts.values())
+
+
+class FunctionPolicy(TorchPolicy):
+    """Acts by the functions `networks(config, network, spec)` and `policy(nets, obs, explore)` of an algorithm's file.
+
+    `policy` returns the distribution of the actions, or the distribution and extra columns. `explore` has the
+    exploration values by name. Before the first parameters arrive, they are the result of the file's function
+    `explore(config)`. A function `noise(config, spec)` returns None, or the Noise with which actions are sampled, and
+    `columns(config, network, spec)` the schema of the extra columns.
+
+    If all networks have numpy forms (drl_cli.networks.acting), `policy` gets arrays. Torch is then only imported for a
+    torso or a memory. Otherwise, `policy` gets tensors.
+    """
+
+    algorithm: ClassVar[type[Declared]]
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        file = self.algorithm.file
+        self.function, self.network = file["policy"], network
+        self.first = file["explore"](config) if "explore" in file else {}
+        self.noise: Noise | None = file["noise"](config, spec) if "noise" in file else None
+        self.last: PreviousStep | None = None
+        self.stored: Columns = {}  # the columns that the encoder returned with the last features
+        self.encoder: ActingEncoder | None = None
+        self.acting = acting_parts(self.algorithm, config, network, spec)
+        if self.acting is None:
+            super().__init__(config, network, spec, seed)
+            return
+        RandomActions.__init__(self, spec, seed)
+        self.config, self.declared_columns, self.memory = config, self.extra_columns(config, network, spec), None
+        self.nets = Nets(self.acting)
+        for name, part in self.acting.items():
+            if isinstance(part, ActingEncoder):
+                setattr(self.nets, name, self._encode)
+                self.encoder = part
+
+    @staticmethod
+    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, nn.Module]:
+        raise NotImplementedError  # `_made` makes the modules
+
+    def _made(self, config: Any, network: NetworkConfig, spec: EnvSpec) -> dict[str, nn.Module]:
+        parts = self.algorithm.file["networks"](config, network, spec)
+        parts = {name: parts[name] for name in self.algorithm.policy_parts}
+        self.nets, modules = Nets(parts), dict[str, Any]()
+        for name, part in parts.items():
+            if isinstance(part, Encoder):
+                if part.memory is not None:
+                    raise Refused(f"network.memory={network.memory}: {name} can't act; say network.memory=none")
+                setattr(self.nets, name, part.features)
+            modules |= part.parts if isinstance(part, Encoder) else {name: part}
+        return modules
+
+    def distribution(self, obs: Any, last: PreviousStep | None) -> tuple[Distribution, dict[str, Any]]:
+        result = self.function(self.nets, obs, {**self.first, **self.exploration})
+        return result if isinstance(result, tuple) else (result, {})
+
+    def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Any, dict[str, Any]]:
+        distribution, columns = self.distribution(obs, last)
+        random = self.rng if self.noise is None else self.noise.draw(num_rows(obs), self.last, self.rng)
+        if "log_prob" not in self.declared_columns:
+            return distribution.sample(random), columns
+        action, log_prob = distribution.sample_log_prob(random)
+        return action, {**columns, "log_prob": log_prob}
+
+    def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Any]:
+        return self.distribution(obs, last)[1]  # also makes a step of the memory
+
+    def load(self, params: Array) -> None:
+        if self.acting is None:
+            super().load(params)
+            return
+        rest = params
+        for part in self.acting.values():
+            rest = part.load(rest)
+        if len(rest):
+            needed = len(params) - len(rest)
+            raise ValueError(f"parameter vector has shape {params.shape}, the network needs ({needed},)")
+
+    def _run(self, method: str, obs: Obs, last: PreviousStep | None) -> Columns:
+        self.last = last
+        if self.acting is None:
+            return super()._run(method, obs, last)
+        columns: Columns = getattr(self, f"_{method}_columns")(obs, last)
+        return columns if method == "greedy" else {**columns, **self.stored}
+
+    def _encode(self, obs: Obs) -> Array:
+        assert self.encoder is not None
+        features, self.stored = self.encoder(obs, self.last)
+        return features
+
+    def exported_head(self) -> Head | None:
+        """Return the Head of a policy with one MLP after an encoder; None for other policies."""
+        heads = {name: part for name, part in (self.acting or {}).items() if part is not self.encoder}
+        mlp = next(iter(heads.values()), None)
+        if len(heads) != 1 or self.encoder is None or not isinstance(mlp, ActingMLP):
+            return None
+        from drl_cli.networks.modules import Flat  # imports torch
+
+        features = np.zeros((1, self.encoder.size), np.float32)
+        others = {name: lambda obs: features for name, part in vars(self.nets).items() if name not in heads}
+        distribution = self.function(Nets({**heads, **others}), None, self.first)
+        encoder = self.encoder.torch_encoder  # None without torso and memory
+        torso = None if encoder is None else encoder.torso
+        *hidden_layers, weight, bias = mlp.params
+        size = self.action.size  # leaves out the outputs that are not actions, such as SAC's standard deviations
+        return Head(
+            torso=Flat(self.encoder.inputs) if torso is None else torso,
+            memory=None if encoder is None else encoder.memory,
+            layers=[*hidden_layers, weight[:, :size], bias[:size]],
+            activation=self.network.activation,
+            layer_norm=self.network.layer_norm,
+            is_squashed=mlp.squashed or isinstance(distribution, TanhGaussian),
+        )
+
+    def state(self) -> State:
+        state = RandomActions.state(self) if self.acting is not None else super().state()
+        if self.encoder is not None and self.encoder.states is not None:
+            state["memory"] = self.encoder.states.copy()
+        return state if self.noise is None else {**state, "noise": self.noise.parts.copy()}
+
+    def load_state(self, state: State) -> None:
+        if self.noise is not None:
+            self.noise.parts = state["noise"].copy()
+        if self.acting is None:
+            super().load_state(state)
+            return
+        RandomActions.load_state(self, state)
+        if self.encoder is not None:
+            self.encoder.states = state["memory"].copy() if "memory" in state else None
