@@ -37,6 +37,7 @@ from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
 from drl_cli.networks.acting import network_class as _network_class
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
+from drl_cli.networks.encoder import action_mask as action_mask
 from drl_cli.networks.encoder import encoder as encoder
 from drl_cli.networks.torsos import torso as torso
 from drl_cli.optim.gradients import Gradients as Gradients

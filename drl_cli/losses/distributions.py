@@ -8,6 +8,7 @@ Gradients flow through the sample of a Gaussian to its parameters (reparametrisa
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,11 @@ class Categorical(Distribution):
 
     def __init__(self, logits: Any, mask: Any = None) -> None:
         self.logits = permitted(logits, mask)
-        self.log_probs = _log_softmax(self.logits)
+
+    @cached_property
+    def log_probs(self) -> Any:
+        """The log-probabilities `[B, A]` of the actions."""
+        return _log_softmax(self.logits)
 
     def sample(self, random: Any) -> Any:
         return (self.logits + _gumbel(random, self.logits)).argmax(-1)  # Gumbel-max: a sample of softmax(logits)

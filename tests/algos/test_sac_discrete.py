@@ -79,11 +79,6 @@ def test_the_policy_draws_by_the_softmax_of_its_logits():
     assert policy.greedy(obs[:1])[0] == expected.argmax()
 
 
-def test_only_dropout_draws_random_numbers():
-    """Checkpoints contain the generators, so a new one would not fit checkpoints of older versions."""
-    assert not make().params.generators
-
-
 def test_the_target_network_moves_by_tau():
     algorithm = make(tau=0.1)
     target = algorithm.params.targets["critic"].flat

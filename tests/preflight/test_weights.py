@@ -55,7 +55,7 @@ def test_of_an_offline_run_it_is_the_last_checkpoint(copied, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("algo", "fits"), [("cql", True), ("wsrl", True), ("cal_ql", True), ("redq", False), ("td3", False)]
+    ("algo", "fits"), [("cql", True), ("wsrl", True), ("cal_ql", True), ("td3", False), ("mpo", False)]
 )
 def test_an_algorithm_that_extends_the_saved_one_fits(check, copied, capsys, algo, fits):
     words = (FITS, f"algo={algo}", f"load_weights={copied}/checkpoints/last")
@@ -66,6 +66,11 @@ def test_an_algorithm_that_extends_the_saved_one_fits(check, copied, capsys, alg
     path = (copied / "checkpoints/last").resolve()
     line = f"load_weights: all networks of {path} will be loaded; the optimizers are new\n"
     assert capsys.readouterr().err == line * fits
+
+
+def test_the_policy_alone_is_loaded_by_an_algorithm_with_other_critics(check, copied, capsys):
+    check(FITS, "algo=redq", f"load_weights={copied}/checkpoints/last")
+    assert "only the policy is loaded, and critics start anew" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("algo", "fits"), [("sac", True), ("cal_ql", True), ("td3", False), ("mpo", False)])

@@ -4,6 +4,7 @@ import safetensors.numpy
 from choices import some
 from graphs import COUNTER, RAW, make_config, workers
 
+from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.files.checkpoint import save_model
@@ -114,7 +115,10 @@ def test_a_gaussian_actor_and_its_critics_go_on_in_sac(run_graph, build_graph, b
         policy = workers(each)[0].policy
         policy.load(each.trainers["trainer"].role.publish(0, 0)[1])
         last = PreviousStep.none(read_spec(workers(each)[0].config.env), 3)
-        outs.append((policy.greedy(obs, last), getattr(policy, "policy", policy).forward(obs, last)[0]))
+        inner, greedy = getattr(policy, "policy", policy), policy.greedy(obs, last)
+        is_sac = isinstance(inner, FunctionPolicy)
+        inner.last = last
+        outs.append((greedy, inner.nets.actor(inner.nets.encoder(obs)) if is_sac else inner.forward(obs, last)[0]))
     np.testing.assert_allclose(outs[0][0], outs[1][0], atol=1e-6)
     log_std = other.params["log_std"].flat.numpy()
     assert log_std[0] != 0

@@ -1,17 +1,16 @@
-"""Policies, exploration noise and checks that the off-policy algorithms for continuous actions share."""
+"""A policy and checks that off-policy algorithms for continuous actions share."""
 
 from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.noise import PinkNoise
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.context import Context
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State
+from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor
 
 Random = dict[str, Any]  # Any: a tensor, or a list of tensors
@@ -36,30 +35,8 @@ class SquashedPolicy(NetworkPolicy):
         out, memory = self.forward(obs, last)
         mean, log_std = out[:, : self.action.size], out[:, self.action.size :]
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))  # faster than `np.clip`
-        return {"action": np.tanh(mean + std * self.draw_noise(len(mean), last)), **memory}
-
-    def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
-        """Draw standard normal noise `[rows, A]` for the actions of `rows` environments."""
-        return self.rng.standard_normal((rows, self.action.size), np.float32)
-
-
-class ColouredPolicy(SquashedPolicy):
-    """The stochastic actor of SAC, whose noise is correlated in time with `noise_kind=pink`."""
-
-    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        super().__init__(config, network, spec, seed)
-        self.pink = PinkNoise(spec.action.size) if config.noise_kind == "pink" else None
-
-    def draw_noise(self, rows: int, last: PreviousStep | None) -> Array:
-        return super().draw_noise(rows, last) if self.pink is None else self.pink.draw(rows, last, self.rng)
-
-    def state(self) -> State:
-        return super().state() if self.pink is None else {**super().state(), "pink": self.pink.parts}
-
-    def load_state(self, state: State) -> None:
-        super().load_state(state)
-        if self.pink is not None:
-            self.pink.parts = state["pink"].copy()
+        noise = self.rng.standard_normal((len(mean), self.action.size), np.float32)
+        return {"action": np.tanh(mean + std * noise), **memory}
 
 
 class BatchNormPolicy(SquashedPolicy):

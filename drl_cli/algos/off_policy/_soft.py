@@ -1,4 +1,4 @@
-"""The base class of SAC (Haarnoja et al. 2018, arXiv 1812.05905) and of its variants with other critics."""
+"""The base class of CrossQ and XQC: SAC (Haarnoja et al. 2018, arXiv 1812.05905) with batch norm in the critics."""
 
 import math
 from abc import abstractmethod
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftConfig(LearnerConfig):
-    """The options that SAC and all its variants share.
+    """The options of SAC.
 
     The entropy temperature alpha starts at `initial_alpha` and learns with the rate `alpha_lr`. `actor_period` is the
     number of critic updates for each update of actor and alpha.
@@ -44,45 +44,28 @@ class SoftAlgorithm(Learner):
     has_own_weights = False
     has_targets = True
     """Whether the critics have target networks."""
-    steps_at_once = False
-    """Whether one optimizer step changes critics and actor together. If False, there are two steps, critics first."""
-    actor_outputs = 2
-    """Number of the actor's outputs for each discrete action or each dimension of a box action."""
-    samples_actions = True
-    """Whether the loss functions sample actions. If False, only dropout draws random numbers."""
     betas: tuple[float, float] | None = None
     """Adam's betas for actor and critics. None stands for the betas in the optimizer's options."""
 
     def setup(self, config: Any, spec: EnvSpec) -> None:
         self.size = spec.action.size
         self.target_entropy = -float(self.size) if config.target_entropy is None else config.target_entropy
-        # Which weights a seed gives depends on the order in which actor and critics draw their initial weights.
-        if self.has_own_weights:
-            actor = self.mlp(self.actor_outputs * self.size)
-            self.critic: Any = self.make_critics()
-        else:
-            self.critic = self.make_critics()
-            actor = self.mlp(self.actor_outputs * self.size)
+        self.critic: Any = self.make_critics()
+        actor = self.mlp(2 * self.size)
         self.build(
             policy=("actor",),
             lr=Part(config.lr, betas=self.betas),
-            lrs=self.rates(config),
+            lrs={"log_alpha": config.alpha_lr},
             targets=("critic",) if self.has_targets else (),
             actor=actor,
             critic=self.critic,
             log_alpha=1,  # a vector of size 1
         )
         self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))
-        # If no random numbers are needed, `self.init` stands in for the generator, and checkpoints save no generator.
-        needs_random = self.samples_actions or self.network.dropout > 0
-        self.noise = self.params.generator("noise", self.seed + 1) if needs_random else self.init
+        self.noise = self.params.generator("noise", self.seed + 1)
         self.critic_parts = (*self.encoder.parts, "critic")
         self.critic_gradients = Gradients(self.params, self.critic_loss, self.context, *self.critic_parts)
         self.actor_gradients = Gradients(self.params, self.actor_loss, self.context, "actor", "log_alpha")
-
-    def rates(self, config: Any) -> dict[str, float]:
-        """Return the learning rates of the parameters that do not learn with `config.lr`, by name of the part."""
-        return {"log_alpha": config.alpha_lr}
 
     @abstractmethod
     def make_critics(self) -> "MLP | Any":  # Any: another module of features and actions
@@ -107,15 +90,6 @@ class SoftAlgorithm(Learner):
         """Draw the random numbers of one loss function for a batch of `rows` rows."""
         action = self.context.randn(rows, self.size, self.noise)
         return {"action": action, **self.critic_masks(self.critic, rows, self.noise)}
-
-    def draws(self, rows: int, trains_actor: bool) -> tuple[Random, Random]:
-        """Draw the random numbers of the critics' loss and of the actor's loss.
-
-        If `trains_actor` is False, the actor's loss is not computed, and its random numbers may be {}.
-        """
-        critic_random = self.draw(rows)
-        actor_random = self.draw(rows) if trains_actor else {}
-        return critic_random, actor_random
 
     def next_action(self, nets: Nets, features: Tensor, random: Random) -> tuple[Tensor, Tensor]:
         """Sample actions in the next states, whose `features` are `[B, F]`.
@@ -148,20 +122,16 @@ class SoftAlgorithm(Learner):
         trains_actor = counts.opt_steps % self.config.actor_period == 0
         # A loss that is not finite ends the update at an optimizer step (trainer.on_nonfinite=skip). All random numbers
         # are drawn before the first step, so that such an update draws as many of them as any other.
-        critic_random, actor_random = self.draws(len(rows["reward"]), trains_actor)
+        num = len(rows["reward"])
+        critic_random, actor_random = self.draw(num), self.draw(num) if trains_actor else {}
         loss, found = self.critic_gradients(rows, critic_random)
         columns = {name: value for name, value in found.items() if value.ndim > 0}
         metrics = {name: value for name, value in found.items() if value.ndim == 0}
         rows |= columns  # for the loss of the actor
-        if trains_actor and self.steps_at_once:
-            actor_loss, actor_metrics = self.actor_gradients(rows, actor_random)
-            metrics |= actor_metrics
-            self.optimizer.step(loss, actor_loss)
-        else:
-            self.optimizer.step(loss, parts=self.critic_parts)
+        self.optimizer.step(loss, parts=self.critic_parts)
         if self.has_targets:
             self.params.follow(self.config.tau)
-        if trains_actor and not self.steps_at_once:
+        if trains_actor:
             actor_loss, actor_metrics = self.actor_gradients(rows, actor_random)
             metrics |= actor_metrics
             self.optimizer.step(actor_loss, parts=("actor", "log_alpha"))

@@ -5,76 +5,91 @@ of a random subset of the critics. DroQ (Hiraoka et al. 2022, "Dropout Q-Functio
 Learning", arXiv 2110.02034) is REDQ with only two critics, which have dropout and layer norm.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import Random, SquashedPolicy
-from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
-from drl_cli.errors import Refused
-from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.optim.gradients import Nets
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction
+import drl_cli.api as drl
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.off_policy.sac import policy
+from drl_cli.api import torch
 
-ACTIONS = ("box",)
-TABLES = ("uniform", "prioritized", "sequences")
+ACTIONS, TABLES = sac.ACTIONS, sac.TABLES
+__all__ = ["Algorithm", "Config", "networks", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
+class Config(drl.AlgoConfig):
     """The options of REDQ. `critics` is the number of critics, and `subset` the number of critics in each target."""
 
-    tau: Fraction
-    critics: Count
-    subset: Count
+    lr: drl.Positive
+    alpha_lr: drl.Positive
+    tau: drl.Fraction
+    initial_alpha: drl.Positive
+    target_entropy: float | None
+    actor_period: drl.Count
+    critics: drl.Count
+    subset: drl.Count
 
     def __post_init__(self) -> None:
         if self.subset > self.critics:
-            raise Refused(f"algo.subset={self.subset} must not be above algo.critics={self.critics}")
+            raise drl.Refused(f"algo.subset={self.subset} must not be above algo.critics={self.critics}")
 
 
-class Policy(SquashedPolicy):
-    """The stochastic actor of SAC, without dropout."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return SAC's networks with more critics, which draw their weights first."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    critic = drl.MLP(encoder.size + size, 1, network, ensemble=config.critics)
+    actor = drl.MLP(encoder.size, 2 * size, network)
+    log_alpha = drl.Scalar(math.log(config.initial_alpha))
+    return {"encoder": encoder, "actor": actor, "critic": critic, "log_alpha": log_alpha}
 
 
-class Algorithm(SoftAlgorithm):
-    """Learns the actor, the critics and the entropy temperature from batches. The critics may have dropout."""
+def values(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the values `[N, B]` that N critics give to the actions `[B, A]`. `masks` are those of dropout."""
+    q: torch.Tensor = critic(torch.cat([x, action], -1), masks).squeeze(-1)
+    return q if q.ndim == 2 else q.unsqueeze(0)  # a single critic returns [B]
 
-    def make_critics(self) -> Any:
-        return self.critics(outputs=1, actions=self.size, ensemble=self.config.critics)
 
-    def draw(self, rows: int) -> Random:
-        """Draw noise for actions, dropout masks, and `order`: the indices of the N critics in random order, `[N]`."""
-        action = self.context.randn(rows, self.size, self.noise)
-        order = torch.rand(self.config.critics, generator=self.noise, device=self.context.device).argsort()
-        return {"action": action, "order": order, **self.critic_masks(self.critic, rows, self.noise)}
+class Algorithm(sac.Algorithm):
+    """Learns the critics and, after their step, the actor and the temperature."""
 
-    def q(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network, masks
-        """Return the values `[N, B]` that N critics give to the actions `[B, A]`."""
-        q: Tensor = critic(features, action, masks).squeeze(-1)
-        return q if self.config.critics > 1 else q.unsqueeze(0)  # a single critic returns [B]
+    has_own_weights = False
 
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the critics' mean squared Bellman errors, and a dict of metrics and columns.
+    def draw(self, rows: int) -> tuple[torch.Tensor, torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Draw noise `[B, A]`, a subset of the critics, and the dropout masks of critics and target networks."""
+        (noise,) = self.randn(rows, self.spec.action.size)
+        order = torch.rand(self.config.critics, generator=self.generator, device=self.context.device).argsort()
+        return noise, order[: self.config.subset], *self.two_masks(rows)
 
-        The target is the smallest value of a random subset of the critics (REDQ, algorithm 1; DroQ, algorithm 2). The
-        columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs`
-        for the actor's loss.
-        """
-        view = self.see(nets, rows)
-        with torch.no_grad():
-            next_action, cost = self.next_action(nets, view.next_obs, random)
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = self.q(nets.target.critic, next_obs, next_action, random["target_masks"])  # [N, B]
-            subset = random["order"][: self.config.subset]  # the indices of the critics in the target
-            smallest = next_q[subset].amin(0)
-            target = rows["reward"] + rows["discount"] * (smallest - cost)
-        q = self.q(nets.critic, view.learned, rows["action"], random["masks"])  # [N, B]
-        loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
-
-    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: as in `q`
+    def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean value of all critics, `[B]`."""
-        return self.q(critic, features, action, random["masks"]).mean(0)
+        return values(self.nets.frozen.critic, x, action, masks).mean(0)
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, rows, seen = self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        num, x, is_actors = len(rows["reward"]), seen.obs, counts.opt_steps % self.config.actor_period == 0
+        # A loss that is not finite ends the update at a step (trainer.on_nonfinite=skip). All random numbers are drawn
+        # before the first step, so that such an update draws as many of them as any other.
+        next_noise, subset, masks, target_masks = self.draw(num)
+        if is_actors:
+            noise, _, actor_masks, _ = self.draw(num)
+
+        # The critics: the target is the smallest value of the subset    (REDQ, algorithm 1; DroQ, algorithm 2)
+        with torch.no_grad():
+            next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(next_noise)
+            next_q = values(nets.target.critic, nets.target.encoder.see(batch).next_obs, next_action, target_masks)
+            soft_q = next_q[subset].amin(0) - nets.log_alpha().exp() * log_prob
+            target = rows["reward"] + rows["discount"] * soft_q
+        q = values(nets.critic, seen.learned, rows["action"], masks)  # [N, B]
+        critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
+        self.optimizer.minimize(critic_loss, "encoder", "critic")
+        self.params.follow(self.config.tau)
+        metrics = {"critic_loss": critic_loss, "q_mean": drl.losses.mean(q, rows.get("valid_weight"))}
+
+        if is_actors:
+            loss, more = self.actor_loss(rows, x, noise, actor_masks)
+            self.optimizer.minimize(loss, "actor", "log_alpha")
+            metrics |= more
+        return drl.Update(metrics, self.per_sequence((q - target).abs().mean(0), batch))

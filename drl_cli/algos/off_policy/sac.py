@@ -62,11 +62,15 @@ class Algorithm(drl.Algorithm):
     policy_parts, targets = ("encoder", "actor"), ("encoder", "critic")
     rates = {"log_alpha": "alpha_lr"}
 
+    def two_masks(self, rows: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Draw the dropout masks of the critics and of their target networks."""
+        return self.masks("critic", rows), self.masks("critic", rows)
+
     def critic_loss(
         self, batch: drl.Batch, rows: drl.Batch, seen: Any, noise: torch.Tensor
     ) -> tuple[torch.Tensor, drl.Metrics, torch.Tensor]:
         """Return the critics' mean squared soft Bellman errors (eq. 5), metrics, and the error `[B]` of each row."""
-        nets, masks, target_masks = self.nets, self.masks("critic", len(noise)), self.masks("critic", len(noise))
+        nets, (masks, target_masks) = self.nets, self.two_masks(len(noise))
         with torch.no_grad():
             next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(noise)
             next_x = nets.target.encoder.see(batch).next_obs
@@ -77,14 +81,19 @@ class Algorithm(drl.Algorithm):
         metrics = {"critic_loss": loss, "q_mean": drl.losses.mean(q, rows.get("valid_weight"))}
         return loss, metrics, (q - target).abs().mean(0)
 
-    def actor_loss(self, rows: drl.Batch, x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, drl.Metrics]:
+    def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the values `[B]` that the actor maximises. Here, these are those of the more careful critic."""
+        return values(self.nets.frozen.critic, x, action, masks).amin(0)
+
+    def actor_loss(
+        self, rows: drl.Batch, x: torch.Tensor, noise: torch.Tensor, masks: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, drl.Metrics]:
         """Return the losses of actor (eq. 7) and temperature (eq. 18, with log alpha as the factor), and metrics."""
-        nets, valid = self.nets, rows.get("valid_weight")
+        nets, valid, wanted = self.nets, rows.get("valid_weight"), self.config.target_entropy
         action, log_prob = drl.TanhGaussian.of(nets.actor(x)).sample_log_prob(noise)
         alpha = nets.log_alpha().detach().exp()
-        q = values(nets.frozen.critic, x, action, self.masks("critic", len(x))).amin(0)
-        actor_loss = drl.losses.mean(alpha * log_prob - q, valid)
-        entropy, wanted = -drl.losses.mean(log_prob.detach(), valid), self.config.target_entropy
+        actor_loss = drl.losses.mean(alpha * log_prob - self.value(x, action, masks), valid)
+        entropy = -drl.losses.mean(log_prob.detach(), valid)
         alpha_loss = nets.log_alpha() * (entropy - (-self.spec.action.size if wanted is None else wanted))
         return actor_loss + alpha_loss, {"actor_loss": actor_loss, "alpha": alpha, "entropy": entropy}
 
@@ -94,7 +103,7 @@ class Algorithm(drl.Algorithm):
         loss, metrics, error = self.critic_loss(batch, rows, seen, next_noise)
         parts = ["encoder", "critic"]
         if counts.opt_steps % self.config.actor_period == 0:
-            actor_loss, more = self.actor_loss(rows, seen.obs, noise)
+            actor_loss, more = self.actor_loss(rows, seen.obs, noise, self.masks("critic", len(noise)))
             loss, metrics, parts = loss + actor_loss, metrics | more, [*parts, "actor", "log_alpha"]
         self.optimizer.minimize(loss, *parts)
         self.params.follow(self.config.tau)

@@ -6,102 +6,86 @@ largest possible entropy, which is the logarithm of the number of legal actions.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import Random
-from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
-from drl_cli.algos.policy import NetworkPolicy, sample_choices
-from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.losses.distributions import Categorical
-from drl_cli.losses.policy import permitted
-from drl_cli.networks.encoder import action_mask
-from drl_cli.optim.gradients import Nets
-from drl_cli.types import Columns, Obs, PreviousStep
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Fraction
+import drl_cli.api as drl
+from drl_cli.api import torch
 
 ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
+class Config(drl.AlgoConfig):
     """The options of discrete SAC. `target_entropy` is a fraction of the largest possible entropy."""
 
-    tau: Fraction
-    target_entropy: Fraction
+    lr: drl.Positive
+    alpha_lr: drl.Positive
+    tau: drl.Fraction
+    initial_alpha: drl.Positive
+    target_entropy: drl.Fraction
+    actor_period: drl.Count
 
 
-class Policy(NetworkPolicy):
-    """Samples an action from the softmax of the actor's logits."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. Only the loss of the critics trains the encoder."""
+    encoder, actions = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, actions, network),
+        "critic": drl.MLP(encoder.size, actions, network, ensemble=2),
+        "log_alpha": drl.Scalar(math.log(config.initial_alpha)),
+    }
 
-    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        out, memory = self.forward(obs, last)
-        logits = permitted(out, action_mask(obs))
-        return {"action": sample_choices(logits, self.action.choices, self.rng), **memory}
+
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.Categorical:
+    """Return pi(a|s) of the legal actions."""
+    return drl.Categorical(nets.actor(nets.encoder(obs)), drl.action_mask(obs))
 
 
-class Algorithm(SoftAlgorithm):
-    """Learns the actor, the critics and the entropy temperature from batches."""
+class Algorithm(drl.Algorithm):
+    """Learns actor, critics and temperature. One step changes them all, with the gradients before the step."""
 
-    actor_outputs = 1
-    has_own_weights = True
-    steps_at_once = True
-    samples_actions = False
+    policy_parts, targets = ("encoder", "actor"), ("encoder", "critic")
+    rates = {"log_alpha": "alpha_lr"}
 
-    def make_critics(self) -> Any:
-        return self.mlp(self.size, ensemble=2)
-
-    def draw(self, rows: int) -> Random:
-        return self.critic_masks(self.critic, rows, self.noise)
-
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the critics' mean squared Bellman errors, and a dict of metrics and columns.
-
-        The value of the next state is an expectation over all actions (eq. 10). The columns are `td_error` `[B]`, which
-        becomes the new priorities, `features` `[B, F]`, the features of `obs`, and `least_q` `[B, A]`, the smaller
-        value of the two critics for each action.
-        """
-        view = self.see(nets, rows)
-        with torch.no_grad():
-            policy = Categorical(nets.actor(view.next_obs), rows["mask_next"])
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = nets.target.critic(next_obs, random["target_masks"]).amin(0)  # [B, A]
-            soft_q = next_q - nets.log_alpha.exp() * policy.log_probs
-            next_value = (policy.log_probs.exp() * soft_q).sum(-1)
-            target = rows["reward"] + rows["discount"] * next_value
-        values = nets.critic(view.learned, random["masks"])  # [2, B, A]
-        action = rows["action"].view(1, -1, 1).expand(2, -1, 1)  # [2, B, 1], the same actions for both critics
-        q = values.gather(-1, action).squeeze(-1)  # [2, B], the values of the actions taken
-        loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": mean(q, rows.get("valid_weight"))}
-        columns = {"td_error": (q - target).abs().mean(0), "features": view.obs, "least_q": values.amin(0)}
-        return loss, metrics | columns
-
-    def actor_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of actor (eq. 12) and temperature (eq. 11), and a dict with metrics.
-
-        The loss of the actor is an expectation over all actions, computed without sampling. As in SAC, the loss of the
-        temperature has the factor log alpha in place of alpha.
-        """
-        features, weight, alpha = rows["features"], rows.get("valid_weight"), nets.log_alpha.detach().exp()
-        policy = Categorical(nets.actor(features), rows["mask_now"])
-        expected_cost = (policy.log_probs.exp() * (alpha * policy.log_probs - rows["least_q"])).sum(-1)
-        actor_loss, entropy = mean(expected_cost, weight), policy.entropy()
-        missing_entropy = mean(self.entropy_target(rows["mask_now"]) - entropy.detach(), weight)
-        alpha_loss = -(nets.log_alpha * missing_entropy).sum()
-        metrics = {"actor_loss": actor_loss, "alpha": alpha.squeeze(), "entropy": mean(entropy, weight)}
-        return actor_loss + alpha_loss, metrics
-
-    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:
-        raise NotImplementedError("the actor's loss is an expectation over all actions")
-
-    def entropy_target(self, mask: Tensor | None) -> Tensor | float:
+    def entropy_target(self, mask: torch.Tensor | None) -> torch.Tensor | float:
         """Return the target entropy in nats: one number for all rows, or `[B]` with legal-action masks `[B, A]`."""
         fraction: float = self.config.target_entropy
         if mask is None:
-            return fraction * math.log(self.size)
+            return fraction * math.log(self.spec.action.size)
         num_legal = mask.sum(-1).clamp(min=1)  # log 0 would be -inf
         return fraction * num_legal.log()
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, rows, seen = self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        masks, target_masks = (self.masks("critic", len(rows["reward"])) for _ in range(2))
+        valid, alpha, parts = rows.get("valid_weight"), nets.log_alpha().detach().exp(), ["encoder", "critic"]
+
+        # The value of the next state is an expectation over all actions    (eq. 10)
+        with torch.no_grad():
+            pi = drl.Categorical(nets.actor(seen.next_obs), drl.action_mask(rows["next_obs"]))
+            next_q = nets.target.critic(nets.target.encoder.see(batch).next_obs, target_masks).amin(0)  # [B, A]
+            next_value = (pi.log_probs.exp() * (next_q - alpha * pi.log_probs)).sum(-1)
+            target = rows["reward"] + rows["discount"] * next_value
+        values = nets.critic(seen.learned, masks)  # [2, B, A]
+        action = rows["action"].view(1, -1, 1).expand(2, -1, 1)  # [2, B, 1], the same actions for both critics
+        q = values.gather(-1, action).squeeze(-1)  # [2, B], the values of the actions taken
+        loss = critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
+        metrics = {"critic_loss": critic_loss, "q_mean": drl.losses.mean(q, valid)}
+
+        if counts.opt_steps % self.config.actor_period == 0:
+            # The actor's loss is an expectation over all actions, too    (eq. 12)
+            legal = drl.action_mask(rows["obs"])
+            pi = drl.Categorical(nets.actor(seen.obs), legal)
+            cost = alpha * pi.log_probs - values.detach().amin(0)
+            actor_loss, entropy = drl.losses.mean((pi.log_probs.exp() * cost).sum(-1), valid), pi.entropy()
+            # The temperature's loss has the factor log alpha in place of alpha, as in SAC    (eq. 11)
+            missing = drl.losses.mean(self.entropy_target(legal) - entropy.detach(), valid)
+            loss, parts = loss + actor_loss - nets.log_alpha() * missing, [*parts, "actor", "log_alpha"]
+            metrics |= {"actor_loss": actor_loss, "alpha": alpha, "entropy": drl.losses.mean(entropy, valid)}
+        self.optimizer.minimize(loss, *parts)
+        self.params.follow(self.config.tau)
+        return drl.Update(metrics, self.per_sequence((q - target).abs().mean(0), batch))

@@ -4,83 +4,88 @@ TQC is SAC whose critics predict quantiles of the return. The target consists of
 without the largest quantiles. Leaving these out reduces the overestimation of values.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import ColouredPolicy, Random
-from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
-from drl_cli.errors import Refused
-from drl_cli.losses.critics import mean, quantile_critic
-from drl_cli.losses.distributional import midpoints
-from drl_cli.optim.gradients import Nets
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, Natural
+import drl_cli.api as drl
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.off_policy.sac import noise, policy
+from drl_cli.api import torch
 
-ACTIONS = ("box",)
-TABLES = ("uniform", "prioritized", "sequences")
+ACTIONS, TABLES = sac.ACTIONS, sac.TABLES
+__all__ = ["Algorithm", "Config", "networks", "noise", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
-    """The options of TQC: `critics` critics predict `quantiles` quantiles each.
+class Config(sac.Config):
+    """The options of TQC: those of SAC, and `critics` critics, which predict `quantiles` quantiles each.
 
-    The target leaves out the `critics` * `dropped` largest quantiles of all critics together. `noise_kind` chooses
-    exploration noise that is independent in time (gaussian), or correlated in time (pink).
+    The target leaves out the `critics` * `dropped` largest quantiles of all critics together.
     """
 
-    tau: Fraction
-    noise_kind: Literal["gaussian", "pink"]
-    critics: Count
-    quantiles: Count
-    dropped: Natural
+    critics: drl.Count
+    quantiles: drl.Count
+    dropped: drl.Natural
 
     def __post_init__(self) -> None:
         if self.dropped >= self.quantiles:
-            raise Refused(f"algo.dropped={self.dropped} has to be below algo.quantiles={self.quantiles}")
+            raise drl.Refused(f"algo.dropped={self.dropped} has to be below algo.quantiles={self.quantiles}")
 
 
-class Policy(ColouredPolicy):
-    """The stochastic actor of SAC."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return SAC's networks, whose critics have the outputs of quantiles. They draw their weights first."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    critic = drl.MLP(encoder.size + size, config.quantiles, network, ensemble=config.critics)
+    actor = drl.MLP(encoder.size, 2 * size, network)
+    log_alpha = drl.Scalar(math.log(config.initial_alpha))
+    return {"encoder": encoder, "actor": actor, "critic": critic, "log_alpha": log_alpha}
 
 
-class Algorithm(SoftAlgorithm):
-    """Learns the actor, the critics and the entropy temperature from batches."""
+def predicted(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the K quantiles of the return that each of N critics predicts, `[N, B, K]`. `masks` are for dropout."""
+    quantiles: torch.Tensor = critic(torch.cat([x, action], -1), masks)
+    return quantiles if quantiles.ndim == 3 else quantiles.unsqueeze(0)  # a single critic returns [B, K]
 
-    def make_critics(self) -> Any:
-        config = self.config
-        self.fraction = torch.from_numpy(midpoints(config.quantiles)).to(self.context.device)
-        return self.critics(config.quantiles, actions=self.size, ensemble=config.critics)
 
-    def quantiles(self, critic: Any, features: Tensor, action: Tensor, masks: Any) -> Tensor:  # Any: a network, masks
-        """Return the K quantiles of the return that each of N critics predicts, `[N, B, K]`."""
-        quantiles: Tensor = critic(features, action, masks)
-        return quantiles if self.config.critics > 1 else quantiles.unsqueeze(0)  # a single critic returns [B, K]
+class Algorithm(sac.Algorithm):
+    """Learns the critics and, after their step, the actor and the temperature."""
 
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean quantile regression loss of all critics, and a dict with metrics and columns (eq. 8 to 11).
+    has_own_weights = False
 
-        The target consists of the smallest quantiles of all critics together. The columns are `td_error` `[B]`, which
-        becomes the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
-        """
-        config, view = self.config, self.see(nets, rows)
-        reward, discount = rows["reward"].unsqueeze(-1), rows["discount"].unsqueeze(-1)
-        num_kept = config.critics * (config.quantiles - config.dropped)  # number of quantiles in the target
-        with torch.no_grad():
-            next_action, cost = self.next_action(nets, view.next_obs, random)
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_quantiles = self.quantiles(nets.target.critic, next_obs, next_action, random["target_masks"])
-            pooled = next_quantiles.transpose(0, 1).flatten(1)  # [B, N K], the quantiles of all critics
-            smallest = pooled.sort(-1).values[:, :num_kept]
-            target = reward + discount * (smallest - cost.unsqueeze(-1))  # [B, num_kept]
-        quantiles = self.quantiles(nets.critic, view.learned, rows["action"], random["masks"])  # [N, B, K]
-        td_error = (quantiles.mean(-1) - target.mean(-1)).abs().mean(0)
-        weight = rows.get("weight")
-        losses = [quantile_critic(own, target, self.fraction, weight=weight) for own in quantiles]  # of each critic
-        loss = torch.stack(losses).mean() / config.quantiles  # `quantile_critic` sums over the K quantiles
-        metrics = {"critic_loss": loss, "q_mean": mean(quantiles.mean(-1), rows.get("valid_weight"))}
-        return loss, metrics | {"td_error": td_error, "features": view.obs}
-
-    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
+    def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean of all quantiles of all critics, `[B]`. No quantiles are dropped here (eq. 12)."""
-        return self.quantiles(critic, features, action, random["masks"]).mean((0, 2))
+        return predicted(self.nets.frozen.critic, x, action, masks).mean((0, 2))
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        config, nets, rows, seen = self.config, self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        num, x, is_actors = len(rows["reward"]), seen.obs, counts.opt_steps % self.config.actor_period == 0
+        # A loss that is not finite ends the update at a step (trainer.on_nonfinite=skip). All random numbers are drawn
+        # before the first step, so that such an update draws as many of them as any other.
+        (next_noise,), masks, target_masks = self.randn(num, self.spec.action.size), *self.two_masks(num)
+        if is_actors:
+            (noise,), actor_masks, _ = self.randn(num, self.spec.action.size), *self.two_masks(num)
+
+        # The critics: all quantiles learn from the smallest quantiles of all critics together    (eq. 8 to 11)
+        num_kept = config.critics * (config.quantiles - config.dropped)
+        with torch.no_grad():
+            next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(next_noise)
+            next_x, cost = nets.target.encoder.see(batch).next_obs, nets.log_alpha().exp() * log_prob
+            pooled = predicted(nets.target.critic, next_x, next_action, target_masks).transpose(0, 1).flatten(1)
+            smallest = pooled.sort(-1).values[:, :num_kept]  # of [B, N K]
+            target = rows["reward"].unsqueeze(-1) + rows["discount"].unsqueeze(-1) * (smallest - cost.unsqueeze(-1))
+        quantiles = predicted(nets.critic, seen.learned, rows["action"], masks)
+        fraction = torch.from_numpy(drl.losses.midpoints(config.quantiles)).to(self.context.device)
+        losses = [drl.losses.quantile_critic(own, target, fraction, weight=rows.get("weight")) for own in quantiles]
+        critic_loss = torch.stack(losses).mean() / config.quantiles  # each is a sum over the K quantiles
+        self.optimizer.minimize(critic_loss, "encoder", "critic")
+        self.params.follow(config.tau)
+        q = quantiles.detach().mean(-1)
+        metrics = {"critic_loss": critic_loss, "q_mean": drl.losses.mean(q, rows.get("valid_weight"))}
+
+        if is_actors:
+            loss, more = self.actor_loss(rows, x, noise, actor_masks)
+            self.optimizer.minimize(loss, "actor", "log_alpha")
+            metrics |= more
+        return drl.Update(metrics, self.per_sequence((q - target.mean(-1)).abs().mean(0), batch))

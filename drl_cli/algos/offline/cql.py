@@ -47,7 +47,7 @@ class Algorithm(sac.Algorithm):
         As in the authors' code, the Bellman error has no factor 1/2, and the target has no entropy bonus.
         """
         nets, num, samples = self.nets, len(noise), self.config.samples * self.spec.action.size
-        masks, target_masks = (self.masks("critic", num) for _ in range(2))
+        masks, target_masks = self.two_masks(num)
         (policy_noise,) = self.randn(num, 2 * samples)
         uniform = self.context.rand(num, samples, self.generator)
         with torch.no_grad():
