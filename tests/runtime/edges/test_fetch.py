@@ -71,7 +71,8 @@ def watch(graph):
 
         def note_call(params_header, *params, worker=worker, collect=worker.collect):
             header, columns = collect(params_header, *params)
-            held = np.concatenate([part.ravel() for part in worker.policy.params]).tobytes()
+            head = worker.policy.nets.actor if hasattr(worker.policy, "nets") else worker.policy
+            held = np.concatenate([part.ravel() for part in head.params]).tobytes()
             calls.append((worker, params_header, bool(params), header, held))
             return header, columns
 

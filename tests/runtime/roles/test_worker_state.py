@@ -1,6 +1,7 @@
 import math
 import random
 import re
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -53,7 +54,7 @@ def vector(worker, seed):
     """Return random parameters of the policy's size."""
     policy = worker.policy
     encoder = policy.encoder.params  # None for plain vectors
-    size = sum(math.prod(shape) for shape in policy.shapes)
+    size = sum(math.prod(shape) for shape in getattr(policy, "nets", SimpleNamespace(actor=policy)).actor.shapes)
     size += 0 if encoder is None else len(encoder.vector(list(encoder.slices)))
     return np.random.default_rng(seed).normal(0, 0.3, size).astype(np.float32)
 
