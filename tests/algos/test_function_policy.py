@@ -17,7 +17,9 @@ from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
 from drl_cli.algos.off_policy import sac, td3
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import Encoder
 from drl_cli.networks.mlp import FlatMLP
+from drl_cli.optim.rules import FusedAdam
 from drl_cli.types import Column, EnvSpec, PreviousStep, random_obs
 from drl_cli.utils.deferred import building
 
@@ -63,6 +65,7 @@ import sys, numpy as np
 sys.path[:0] = {path}
 from outside import {name}
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import Encoder
 from drl_cli.types import ActionSpec, Column, EnvSpec
 spec = EnvSpec("x", Column((3,), "float32"), ActionSpec("{kind}", 2, "x"))
 policy = {name}.Policy({name}.Config(name="x"), NetworkConfig((4,), "relu", "uniform"), spec, 0)
@@ -210,14 +213,17 @@ def test_a_step_of_some_parts_computes_no_other_gradients(monkeypatch):
     assert algorithm.params["actor"].grad.abs().sum() > 0
 
 
-def test_the_order_of_names_does_not_matter_for_a_step():
-    flats = []
+def test_the_order_of_names_does_not_matter_for_a_step(monkeypatch):
+    """The step of all parts is one step of one tensor, which takes less time."""
+    flats, steps, step = [], [], FusedAdam.step
+    monkeypatch.setattr(FusedAdam, "step", lambda self, names, factor: steps.append(names) or step(self, names, factor))
     for names in (("critic", "actor", "log_alpha"), ("actor", "critic", "log_alpha"), ()):
         algorithm, _ = pair(my_sac)
         nets, batch = algorithm.nets, batch_of(VECTOR)
         loss = nets.critic(batch["obs"], nets.actor(batch["obs"])[:, :2]).square().mean() + nets.log_alpha().square()
         algorithm.optimizer.minimize(loss, *names)
         flats.append(algorithm.params.flat.clone())
+    assert steps == [("actor", "critic", "log_alpha")] * 3
     assert torch.equal(flats[0], flats[1])
     assert torch.equal(flats[0], flats[2])
 
@@ -241,3 +247,27 @@ def test_a_noise_of_the_file_is_drawn_and_saved():
     assert (policy.act(obs)["action"] == 0.5).all()
     policy.load_state(state)
     assert (policy.act(obs)["action"] == 0.5).all()
+
+
+def test_the_target_encoder_computes_only_what_is_read(monkeypatch):
+    """A torso takes most of the time of an update: an update evaluates it three times."""
+    algorithm, _ = pair(sac, IMAGE)
+    rows, features = [], Encoder.features
+
+    def noted(self, obs):
+        rows.append(self)
+        return features(self, obs)
+
+    monkeypatch.setattr(Encoder, "features", noted)
+    algorithm.learn(batch_of(IMAGE), Counts())
+    nets = algorithm.nets
+    assert [*map(id, rows)] == [id(each.encoder.encoder) for each in (nets, nets, nets.target)]
+
+
+def test_updates_from_sequences_get_n_step_rewards(monkeypatch):
+    config = replace(SAC, n_step=2)
+    algorithm, seen = sac.Algorithm(config, NETWORK, spec_of(sac), 0, CPU), []
+    monkeypatch.setattr(algorithm, "update", lambda batch, counts: seen.append(batch["reward"]))
+    batch = mapped(batch_of(VECTOR), lambda x: x.unflatten(0, (2, 3)))
+    algorithm.learn(batch | {"valid": torch.ones(2, 3, dtype=torch.bool)}, Counts())
+    torch.testing.assert_close(seen[0], torch.tensor([[1.9, 1.9, 1.0]] * 2))
