@@ -11,6 +11,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.networks.torsos import torso
+from drl_cli.optim.modules import wanted
 from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
 from drl_cli.utils.deferred import present
@@ -244,7 +245,7 @@ class _HandWritten(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
         (flat,) = ctx.saved_tensors
         _, _, needs_x, needs_flat, *masks = ctx.needs_input_grad
-        needs_flat = needs_flat and _is_wanted(ctx.next_functions[1][0])  # of the tensors x, flat, masks
+        needs_flat = needs_flat and not (wanted and flat.is_leaf and flat.data_ptr() not in wanted)
         d_flat: Tensor | None = None
         d_evaluated: Tensor | None = None  # the gradient of the parameters of the networks that were evaluated
         if needs_flat:
@@ -253,14 +254,3 @@ class _HandWritten(torch.autograd.Function):
             d_evaluated = d_flat[:size]
         d_x = ctx.networks.backward(ctx.trace, d_out, d_evaluated, to_inputs=needs_x)
         return None, None, d_x, d_flat, *[None] * len(masks)
-
-
-def _is_wanted(node: Any) -> bool:  # Any: a node of autograd's graph
-    """Return whether the present backward pass needs the gradient that goes to a node.
-
-    `minimize` asks for gradients of some parts only. autograd.grad does not tell which ones it needs.
-    """
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:
-        return True

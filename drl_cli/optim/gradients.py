@@ -90,14 +90,7 @@ class Gradients:
                 self._nets = _modules(self.params)
         self.params.collect()
         loss, metrics = self.loss(self._nets, batch, noise)
-        leaves = self.params.leaves(self.parts)
-        grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
-        for leaf, grad in zip(leaves, grads, strict=True):
-            assert leaf.grad is not None  # a view of params.grad, see Params.collect
-            if grad is None:  # the loss does not depend on this parameter
-                leaf.grad.zero_()
-            else:
-                leaf.grad.copy_(grad)
+        self.params.differentiate(loss, self.parts)
         return loss, metrics
 
     def _in_one_graph(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:

@@ -73,11 +73,8 @@ class Optimizer:
         ValueError as `Params.leaves` does, and NotFinite as `step` does.
         """
         names = self._names(parts)
-        leaves = self.params.leaves(names)
         self.params.collect()
-        for leaf in leaves:
-            leaf.grad = None  # so that `step` copies the gradient, which takes less time than adding it to zeros
-        torch.autograd.backward(loss, inputs=leaves)
+        self.params.differentiate(loss, names)
         self.step(loss.detach(), parts=names)
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
@@ -107,10 +104,12 @@ class Optimizer:
 
     def _names(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the parts in the order of `params`, with its parts in place of a group; () means all."""
-        names = self.params.names(parts)
-        for name in names:
-            self.params[name]  # raises LookupError if there is no such part
-        return tuple(name for name in self._part_names if name in names) if names else self._part_names
+        if not parts or parts == self._part_names:
+            return self._part_names
+        names = {*self.params.names(parts)}
+        for name in names.difference(self._part_names):
+            self.params[name]  # raises LookupError, because there is no such part
+        return tuple(name for name in self._part_names if name in names)
 
     def _check_finite(self, grads: Sequence[Tensor]) -> None:
         """Raise NotFinite if a gradient is not finite. A recorder gets the condition instead, and undoes the update."""

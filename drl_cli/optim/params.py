@@ -13,7 +13,18 @@ import numpy.typing as npt
 
 from drl_cli.errors import Refused
 from drl_cli.optim.context import Context
-from drl_cli.optim.modules import check_module, copied, frozen, load_tensors, prepare, share, trained, untrained, views
+from drl_cli.optim.modules import (
+    check_module,
+    copied,
+    frozen,
+    load_tensors,
+    prepare,
+    share,
+    trained,
+    untrained,
+    views,
+    wanted,
+)
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -104,6 +115,25 @@ class Params:
             if len(self[name].flat) and not self._leaves[name]:
                 raise ValueError(f"part '{name}' has no module; compute the loss from params.value('{name}')")
         return [leaf for name in self.names(names) for leaf in self._leaves[name]]
+
+    def differentiate(self, loss: Tensor, names: Sequence[str]) -> None:
+        """Write the gradients of a loss with respect to the parts `names` into `grad`. Call `collect` before.
+
+        Raise ValueError as `leaves` does.
+        """
+        leaves = self.leaves(names)
+        if len(names) < len(self.slices):
+            wanted.update(leaf.data_ptr() for leaf in leaves)
+        try:  # not with `backward`, which adds gradients to zeros, or copies some of them twice
+            grads: Sequence[Tensor | None] = torch.autograd.grad(loss, leaves, allow_unused=True)
+        finally:
+            wanted.clear()
+        for leaf, grad in zip(leaves, grads, strict=True):
+            assert leaf.grad is not None  # a view of `grad`, see `collect`
+            if grad is None:  # the loss does not depend on this parameter
+                leaf.grad.zero_()
+            else:
+                leaf.grad.copy_(grad)
 
     def changed(self, names: Sequence[str]) -> None:
         """Tell autograd that the parameters of the parts `names` (such as the critic) have changed.
