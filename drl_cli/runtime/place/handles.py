@@ -150,7 +150,7 @@ class Host:
             self.role = factory(*args)
         except Exception as error:
             self.error = named(error, self.modules)
-            logging.error("can't be built", exc_info=self.error)
+            logging.exception("can't be built", exc_info=self.error)
         told.tell(self.role, told.told_file(log_file))
         gc.freeze()  # the garbage collector need not scan objects that live as long as the process
 
@@ -164,7 +164,7 @@ class Host:
             return getattr(self.role, method)(*args)
         except Exception as error:
             failed = named(error, self.modules)
-            logging.error("%s failed", method, exc_info=failed)
+            logging.exception("%s failed", method, exc_info=failed)
             if failed is error:
                 raise
             raise failed from error
