@@ -235,7 +235,8 @@ def test_episodes_that_may_never_end_give_a_warning(check):
         "if episodes never end, say env.max_episode_steps=1000 manage.max_episode_steps=1000, "
         "so that training sees the start again, and evaluations end\n"
     )
-    assert check("env=dry_envs:Endless", "env.max_episode_steps=null") == note
+    assert check("env=dry_envs:Endless", "env.max_episode_steps=null", "tuned=sac-mujoco") == note
+    assert check("env=dry_envs:Endless", "env.max_episode_steps=null") == ""  # without tuned values, episodes are cut
     assert check("env=dry_envs:Endless", "env.max_episode_steps=50") == ""
 
 

@@ -200,10 +200,12 @@ def options_read():
             short["self"] = "replay"
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
+                if isinstance(node.value, ast.Dict) and ast.unparse(node.targets[0]) == "rates":  # of an algorithm
+                    found |= {f"algo.{value.value}" for value in node.value.values if isinstance(value, ast.Constant)}
                 for target in node.targets:
                     pairs = [(target, node.value)]
                     if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                        pairs = list(zip(target.elts, node.value.elts, strict=True))
+                        pairs = list(zip(target.elts, node.value.elts, strict=False))  # with a star, others
                     for left, right in pairs:
                         if isinstance(left, ast.Name) and isinstance(right, ast.Attribute) and right.attr in parts:
                             short[left.id] = right.attr
