@@ -15,6 +15,7 @@ from drl_cli.settings.value_types import value_type
 from drl_cli.utils.ranges import Count
 
 RATIO, WARM_UP, ENVS = "orchestrator.sample_insert_ratio", "orchestrator.min_inserts", "worker.envs"
+EPISODES = "manage.eval_episodes"
 EVAL_PERIOD, OBS, REWARD = "manage.eval_period", "env.normalize_obs", "env.normalize_reward"
 EPSILON = "algo.epsilon_steps"
 DISCOUNT, N_STEP, RATE = "algo.gamma", "algo.n_step", "algo.lr"
@@ -25,7 +26,7 @@ WITH_TUNED: dict[str, Any] = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD:
 WITH_TUNED |= {EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1, RATE: 3e-4, BATCH: 256, HIDDEN: [256, 256]}
 WITH_TUNED |= {NOISE: "gaussian", REPEAT: 1, LIMIT: None, EVAL_LIMIT: 100_000}
 """The values in a run with tuned values, which were chosen beside these."""
-OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT, LIMIT, EVAL_LIMIT}
+OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT, LIMIT, EVAL_LIMIT, EVAL_PERIOD}
 """The values that follow from a trial of the environment."""
 ROLLOUT = 2048
 """The batch size of an algorithm on policy, which PPO's file leaves open."""
@@ -135,7 +136,8 @@ def seen_values(plain: Plain) -> dict[str, Any]:
     Observations are normalised if they have an unusual size. Otherwise, normalisation slows learning. If rewards are
     sparse, exploration goes on in a direction for several steps, so that it reaches further. If no episode ends and the
     environment declares no limit, episodes are cut, because training and evaluations could wait for an end forever. In
-    mode=offline, no environment is tried, and only the discount follows, from the dataset.
+    a long run, evaluations take no more steps than training. In mode=offline, no environment is tried, and only the
+    discount follows, from the dataset.
     """
     if plain.get("mode") == "offline":
         return {DISCOUNT: discount(time_limit(_value(plain, "data.source")))}
@@ -150,6 +152,10 @@ def seen_values(plain: Plain) -> dict[str, Any]:
     if seen.is_endless:
         limit = limit or ENDLESS
         found |= {LIMIT: limit, EVAL_LIMIT: limit}
+    length = value_type(Count).read(plain.get("total_env_steps"), "total_env_steps", [])
+    episodes = value_type(Count).read(_value(plain, EPISODES), EPISODES, [])
+    if None not in (limit, length, episodes):
+        found[EVAL_PERIOD] = max(values_for(plain)[EVAL_PERIOD], min(episodes * limit, length // 10))
     return {**found, DISCOUNT: discount(limit)}
 
 

@@ -58,8 +58,9 @@ def values(*words):
         (5050, 1, 1, 101, 505),
         (50_000, 1, 1, 1000, 5000),
         (50_001, 0.5, 4, 1000, 5000),
-        (200_000, 0.5, 4, 1000, 10_000),
-        (200_001, 0.25, 16, 1000, 10_000),
+        (200_000, 0.5, 4, 1000, 19_980),  # 20 episodes of 999 steps
+        (200_001, 0.25, 16, 1000, 19_980),
+        (150_000, 0.5, 4, 1000, 15_000),
         (1_000_000, 0.25, 16, 1000, 10_000),
     ],
 )
@@ -67,7 +68,8 @@ def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period)
     wanted = {RATIO: ratio, WARM_UP: warm_up, ENVS: envs, EVAL_PERIOD: period, OBS: True, REWARD: True}
     for mode in ("single", "sync", "async"):
         assert values(*UNTUNED, f"total_env_steps={length}", f"mode={mode}") == wanted
-    assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == {**wanted, OBS: False}
+    of_pendulum = {OBS: False, EVAL_PERIOD: min(period, 10_000)}  # episodes of 200 steps
+    assert values("env=Pendulum-v1", "tuned=none", "algo=td3", f"total_env_steps={length}") == {**wanted, **of_pendulum}
 
 
 @pytest.mark.parametrize(
@@ -468,7 +470,7 @@ def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
 def test_no_environment_is_tried_if_nothing_follows_from_it(monkeypatch):
     monkeypatch.setattr(first_try, "trial_of", lambda *args: pytest.fail("the environment was tried"))
     for words in (
-        [f"{OBS}=false", f"{DISCOUNT}=0.9", f"{NOISE}=gaussian", f"{LIMIT}=5", f"{EVAL_LIMIT}=5"],
+        [f"{OBS}=false", f"{DISCOUNT}=0.9", f"{NOISE}=gaussian", f"{LIMIT}=5", f"{EVAL_LIMIT}=5", f"{EVAL_PERIOD}=9"],
         ["mode=offline", "algo=iql", "data.source=x.npz"],
     ):
         first_try_line(mapping([*UNTUNED[:1], "algo=sac", *words]), words)
