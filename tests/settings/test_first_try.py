@@ -61,7 +61,7 @@ def values(*words):
         (200_000, 0.5, 4, 1000, 19_980),  # 20 episodes of 999 steps
         (200_001, 0.25, 16, 1000, 19_980),
         (150_000, 0.5, 4, 1000, 15_000),
-        (1_000_000, 0.25, 16, 1000, 10_000),
+        (1_000_000, 0.25, 16, 1000, 19_980),
     ],
 )
 def test_the_values_follow_from_the_length(length, ratio, envs, warm_up, period):
