@@ -1,8 +1,8 @@
 """Chain: when an update is recorded, compiled and run as a program, with an interpreter in place of the compiler."""
 
 import logging
-import re
 import os
+import re
 import shutil
 
 import numpy as np
