@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from drl_cli.algos.noise import Noise
-from drl_cli.algos.policy import RandomActions
+from drl_cli.algos.policy import RandomActions, mlp_head
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import Distribution, TanhGaussian
@@ -162,23 +162,11 @@ class FunctionPolicy(TorchPolicy):
         mlp = next(iter(heads.values()), None)
         if len(heads) != 1 or self.encoder is None or not isinstance(mlp, ActingMLP):
             return None
-        from drl_cli.networks.modules import Flat  # imports torch
-
         features = np.zeros((1, self.encoder.size), np.float32)
         others = {name: lambda obs: features for name, part in vars(self.nets).items() if name not in heads}
         distribution = self.function(Nets({**heads, **others}), None, self.first)
-        encoder = self.encoder.torch_encoder  # None without torso and memory
-        torso = None if encoder is None else encoder.torso
-        *hidden_layers, weight, bias = mlp.params
-        size = self.action.size  # leaves out the outputs that are not actions, such as SAC's standard deviations
-        return Head(
-            torso=Flat(self.encoder.inputs) if torso is None else torso,
-            memory=None if encoder is None else encoder.memory,
-            layers=[*hidden_layers, weight[:, :size], bias[:size]],
-            activation=self.network.activation,
-            layer_norm=self.network.layer_norm,
-            is_squashed=mlp.squashed or isinstance(distribution, TanhGaussian),
-        )
+        is_squashed = mlp.squashed or isinstance(distribution, TanhGaussian)
+        return mlp_head(self.encoder, mlp.params, self.network, self.action.size, is_squashed)
 
     def state(self) -> State:
         state = RandomActions.state(self) if self.acting is not None else super().state()

@@ -1,5 +1,6 @@
 """Policies that draw random actions, and NetworkPolicy, which evaluates its network in numpy."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,20 +87,8 @@ class NetworkPolicy(RandomActions):
         return action if self.action.is_free else np.clip(action, -1.0, 1.0)
 
     def exported_head(self) -> Head:
-        from drl_cli.networks.modules import Flat  # imports torch
-
-        encoder = self.encoder.torch_encoder  # None without torso and memory
-        torso = None if encoder is None else encoder.torso
-        *hidden_layers, weight, bias = self.params
-        size = self.action.size  # leaves out the outputs that are not actions, such as SAC's standard deviations
-        return Head(
-            torso=Flat(self.encoder.inputs) if torso is None else torso,
-            memory=None if encoder is None else encoder.memory,
-            layers=[*hidden_layers, weight[:, :size], bias[:size]],
-            activation=self.network.activation,
-            layer_norm=self.network.layer_norm,
-            is_squashed=self.action.kind == "box" and self.is_squashed,
-        )
+        is_squashed = self.action.kind == "box" and self.is_squashed
+        return mlp_head(self.encoder, self.params, self.network, self.action.size, is_squashed)
 
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         _, columns = self.encoder(obs, last)  # a recurrent encoder updates its state, also if the actions are random
@@ -114,6 +103,28 @@ class NetworkPolicy(RandomActions):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.encoder.states = state["memory"].copy() if "memory" in state else None
+
+
+def mlp_head(
+    encoder: ActingEncoder, params: Sequence[Array], network: NetworkConfig, size: int, is_squashed: bool
+) -> Head:
+    """Return the Head of an encoder and an MLP with these weights and biases, whose first `size` outputs are actions.
+
+    The other outputs are left out, such as SAC's standard deviations.
+    """
+    from drl_cli.networks.modules import Flat  # imports torch
+
+    inner = encoder.torch_encoder  # None without torso and memory
+    torso = None if inner is None else inner.torso
+    *hidden_layers, weight, bias = params
+    return Head(
+        torso=Flat(encoder.inputs) if torso is None else torso,
+        memory=None if inner is None else inner.memory,
+        layers=[*hidden_layers, weight[:, :size], bias[:size]],
+        activation=network.activation,
+        layer_norm=network.layer_norm,
+        is_squashed=is_squashed,
+    )
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:

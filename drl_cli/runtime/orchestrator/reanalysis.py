@@ -88,9 +88,8 @@ class Reanalysis:
         shard, (header, columns) = self.replay.draw(message)
         drawn = as_value(header), as_value(columns)
         if member.version < pushed.version:
-            newest, params = ask_parts(
-                self.server, 2, ServerRole.pull
-            )  # at least `pushed`: the server answers in order
+            # At least `pushed`, because the server answers in order.
+            newest, params = ask_parts(self.server, 2, ServerRole.pull)
             member.version = pushed.version
             values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn, as_value(newest), as_value(params))
         else:

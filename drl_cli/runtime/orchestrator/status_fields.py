@@ -75,9 +75,8 @@ class RecentRates:
             fields["worker_time"] = {"environment": environment, "policy": policy, "rows": rows, "waiting": waiting}
         if change.update_s > 0:
             waiting = min(1.0, change.trainer_wait_s / change.moment)
-            update = min(
-                1 - waiting, change.update_s / change.moment
-            )  # a call counts when it ends, with all its seconds
+            # A call counts when it ends, with all its seconds.
+            update = min(1 - waiting, change.update_s / change.moment)
             fields["trainer_time"] = {"batch": 1 - waiting - update, "update": update, "waiting": waiting}
         return fields
 
