@@ -16,6 +16,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, NetEncoder
 from drl_cli.optim.gradients import Nets
 from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.deferred import building
@@ -63,7 +64,7 @@ class Algorithm(base.Algorithm):
         self.policy_parts = self.params.names(self.policy_parts)
         for name in self.params.names(self.targets):
             self.params.target(name)
-        rates = {name: getattr(config, self.rates.get(name, "lr")) for name in parts}
+        rates = {name: self.part(name) for name in parts}
         inner = {each: rate for name, rate in rates.items() for each in self.params.names((name,))}
         self.optimizer = Optimizer(self.params, inner, context)
         self.generator = self.params.generator("noise", seed + 1)
@@ -83,6 +84,10 @@ class Algorithm(base.Algorithm):
                     setattr(nets, name, NetEncoder(encoder, self.context.burn_in, learns=nets is own))
         own.frozen, own.target = frozen, target
         return own
+
+    def part(self, name: str) -> Part:
+        """Return the learning rate of a network. Override this method to add other options, such as `max_norm`."""
+        return Part(getattr(self.config, self.rates.get(name, "lr")))
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         if self.makes_n_steps:

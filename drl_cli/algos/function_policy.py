@@ -45,19 +45,20 @@ def function_policy(algorithm: type[Declared]) -> type[FunctionPolicy]:
         return {**memory_columns(network), **own} if has_memory(algorithm, config, network, spec) else own
 
     names = {"__module__": algorithm.__module__, "algorithm": algorithm, "extra_columns": staticmethod(extra_columns)}
+    if "check" in file:
+        names["check"] = staticmethod(file["check"])
     return type("Policy", (FunctionPolicy,), names)
 
 
 def acting_parts(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> Acting | None:
-    """Return the parts of the policy that act in numpy, or None if a network of the file has no numpy form."""
+    """Return the parts of the policy, which act in numpy, or None if one of them has no numpy form."""
     try:
         with building(in_numpy=True):
             parts = algorithm.file["networks"](config, network, spec)
     except NotInNumpy:
         return None
     chosen = {name: parts[name] for name in algorithm.policy_parts}
-    has_forms = all(isinstance(part, FORMS) for part in parts.values())
-    return chosen if has_forms and all(getattr(part, "is_plain", True) for part in chosen.values()) else None
+    return chosen if all(isinstance(p, FORMS) and getattr(p, "is_plain", True) for p in chosen.values()) else None
 
 
 def has_memory(algorithm: type[Declared], config: Any, network: NetworkConfig, spec: EnvSpec) -> bool:

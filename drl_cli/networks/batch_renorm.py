@@ -1,14 +1,13 @@
 """Critics with batch renormalisation, for CrossQ."""
 
-from itertools import pairwise
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from itertools import pairwise
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.optim.products import Products
+from drl_cli.utils.deferred import nn, torch
+from drl_cli.utils.lazy import Tensor
 
 
 class BatchRenorm(nn.Module):
@@ -56,39 +55,13 @@ def renormalised(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
 
     x and the result are `[N, B, width]`, and gain and bias are `[N, 1, width]`. `eps` is added to the variance.
     """
-    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use _Normalised
+    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use Normalised
         centered = x - x.mean(1, keepdim=True)
         return centered * (gain / (centered.square().mean(1, keepdim=True) + eps).sqrt()) + bias
-    normalised: Tensor = _Normalised.apply(x, gain, bias, eps)  # type: ignore[no-untyped-call]
+    from drl_cli.networks.nodes import Normalised  # not at the top, because nodes.py imports torch
+
+    normalised: Tensor = Normalised.apply(x, gain, bias, eps)  # type: ignore[no-untyped-call]
     return normalised
-
-
-class _Normalised(torch.autograd.Function):
-    """`renormalised` as one node of autograd's graph, which takes less time than one node for each operation.
-
-    The gradient follows Ioffe & Szegedy 2015 (arXiv 1502.03167), section 3.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:  # Any: autograd's context
-        centered = x - x.mean(1, keepdim=True)
-        inverse = (centered.square().mean(1, keepdim=True) + eps).rsqrt()
-        ctx.save_for_backward(centered, inverse, gain)
-        return torch.addcmul(bias, centered, gain * inverse)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
-        centered, inverse, gain = ctx.saved_tensors
-        d_bias = d_out.sum(1, keepdim=True)
-        d_gain = (d_out * centered).sum(1, keepdim=True) * inverse
-        if not ctx.needs_input_grad[0]:
-            return None, d_gain, d_bias, None
-        scale, batch_size = gain * inverse, d_out.shape[1]
-        through_mean = d_bias * scale / -batch_size  # because x changes the mean of the batch
-        through_std = d_gain * scale * inverse / -batch_size  # because x changes its standard deviation
-        d_x = torch.addcmul(through_mean, d_out, scale).addcmul_(centered, through_std)
-        return d_x, d_gain, d_bias, None
 
 
 class RenormCritics(nn.Module):
@@ -102,7 +75,7 @@ class RenormCritics(nn.Module):
 
     def __init__(self, network: NetworkConfig, inputs: int, *, ensemble: int, momentum: float, warm_up: int) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[network.activation]()
+        self.activation = getattr(nn.functional, network.activation)
         widths = (inputs, *network.hidden)
         layers = list(pairwise((*widths, 1)))  # (inputs, outputs) of each layer
         self.weights = nn.ParameterList(_uniform(ensemble, fan_in, out, fan_in=fan_in) for fan_in, out in layers)
@@ -115,8 +88,7 @@ class RenormCritics(nn.Module):
         norm_of_inputs, *norms_of_hidden = self.norms
         h = norm_of_inputs(x.expand(ensemble, *x.shape), batch_statistics=batch_statistics)  # [N, B, F + A]
         for weight, bias, norm in zip(self.weights, self.biases, [*norms_of_hidden, None], strict=True):
-            networks = zip(h.unbind(), weight.unbind(), bias.squeeze(1).unbind(), strict=True)
-            h = torch.stack([linear(self.products, *network) for network in networks])
+            h = linear(self.products, h, weight, bias.squeeze(1))
             if norm is not None:  # the last layer has no norm
                 h = norm(self.activation(h), batch_statistics=batch_statistics)
         values: Tensor = h.squeeze(-1)
@@ -124,36 +96,17 @@ class RenormCritics(nn.Module):
 
 
 def linear(products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return `x weight + bias`, `[B, out]`. `products` computes the matrix products, also in the backward pass.
+    """Return `x weight + bias` of N networks, `[N, B, out]`, with the matrix products of `products`, also backward.
 
-    x is `[B, in]`, weight is `[in, out]`, and bias is `[out]`.
+    x is `[N, B, in]`, weight is `[N, in, out]`, and bias is `[N, out]`.
     """
-    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use _Linear
-        return products.linear(x, weight, bias)
+    networks = zip(x.unbind(), weight.unbind(), bias.unbind(), strict=True)
+    if torch.compiler.is_compiling():  # torch.func, which makes the gradients then, cannot use Linear
+        return torch.stack([products.linear(*network) for network in networks])
+    from drl_cli.networks.nodes import Linear  # not at the top, because nodes.py imports torch
+
     with torch.autocast(x.device.type, enabled=False):  # because `products` decides what is rounded to bfloat16
-        out: Tensor = _Linear.apply(products, x, weight, bias)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Linear(torch.autograd.Function):
-    """A layer whose matrix products, forward and backward, are those of `products`."""
-
-    @staticmethod
-    def forward(ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # Any: autograd's
-        ctx.products = products
-        ctx.save_for_backward(x, weight)
-        return products.linear(x, weight, bias)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
-        x, weight = ctx.saved_tensors
-        _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        d_weight = torch.empty_like(weight) if needs_weight else None
-        if d_weight is not None:
-            ctx.products.weight_gradient(x, d_out, d_weight)
-        d_x = ctx.products.input_gradient(d_out, weight) if needs_x else None
-        return None, d_x, d_weight, d_out.sum(0) if needs_bias else None
+        return torch.stack([Linear.apply(products, *network) for network in networks])  # type: ignore[no-untyped-call]
 
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:

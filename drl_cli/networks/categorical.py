@@ -2,13 +2,11 @@
 
 from itertools import pairwise
 
-import torch
-from torch import Tensor, nn
-
 from drl_cli.networks.batch_renorm import BatchRenorm, linear
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.optim.products import Products
+from drl_cli.utils.deferred import nn, torch
+from drl_cli.utils.lazy import Tensor
 
 FOREVER = 2**62
 """A `warm_up` that never ends. With it, BatchRenorm is batch norm."""
@@ -27,7 +25,7 @@ class CategoricalCritics(nn.Module):
 
     def __init__(self, network: NetworkConfig, inputs: int, *, ensemble: int, momentum: float, outputs: int) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[network.activation]()
+        self.activation = getattr(nn.functional, network.activation)
         widths = (inputs, *network.hidden)
         self.weights = nn.ParameterList(
             nn.Parameter(torch.randn(ensemble, *pair)) for pair in pairwise((*widths, outputs))
@@ -50,11 +48,6 @@ class CategoricalCritics(nn.Module):
         h = norm_of_inputs(x.expand(ensemble, *x.shape), batch_statistics=batch_statistics)  # [N, B, F + A]
         *hidden_weights, last_weight = self.weights
         for weight, norm in zip(hidden_weights, norms_of_hidden, strict=True):
-            zeros = torch.zeros_like(weight[:, 0])  # [N, out], in place of the bias that `layer` needs
-            h = self.activation(norm(self.layer(h, weight, zeros), batch_statistics=batch_statistics))
-        return self.layer(h, last_weight, self.bias)
-
-    def layer(self, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return h weight + bias `[N, B, out]`; h is `[N, B, in]`, weight is `[N, in, out]`, and bias is `[N, out]`."""
-        networks = zip(h.unbind(), weight.unbind(), bias.unbind(), strict=True)
-        return torch.stack([linear(self.products, *network) for network in networks])
+            zeros = torch.zeros_like(weight[:, 0])  # [N, out], in place of the bias that `linear` needs
+            h = self.activation(norm(linear(self.products, h, weight, zeros), batch_statistics=batch_statistics))
+        return linear(self.products, h, last_weight, self.bias)

@@ -63,8 +63,7 @@ class UnitNetworks(nn.Module):
         if not self.training:  # a policy, whose exported graph may not depend on the number of rows
             return torch.bmm(h, weight)
         zeros = torch.zeros_like(weight[:, 0])  # [N, out]
-        networks = zip(h.unbind(), weight.unbind(), zeros.unbind(), strict=True)
-        return torch.stack([linear(self.products, *network) for network in networks])
+        return linear(self.products, h, weight, zeros)
 
 
 class UnitActor(nn.Module):

@@ -7,7 +7,6 @@ from typing import Any
 
 from drl_cli.algos.lookup import algorithms, installed, load_algorithm, title
 from drl_cli.algos.off_policy import sac
-from drl_cli.algos.off_policy._soft import SoftAlgorithm
 from drl_cli.algos.offline._gaussian import GaussianPolicy
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
@@ -143,7 +142,7 @@ def becomes_soft(before: str, now: str) -> bool:
         first, second = load_algorithm(before), load_algorithm(now)
     except NotFound:
         return False
-    return issubclass(first.Policy, GaussianPolicy) and issubclass(second.Algorithm, (sac.Algorithm, SoftAlgorithm))
+    return issubclass(first.Policy, GaussianPolicy) and issubclass(second.Algorithm, sac.Algorithm)
 
 
 def _is_known(name: str) -> bool:

@@ -8,7 +8,6 @@ import numpy as np
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.algos.off_policy import sac
-from drl_cli.algos.off_policy._soft import SoftAlgorithm
 from drl_cli.algos.offline._gaussian import LOG_STD_MAX, LOG_STD_MIN, GaussianPolicy
 from drl_cli.networks.mlp import num_params, split
 from drl_cli.runtime.config import Config
@@ -24,7 +23,7 @@ def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
     state. The critics and target networks stay the same. Raise CheckpointError if a file is missing or damaged.
     """
     weights = load_weights(folder)
-    if not issubclass(load_algorithm(config.algo.name).Algorithm, (sac.Algorithm, SoftAlgorithm)):
+    if not issubclass(load_algorithm(config.algo.name).Algorithm, sac.Algorithm):
         return weights
     policy, layout = GaussianPolicy(config.algo, config.network, spec, 0), make_layout(config, spec)
     params, statistics = (weights.policy, None) if layout is None else Statistics.split(layout, weights.policy)

@@ -64,18 +64,25 @@ class Deferred(LazyModule):
             if name in self._stand_ins:
                 return self._stand_ins[name]
             if present.in_numpy:
-                raise NotInNumpy(f"{self.__name__}.{name}")
+                raise NotInNumpy(f"{self._name__}.{name}")
         return super().__getattr__(name)
 
 
 class Module:
     """Stands for torch.nn.Module: a call of a derived class creates an object that is also a torch.nn.Module."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Module:  # Any: the arguments of the user's __init__
-        if present.in_numpy:
-            raise NotInNumpy(f"{cls.__name__} is a torch module")
-        made: Module = object.__new__(_with_torch(cls))
-        return made
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # Any: the arguments of the user's __init__
+        return Absent(cls.__name__) if present.in_numpy else object.__new__(_with_torch(cls))
+
+
+class Absent:
+    """Stands for a torch module if networks are made in numpy. Its use raises NotInNumpy, but a critic is not used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotInNumpy(f"{self._name} is a torch module")
 
 
 _derived: dict[type[Any], type[Any]] = {}

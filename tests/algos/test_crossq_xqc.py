@@ -98,7 +98,7 @@ def test_gradients_of_the_normalisation_and_of_its_layers():
     sizes = [(2, 7, 3), (2, 1, 3), (2, 1, 3)]
     inputs = [torch.randn(size, dtype=torch.double, requires_grad=True) for size in sizes]
     assert torch.autograd.gradcheck(lambda x, gain, bias: renormalised(x, gain, bias, 1e-3), inputs)
-    layer = [torch.randn(size, dtype=torch.double, requires_grad=True) for size in [(7, 3), (3, 4), (4,)]]
+    layer = [torch.randn(size, dtype=torch.double, requires_grad=True) for size in [(2, 7, 3), (2, 3, 4), (2, 4)]]
     assert torch.autograd.gradcheck(lambda *args: linear(Products(), *args), layer)
 
 
@@ -187,4 +187,4 @@ def test_an_update_of_xqc_equals_an_independent_implementation():
     value = (xqc_forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].exp() @ values).amin(0)
     actor_loss = (0.3 * log_prob - value).mean()
     assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
-    assert algorithm.target_entropy == -1.5
+    assert algorithm.config.target_entropy == -1.5

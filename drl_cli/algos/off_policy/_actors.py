@@ -39,20 +39,17 @@ class SquashedPolicy(NetworkPolicy):
         return {"action": np.tanh(mean + std * noise), **memory}
 
 
-class BatchNormPolicy(SquashedPolicy):
-    """The stochastic actor of CrossQ and XQC. `check` refuses network options that do not fit batch norm in critics."""
-
-    @classmethod
-    def check(cls, config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
-        if network.layer_norm:
-            raise Refused(f"network.layer_norm=true: {config.name} has batch norm; say network.layer_norm=false")
-        if network.dropout:
-            raise Refused(f"network.dropout={network.dropout:g}: {config.name} has batch norm; say network.dropout=0")
-        if network.memory != "none":
-            raise Refused(
-                f"network.memory={network.memory}: the batch norm of {config.name} would see the padding of sequences; "
-                "say network.memory=none"
-            )
+def check_batch_norm(config: Any, network: NetworkConfig, spec: EnvSpec) -> None:
+    """Raise Refused if options of the network do not fit batch norm in critics."""
+    if network.layer_norm:
+        raise Refused(f"network.layer_norm=true: {config.name} has batch norm; say network.layer_norm=false")
+    if network.dropout:
+        raise Refused(f"network.dropout={network.dropout:g}: {config.name} has batch norm; say network.dropout=0")
+    if network.memory != "none":
+        raise Refused(
+            f"network.memory={network.memory}: the batch norm of {config.name} would see the padding of sequences; "
+            "say network.memory=none"
+        )
 
 
 def check_one_trainer(name: str, context: Context) -> None:

@@ -4,75 +4,90 @@ CrossQ is SAC without target networks. The critics have batch renormalisation. T
 joined batch, so that the same batch statistics normalise both.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_one_trainer
-from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
-from drl_cli.losses.critics import twin_critics
-from drl_cli.optim.gradients import Nets
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Fraction, Natural
+import drl_cli.api as drl
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.off_policy._actors import check_batch_norm, check_one_trainer
+from drl_cli.algos.off_policy.sac import policy
+from drl_cli.api import torch
+from drl_cli.networks.batch_renorm import RenormCritics
 
 ACTIONS = ("box",)
+check = check_batch_norm
+__all__ = ["Algorithm", "Config", "check", "networks", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
+class Config(drl.AlgoConfig):
     """The options of CrossQ: those of SAC, and the options of batch renormalisation.
 
     `momentum` is the weight of a batch's statistics in each update of the running statistics. During the first
     `warm_up` updates, batch renormalisation is ordinary batch normalisation.
     """
 
-    momentum: Fraction
-    warm_up: Natural
+    lr: drl.Positive
+    alpha_lr: drl.Positive
+    initial_alpha: drl.Positive
+    target_entropy: float | None
+    actor_period: drl.Count
+    momentum: drl.Fraction
+    warm_up: drl.Natural
 
 
-class Policy(BatchNormPolicy):
-    """The stochastic actor of SAC, without batch norm."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return SAC's networks with other critics, which draw their weights first."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    options = {"momentum": config.momentum, "warm_up": config.warm_up}
+    critic = RenormCritics(network, encoder.size + size, ensemble=2, **options)
+    actor = drl.MLP(encoder.size, 2 * size, network)
+    log_alpha = drl.Scalar(math.log(config.initial_alpha))
+    return {"encoder": encoder, "actor": actor, "critic": critic, "log_alpha": log_alpha}
 
 
-class Algorithm(SoftAlgorithm):
-    """Learns the actor, the critics and the entropy temperature from batches."""
+class Algorithm(sac.Algorithm):
+    """Learns the critics and, after their step, the actor and the temperature."""
 
-    has_targets = False
+    targets = ()  # type: ignore[assignment]  # SAC has two
+    has_own_weights = False
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        check_one_trainer(config.name, self.context)
-        if self.context.optimizer.name in ("adam", "adamw"):
-            self.betas = (0.5, 0.999)  # as in the paper
-        super().setup(config, spec)
+    def __init__(self, config: Any, network: Any, spec: Any, seed: int, context: drl.Context) -> None:
+        check_one_trainer(config.name, context)
+        super().__init__(config, network, spec, seed, context)
 
-    def make_critics(self) -> Any:
-        from drl_cli.networks import batch_renorm  # imports torch
+    def part(self, name: str) -> drl.Part:
+        """Return the learning rate of a network, with the paper's betas of Adam for all but the temperature."""
+        has_betas = name != "log_alpha" and self.context.optimizer.name in ("adam", "adamw")
+        return replace(super().part(name), betas=(0.5, 0.999) if has_betas else None)
 
-        config, inputs = self.config, self.encoder.size + self.size
-        return batch_renorm.RenormCritics(
-            self.network, inputs, ensemble=2, momentum=config.momentum, warm_up=config.warm_up
-        )
-
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the critics' mean squared Bellman errors, and a dict of metrics and columns.
-
-        The critics evaluate (s, a) and (s', a') in one forward pass, which normalises with the statistics of the joined
-        batch (figure 1). The columns are `td_error` `[B]`, which becomes the new priorities, and `features` `[B, F]`,
-        the features of `obs` for the actor's loss.
-        """
-        view = self.see(nets, rows)
-        with torch.no_grad():
-            next_action, cost = self.next_action(nets, view.next_obs, random)
-        features = torch.cat([view.learned, view.next_obs])  # [2 B, F]
-        action = torch.cat([rows["action"], next_action])  # [2 B, A]
-        q, next_q = nets.critic(features, action, batch_statistics=True).chunk(2, -1)  # [2, B] each
-        target = rows["reward"] + rows["discount"] * (next_q.detach().amin(0) - cost)
-        loss = twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": q.mean()}
-        return loss, metrics | {"td_error": (q - target).abs().mean(0), "features": view.obs}
-
-    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
+    def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the smaller value of the two critics, `[B]`. The critics normalise with the running statistics."""
-        value: Tensor = critic(features, action).amin(0)
+        value: torch.Tensor = self.nets.frozen.critic(x, action).amin(0)
         return value
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, rows, seen = self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        num, x, is_actors = len(rows["reward"]), seen.obs, counts.opt_steps % self.config.actor_period == 0
+        # A loss that is not finite ends the update at a step (trainer.on_nonfinite=skip). All random numbers are drawn
+        # before the first step, so that such an update draws as many of them as any other.
+        noises = [self.randn(num, self.spec.action.size)[0] for _ in range(2 if is_actors else 1)]
+
+        # The critics evaluate (s, a) and (s', a') in one forward pass, with the statistics of this batch    (figure 1)
+        with torch.no_grad():
+            next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(noises[0])
+            cost = nets.log_alpha().exp() * log_prob
+        both_x, both_actions = torch.cat([seen.learned, seen.next_obs]), torch.cat([rows["action"], next_action])
+        q, next_q = nets.critic(both_x, both_actions, batch_statistics=True).chunk(2, -1)  # [2, B] each
+        target = rows["reward"] + rows["discount"] * (next_q.detach().amin(0) - cost)
+        critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
+        self.optimizer.minimize(critic_loss, "encoder", "critic")
+        metrics = {"critic_loss": critic_loss, "q_mean": q.mean()}
+
+        if is_actors:
+            loss, more = self.actor_loss(rows, x, noises[1], ())
+            self.optimizer.minimize(loss, "actor", "log_alpha")
+            metrics |= more
+        return drl.Update(metrics, self.per_sequence((q - target).abs().mean(0), batch))

@@ -6,7 +6,7 @@ noise of an action is repeated for several steps.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.base import Algorithm as BaseAlgorithm
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.off_policy._actors import check_one_trainer, check_support, squashed
-from drl_cli.algos.off_policy.xqc import UnitOptimizer
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.critics import categorical_critic
@@ -24,6 +23,7 @@ from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.gradients import Gradients, Nets
+from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.types import Array, Column, EnvSpec, PreviousStep, Schema, State
 from drl_cli.utils.lazy import Tensor, torch
@@ -121,6 +121,18 @@ class Policy(TorchPolicy):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.noise, self.left, self.past_return = (state[name].copy() for name in ("noise", "left", "past_return"))
+
+
+class UnitOptimizer(Optimizer):
+    """An optimizer that scales weights to norm 1 after each step of a module with a method `scale_to_unit_norm`."""
+
+    def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
+        super().step(*losses, parts=parts)
+        for name, module in self.params.modules.items():
+            scale = getattr(module, "scale_to_unit_norm", None)
+            if scale is not None and (name in parts or not parts):  # no parts: the step changes all parts
+                scale()
+                self.params.changed((name,))  # autograd has to know that the weights have changed
 
 
 class Algorithm(BaseAlgorithm):

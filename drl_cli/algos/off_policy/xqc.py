@@ -5,34 +5,38 @@ distribution of the return as output. As in CrossQ, the critics evaluate (s, a) 
 CrossQ, XQC has target networks.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import BatchNormPolicy, Random, check_one_trainer, check_support
-from drl_cli.algos.off_policy._soft import SoftAlgorithm, SoftConfig
-from drl_cli.losses.critics import categorical_critic
-from drl_cli.losses.distributional import cross_entropy, project
-from drl_cli.optim.gradients import Nets
-from drl_cli.optim.optimizer import Optimizer
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction
+import drl_cli.api as drl
+from drl_cli.algos.off_policy import sac
+from drl_cli.algos.off_policy._actors import check_batch_norm, check_one_trainer, check_support
+from drl_cli.algos.off_policy.sac import policy
+from drl_cli.api import torch
+from drl_cli.networks.categorical import CategoricalCritics
 
 ACTIONS = ("box",)
+check = check_batch_norm
+__all__ = ["Algorithm", "Config", "check", "networks", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SoftConfig):
+class Config(drl.AlgoConfig):
     """The options of XQC: those of SAC, the `momentum` of batch norm, and the critics' support.
 
     The support consists of `atoms` equally spaced returns from `v_min` to `v_max`.
     """
 
-    tau: Fraction
-    momentum: Fraction
-    atoms: Count
+    lr: drl.Positive
+    alpha_lr: drl.Positive
+    tau: drl.Fraction
+    initial_alpha: drl.Positive
+    target_entropy: float | None
+    actor_period: drl.Count
+    momentum: drl.Fraction
+    atoms: drl.Count
     v_min: float
     v_max: float
 
@@ -40,71 +44,68 @@ class Config(SoftConfig):
         check_support(self.atoms, self.v_min, self.v_max)
 
 
-class Policy(BatchNormPolicy):
-    """The stochastic actor of SAC, without batch norm."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return SAC's networks with categorical critics, which draw their weights first."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    options = {"momentum": config.momentum, "outputs": config.atoms}
+    critic = CategoricalCritics(network, encoder.size + size, ensemble=2, **options)
+    actor = drl.MLP(encoder.size, 2 * size, network)
+    log_alpha = drl.Scalar(math.log(config.initial_alpha))
+    return {"encoder": encoder, "actor": actor, "critic": critic, "log_alpha": log_alpha}
 
 
-class UnitOptimizer(Optimizer):
-    """An optimizer that scales weights to norm 1 after each step of a module with a method `scale_to_unit_norm`."""
+class Algorithm(sac.Algorithm):
+    """Learns the critics and, after their step, the actor and the temperature."""
 
-    def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
-        super().step(*losses, parts=parts)
-        for name, module in self.params.modules.items():
-            scale = getattr(module, "scale_to_unit_norm", None)
-            if scale is not None and (name in parts or not parts):  # no parts: the step changes all parts
-                scale()
-                self.params.changed((name,))  # autograd has to know that the weights have changed
+    has_own_weights = False
 
-
-class Algorithm(SoftAlgorithm):
-    """Learns the actor, the critics and the entropy temperature from batches."""
-
-    optimizer_class = UnitOptimizer
-
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        check_one_trainer(config.name, self.context)
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
-        super().setup(config, spec)
+    def __init__(self, config: Any, network: Any, spec: drl.EnvSpec, seed: int, context: drl.Context) -> None:
+        check_one_trainer(config.name, context)
         if config.target_entropy is None:
-            self.target_entropy = -0.5 * spec.action.size
+            config = replace(config, target_entropy=-0.5 * spec.action.size)
+        super().__init__(config, network, spec, seed, context)
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=context.device)
 
-    def make_critics(self) -> Any:
-        from drl_cli.networks import categorical  # imports torch
-
-        config, inputs = self.config, self.encoder.size + self.size
-        return categorical.CategoricalCritics(
-            self.network, inputs, ensemble=2, momentum=config.momentum, outputs=config.atoms
-        )
-
-    def critic_loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the cross-entropy with the target, summed over both critics, and a dict with metrics and columns.
-
-        The critics and the target critics evaluate the joined batch of (s, a) and (s', a'), and normalise with its
-        statistics. The target comes from the target critic whose mean return is smaller. The columns are `td_error`
-        `[B]`, which becomes the new priorities, and `features` `[B, F]`, the features of `obs` for the actor's loss.
-        """
-        view, num = self.see(nets, rows), len(rows["reward"])
-        support, discount, weight = self.support, rows["discount"], rows.get("weight")
-        with torch.no_grad():
-            next_action, cost = self.next_action(nets, view.next_obs, random)
-            action = torch.cat([rows["action"], next_action])  # [2 B, A]
-            target_view = self.see_target(nets, rows, view)
-            target_features = torch.cat([target_view.obs, target_view.next_obs])
-            joined_logits = nets.target.critic(target_features, action, batch_statistics=True)  # [2, 2 B, K]
-            next_probs = joined_logits[:, num:].softmax(-1)  # [2, B, K]
-            smaller = (next_probs @ support).argmin(0)  # index of the critic with the smaller mean return, [B]
-            next_probs = next_probs[smaller, torch.arange(num, device=smaller.device)]  # [B, K]
-            target = project(next_probs, rows["reward"] - discount * cost, discount, support)
-        features = torch.cat([view.learned, view.next_obs])
-        logits = nets.critic(features, action, batch_statistics=True)[:, :num]  # [2, B, K]
-        loss = torch.stack([categorical_critic(own, target, weight) for own in logits]).sum()
-        q_mean = (logits.softmax(-1) @ support).mean()
-        _loss, _gradient, divergence = cross_entropy(logits, target)
-        td_error = divergence.clamp(min=0.0).mean(0)  # rounding can make a divergence negative
-        return loss, {"critic_loss": loss, "q_mean": q_mean, "td_error": td_error, "features": view.obs}
-
-    def value(self, critic: Any, features: Tensor, action: Tensor, random: Random) -> Tensor:  # Any: a network
+    def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the smaller mean return of the two critics, `[B]`. Batch norm uses its running statistics."""
-        probs = critic(features, action).softmax(-1)  # [2, B, K]
-        value: Tensor = (probs @ self.support).amin(0)
+        probs = self.nets.frozen.critic(x, action).softmax(-1)  # [2, B, K]
+        value: torch.Tensor = (probs @ self.support).amin(0)
         return value
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, rows, seen, support = self.nets, self.rows(batch), self.nets.encoder.see(batch), self.support
+        num, x, is_actors = len(rows["reward"]), seen.obs, counts.opt_steps % self.config.actor_period == 0
+        # All random numbers are drawn before the first step, as in CrossQ.
+        noises = [self.randn(num, self.spec.action.size)[0] for _ in range(2 if is_actors else 1)]
+
+        # The target critics evaluate (s, a) and (s', a') in one forward pass, with the statistics of this batch. The
+        # target comes from the critic whose mean return is smaller.
+        with torch.no_grad():
+            next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(noises[0])
+            cost, actions = nets.log_alpha().exp() * log_prob, torch.cat([rows["action"], next_action])
+            slow = nets.target.encoder.see(batch)
+            next_logits = nets.target.critic(torch.cat([slow.obs, slow.next_obs]), actions, batch_statistics=True)
+            target = smaller(next_logits[:, num:].softmax(-1), support)
+            target = drl.losses.project(target, rows["reward"] - rows["discount"] * cost, rows["discount"], support)
+
+        # The critics evaluate the same batch. Their weights keep norm 1.
+        logits = nets.critic(torch.cat([seen.learned, seen.next_obs]), actions, batch_statistics=True)[:, :num]
+        losses = [drl.losses.categorical_critic(own, target, rows.get("weight")) for own in logits]  # of [2, B, K]
+        critic_loss = torch.stack(losses).sum()
+        self.optimizer.minimize(critic_loss, "encoder", "critic")
+        nets.critic.scale_to_unit_norm()
+        self.params.follow(self.config.tau)
+        metrics = {"critic_loss": critic_loss, "q_mean": (logits.detach().softmax(-1) @ support).mean()}
+
+        if is_actors:
+            loss, more = self.actor_loss(rows, x, noises[1], ())
+            self.optimizer.minimize(loss, "actor", "log_alpha")
+            metrics |= more
+        error = drl.losses.divergence(logits.detach(), target).mean(0)
+        return drl.Update(metrics, self.per_sequence(error, batch))
+
+
+def smaller(probs: torch.Tensor, support: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities `[B, K]` of the critic with the smaller mean return, in each row of `[2, B, K]`."""
+    chosen = (probs @ support).argmin(0)  # [B]
+    return probs[chosen, torch.arange(len(chosen), device=chosen.device)]
