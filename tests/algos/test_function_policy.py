@@ -14,14 +14,14 @@ from outside import my_a2c, my_sac, my_td3
 import drl_cli.api as drl
 from drl_cli.algos.base import Counts
 from drl_cli.algos.function_policy import FunctionPolicy, acting_parts
-from drl_cli.algos.off_policy import sac, td3
+from drl_cli.algos.off_policy import crossq, sac, td3
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder
 from drl_cli.networks.mlp import FlatMLP
 from drl_cli.optim.rules import FusedAdam
 from drl_cli.types import Column, EnvSpec, PreviousStep, random_obs
-from drl_cli.utils.deferred import building
+from drl_cli.utils.deferred import Module, NotInNumpy, building
 
 NETWORK = NetworkConfig((16, 12), "elu", "uniform", layer_norm=True)
 SAC = sac.Config(
@@ -30,6 +30,10 @@ SAC = sac.Config(
 )  # fmt: skip
 OTHERS = {my_sac: my_sac.Config(name="my_sac"), my_a2c: my_a2c.Config(name="my_a2c"), sac: SAC}
 KINDS = {my_sac: "box", my_a2c: "discrete", sac: "box", my_td3: "box"}
+
+
+class Critic(Module):
+    """A module of a file that was read before torch was imported."""
 
 
 def spec_of(module, obs=VECTOR):
@@ -81,6 +85,27 @@ def test_a_policy_of_our_networks_acts_without_torch(name, kind, size):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+BUILT_IN = """
+import sys, numpy as np
+sys.path[:0] = {path}
+from confs import algo_config
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec
+for name in {names}:
+    module = load_algorithm(name)
+    spec = EnvSpec("x", Column((3,), "float32"), ActionSpec(module.ACTIONS[0], 2, "x"))
+    module.Policy(algo_config(name, module.Config), NetworkConfig((4,), "relu", "uniform"), spec, 0)
+    assert "torch" not in sys.modules, name
+"""
+IN_NUMPY = ["sac", "crossq", "xqc"]
+
+
+def test_policies_of_algorithms_with_their_own_critics_are_made_without_torch():
+    code = BUILT_IN.format(path=[p for p in sys.path if p], names=IN_NUMPY)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_file_with_its_own_modules_acts_in_torch():
     config, spec = my_td3.Config(name="my_td3"), spec_of(my_td3)
     assert acting_parts(my_td3.Algorithm, config, NETWORK, spec) is None
@@ -102,6 +127,16 @@ def test_numpy_forms_are_refused_for_torsos_ensembles_and_own_modules():
     twin = SimpleNamespace(file={"networks": my_sac.networks}, policy_parts=("critic",))
     assert acting_parts(twin, OTHERS[my_sac], NETWORK, spec_of(my_sac)) is None
     assert acting_parts(sac.Algorithm, SAC, NETWORK, spec) is not None  # the encoder runs its torso in torch
+
+
+def test_only_the_networks_of_the_policy_need_a_numpy_form():
+    config = crossq.Config(
+        name="crossq", gamma=0.9, n_step=1, lr=1e-3, alpha_lr=1e-3, initial_alpha=1.0, target_entropy=None,
+        actor_period=1, momentum=0.1, warm_up=0,
+    )  # fmt: skip
+    assert [*acting_parts(crossq.Algorithm, config, NETWORK, spec_of(sac))] == ["encoder", "actor"]
+    with building(in_numpy=True), pytest.raises(NotInNumpy, match="Critic is a torch module"):
+        Critic().size  # noqa: B018
 
 
 def test_exploration_values_are_those_of_the_file_until_others_arrive():
