@@ -37,7 +37,7 @@ from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
-from drl_cli.settings.synonyms import OPTIONS
+from drl_cli.settings.synonyms import other_option
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
@@ -120,7 +120,7 @@ def answer(args: list[str]) -> int:
 def refuse_search(args: Sequence[str]) -> None:
     """Raise UsageError for a search without -m, which also names an option of `hpo` that does not exist."""
     typed = next(word for word in reversed(args) if word.startswith("hpo="))
-    option = OPTIONS.get(("hpo", typed[4:].lower()), typed)
+    option = other_option("hpo", typed[4:]) or typed
     problems = Problems()
     with problems.collect():
         check_option("hpo", typed[4:])

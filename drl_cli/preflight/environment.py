@@ -8,11 +8,11 @@ from drl_cli.algos.lookup import title
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
 from drl_cli.networks.images import as_image, is_large
-from drl_cli.preflight.unread_rules import WITHOUT_REWARDS
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.hindsight import goal_problems
 from drl_cli.runtime.config import Config
 from drl_cli.settings.env_names import is_mujoco
+from drl_cli.settings.first_try import WITHOUT_REWARDS
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.headless import has_display
 from drl_cli.utils.outside import missing_arguments, raised

@@ -20,7 +20,7 @@ from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec,
 from drl_cli.settings.first_try import WITH_TUNED
 from drl_cli.settings.judge import Key, is_free, keys_of, problems_of
 from drl_cli.settings.options import warn_of_repeats
-from drl_cli.settings.synonyms import OPTIONS, in_updates, synonym
+from drl_cli.settings.synonyms import in_updates, other_option, synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
@@ -161,8 +161,8 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
             hint = " Did you mean none?"
         if group == "optimizer" and name.lower() in OPTIMIZERS.keys() - set(known):
             hint = f" Say optimizer.name={name.lower()}."
-        if (group, name.lower()) in OPTIONS:
-            hint = f" Did you mean {OPTIONS[group, name.lower()]}?"
+        if (other := other_option(group, name)) is not None:
+            hint = f" Did you mean {other}?"
         if not hint and group in MAIN_KEY and re.fullmatch(r"[\d.e]+|\[[\d, ]*\]", name):
             hint = f" Did you mean {as_override(f'{group}.{MAIN_KEY[group]}', name)}?"
         if not hint and f"{group}.{name}" in keys_of(AlgoConfig):

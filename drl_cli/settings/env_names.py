@@ -16,7 +16,7 @@ from drl_cli.networks.images import as_image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import conf_dir, defaults, option_file, option_text, read_yaml
+from drl_cli.settings.conf import conf_dir, data_file, defaults, option_file, option_text, read_yaml
 from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec, leaves
@@ -35,32 +35,6 @@ MUJOCO = re.compile(
     r"(?P<task>Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum|Pusher|Reacher"
     r"|Swimmer|Walker2d)-v(?P<version>[1-5])"
 )
-DM_TASKS = {
-    "acrobot": "swingup swingup_sparse",
-    "ball_in_cup": "catch",
-    "cartpole": "balance balance_sparse swingup swingup_sparse two_poles three_poles",
-    "cheetah": "run",
-    "dog": "stand walk trot run fetch",
-    "finger": "spin turn_easy turn_hard",
-    "fish": "upright swim",
-    "hopper": "stand hop",
-    "humanoid": "stand walk run run_pure_state",
-    "humanoid_CMU": "stand walk run",
-    "lqr": "lqr_2_1 lqr_6_2",
-    "manipulator": "bring_ball bring_peg insert_ball insert_peg",
-    "pendulum": "swingup",
-    "point_mass": "easy hard",
-    "quadruped": "walk run escape fetch",
-    "reacher": "easy hard",
-    "stacker": "stack_2 stack_4",
-    "swimmer": "swimmer6 swimmer15",
-    "walker": "stand walk run",
-}
-"""The domains of dm_control's suite and their tasks. Other tasks, such as manipulation, have ids of other forms."""
-DM_CONTROL = re.compile(
-    rf"((dm_control|dmc)[/:])?(?P<domain>{'|'.join(DM_TASKS)})[-_/](?P<task>(?!v\d)[a-z0-9_]+)(-v\d+)?"
-)
-"""The ways to write a task of dm_control. Its id is dm_control/DOMAIN-TASK-v0."""
 SIMILAR = 0.8
 """The similarity from which a name may mean a task of dm_control."""
 FAMILIES = ("mujoco", "images")
@@ -84,7 +58,7 @@ def check_env(name: str, ours: Sequence[str]) -> None:
         return
     if near_id := _nearest_task(name):
         raise UsageError(f"no environment '{name}'. Did you mean env={near_id}?")
-    if (task := DM_CONTROL.fullmatch(name)) is not None:
+    if (task := _dm_task(name)) is not None:
         id = f"dm_control/{task['domain']}-{task['task']}-v0"
         say_package(id, name if name == id else f"{name} is env={id}, which")
         if exists(id):
@@ -105,14 +79,21 @@ def check_env(name: str, ours: Sequence[str]) -> None:
     raise UsageError(f"no environment '{name}'.{hint}" if name else "env: say which, as env=Pendulum-v1")
 
 
+def _dm_task(name: str) -> re.Match[str] | None:
+    """Match a way to write a task of dm_control. Its id is dm_control/DOMAIN-TASK-v0."""
+    domains = "|".join(data_file("dm_control"))
+    task = r"(?P<task>(?!v\d)[a-z0-9_]+)(-v\d+)?"
+    return re.fullmatch(rf"((dm_control|dmc)[/:])?(?P<domain>{domains})[-_/]{task}", name)
+
+
 def _nearest_task(name: str) -> str | None:
     """Return the id of the task of dm_control that is similar to a name; None if the name is right, or none is similar.
 
     The package need not be installed.
     """
-    tasks = [f"{domain}-{task}" for domain, names in DM_TASKS.items() for task in names.split()]
+    tasks = [f"{domain}-{task}" for domain, names in data_file("dm_control").items() for task in names.split()]
     text = re.sub(r"^(dm_control|dmc)[/:]|-v\d+$", "", name)
-    match = DM_CONTROL.fullmatch(name)
+    match = _dm_task(name)
     if not re.search(r"[-_/]", text) or (match and f"{match['domain']}-{match['task']}" in tasks):
         return None
     found = nearest(text, tasks, cutoff=SIMILAR)

@@ -115,7 +115,7 @@ def test_double_q_learning_of_ape_x_has_an_effect():
 @pytest.mark.slow
 def test_the_search_finds_a_key_without_effect_and_a_crash(monkeypatch):
     base = ["env=CartPole-v1", "algo=dqn", "mode=single"]
-    monkeypatch.setattr("drl_cli.preflight.unread.RULES", ())
+    monkeypatch.setattr("drl_cli.preflight.unread.rules", list)
     (found,) = typed_without_effect(base, lambda keys: ["network.memory_size"])
     assert found.startswith("network.memory_size=")
 

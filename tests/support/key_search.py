@@ -130,9 +130,11 @@ def typed_without_effect(base, names, enough=3, start=None):
     """
     from drl_cli.envs.config import EnvError, MissingExtra
     from drl_cli.errors import RunError, UsageError
-    from drl_cli.preflight.unread_rules import RULES
+    from drl_cli.preflight.unread import rules
 
-    harmless = {(key, value) for rule in RULES for key in rule.keys for value in rule.harmless}
+    harmless = {
+        (key, value) for rule in rules() for key in rule["keys"].split(", ") for value in rule["harmless"].split()
+    }
     words = [*SMALL, *base]
     config, _ = checked(words)
     before = outcome(words, start=start)
@@ -143,7 +145,7 @@ def typed_without_effect(base, names, enough=3, start=None):
             continue
         same = []
         for value in candidates(keys[name].type, values[name]):
-            if (name, value) in harmless:
+            if (name, as_typed(value)) in harmless:
                 continue
             word = f"{name}={as_typed(value)}"
             try:
