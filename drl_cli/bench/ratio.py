@@ -5,7 +5,9 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from drl_cli.algos.lookup import title
 from drl_cli.errors import DONE, ReportedError, UsageError, users_errors
@@ -35,8 +37,7 @@ def with_measured_ratio(command: CommandLine) -> tuple[CommandLine, str | None]:
         return command, None
     if command.is_sweep:
         raise UsageError(f"{KEY}=auto measures one run; in a sweep, say a number, so that all jobs have the same")
-    from drl_cli.bench.end_to_end import overridden
-    from drl_cli.bench.figures import short
+    from drl_cli.bench.pace import overridden, short
 
     command = dataclasses.replace(command, overrides=overridden(command.overrides, f"{KEY}=1"))
     check_command(command)
@@ -89,21 +90,35 @@ def main(words: list[str]) -> int:
 
 def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     """Return the environment steps/s of all workers, and the updates/s of the trainer without compilation."""
-    from drl_cli.bench import collect  # slow to import, as the others
-    from drl_cli.bench.figures import middle
-    from drl_cli.bench.replay import Replaying
-    from drl_cli.bench.updates import Updating, lone_trainer
-    from drl_cli.preflight.device import with_device
-    from drl_cli.runtime.trial import single_trainer
+    from drl_cli.preflight.device import with_device  # slow to import, as the others
+    from drl_cli.runtime.roles.normalization import numpy_program
+    from drl_cli.runtime.roles.worker import Worker
+    from drl_cli.runtime.trial import lone_trainer, random_batch, single_trainer
+    from drl_cli.utils.lazy import torch
 
     config, _ = with_device(config, spec)
     if config.trainer.compile:  # compilation takes longer than this measurement
         config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, compile="replay"))
-    params = lone_trainer(config, spec).publish(0, 0)
-    by_worker, _ = collect.measure(config, spec, *params, config.worker.envs, SECONDS)
-    trainer = Updating(Replaying(single_trainer(config, 1), spec, *params, SECONDS), spec, config.num_threads)
-    trainer.play(0.0)  # the first call is slower
-    return middle(by_worker).per_s * min(config.num_workers, num_cores()), trainer.play(SECONDS).per_s
+    trainer = lone_trainer(config, spec, config.num_threads)
+    params_header, params = trainer.publish(0, 0)
+    with closing(Worker(config, spec, 0, 0, numpy_program(config, spec)[0])) as worker:
+        worker.collect(params_header, params)
+        calls = per_s(lambda: worker.collect(params_header))
+    batch = random_batch(single_trainer(config, 1), spec, params)
+    torch.set_num_threads(config.num_threads)
+    trainer.train(*batch)  # the first call is slower
+    num_updates = trainer.train(*batch)[0].num_updates
+    steps = calls * config.rows_per_collect * min(config.num_workers, num_cores())
+    return steps, num_updates * per_s(lambda: trainer.train(*batch))
+
+
+def per_s(work: Callable[[], object]) -> float:
+    """Call `work` for SECONDS, and return the calls per second."""
+    calls, started = 0, time.perf_counter()
+    while (took := time.perf_counter() - started) < SECONDS or not calls:
+        work()
+        calls += 1
+    return calls / took
 
 
 if __name__ == "__main__":

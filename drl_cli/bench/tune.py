@@ -1,19 +1,14 @@
-"""Choose the numbers of workers, environments and threads, and predict how fast a run can be."""
+"""Choose the numbers of workers, environments and threads by short runs in mode=async."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from drl_cli.bench.end_to_end import Pace
-from drl_cli.bench.figures import Rate
+from drl_cli.bench.pace import Pace
 from drl_cli.runtime.config import Config
 
 BUSY = 0.1
 """Workers and trainer count as busy if both spend less than this fraction of their time waiting."""
-
 ENVS = (8, 16, 32)
-TRIED = 4
-UNSURE = 1.1
-"""The factor by which a predicted rate may differ from the measured rate."""
 SLACK = 1.03
 """Measured rates within this factor count as equal."""
 
@@ -37,38 +32,26 @@ class Setting:
         return replace(config, mode="async", worker=worker, trainer=replace(config.trainer, threads=self.threads))
 
 
-def thread_counts(cores: int) -> list[int]:
-    """Return the powers of two up to `cores`, and `cores`."""
-    return sorted({2**i for i in range(cores.bit_length())} | {cores})
+def tune(own: Setting, cores: int, fits: Callable[[Setting], bool], measure: Callable[[Setting], Pace]) -> Setting:
+    """Return the best setting: measure one number after another, each with the best values of those before.
 
-
-def promising(predicted: Mapping[Setting, float]) -> list[Setting]:
-    """Return the TRIED settings with the highest rates, and of almost equal rates (UNSURE) the smallest settings."""
-    close = max(predicted.values()) / UNSURE
-    return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:TRIED]
+    To measure all combinations would take hours. `own` is the run's setting, from which the search starts, and `fits`
+    says whether a run can have a setting.
+    """
+    best, rates = own, dict[Setting, float]()
+    powers = sorted({2**i for i in range(cores.bit_length())} | {cores})
+    for name, values in (("envs", ENVS), ("workers", powers), ("threads", powers)):
+        for one in [best, *(replace(best, **{name: value}) for value in values)]:
+            if one not in rates and fits(one):
+                rates[one] = measure(one).env_steps_per_s
+        best = choose(rates) if rates else best
+    return best
 
 
 def choose(measured: Mapping[Setting, float]) -> Setting:
     """Return the smallest setting whose rate is within SLACK of the highest rate."""
     best = max(measured.values())
     return min(one for one, rate in measured.items() if rate * SLACK >= best)
-
-
-def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) -> tuple[float, str]:
-    """Return an upper bound for the environment steps/s of a run, and the name of the bottleneck.
-
-    `worker` is the rate of one worker. `trainer` is the highest rate of environment steps that the trainer can keep up
-    with. With mode=async, workers and trainer run at the same time and share `cores` processors. In other modes they
-    alternate.
-    """
-    processors = cores / (1 / worker.per_cpu_s + 1 / trainer.per_cpu_s)
-    if mode == "async":
-        limits = {"workers": num_workers * worker.per_s, "trainer": trainer.per_s, "processors": processors}
-        least = min(limits, key=lambda name: limits[name])
-        return limits[least], least
-    collect = min(num_workers * worker.per_s, cores * worker.per_cpu_s)
-    both = 1 / (1 / collect + 1 / trainer.per_s)
-    return both, "workers" if collect < trainer.per_s else "trainer"
 
 
 def advice(pace: Pace, asked: float | None) -> list[str]:

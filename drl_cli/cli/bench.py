@@ -1,4 +1,4 @@
-"""drl-bench: measure this machine with the parts of a run, and propose workers, environments and threads."""
+"""drl-bench: measure this machine with short runs, and propose workers, environments and threads."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Any
 
 from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
@@ -28,28 +28,23 @@ from drl_cli.utils.ranges import Positive
 from drl_cli.utils.shown import print
 from drl_cli.utils.spelling import nearest
 
-if TYPE_CHECKING:  # slow to import
-    from drl_cli.bench.figures import Figure
-
-Part = Literal["collect", "replay", "updates", "end"]
 EXAMPLES = (
     "drl-bench env=LunarLanderContinuous algo=sac",
-    "drl-bench env=Pendulum-v1 mode=single parts=[collect,updates] seconds=2",
+    "drl-bench env=Pendulum-v1 mode=single seconds=2",
     "drl-bench from_config=latest tune=true",
 )
 
 UNREAD = ("stop.", "manage.", "checkpoint.", "logger.tensorboard", "logger.report_s")
-"""What the keys begin with that no part reads: `bench/end_to_end.py` sets them for the run that it measures."""
+"""What the keys begin with that are not read: `bench/pace.py` sets them for the run that it measures."""
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of drl-bench, which also accepts every key of drl-train."""
 
-    parts: tuple[Part, ...] = option(("collect", "replay", "updates", "end"), "what is measured; end: a short real run")
-    seconds: Positive = option(5.0, "of each figure, start-up of runs not counted")
+    seconds: Positive = option(5.0, "of each run, its start-up not counted")
     tune: bool = option(False, "propose worker.num, worker.envs and trainer.threads")
-    json: str | None = option(None, "write all figures and their rounds to this file")
+    json: str | None = option(None, "write all rates and their rounds to this file")
 
 
 def main() -> None:
@@ -59,7 +54,7 @@ def main() -> None:
 
 def help_of(words: Sequence[str]) -> str:
     """Return the text of --help."""
-    about = "measure this machine with a run's own environment, network and batches"
+    about = "measure this machine with short runs of the same environment, network and batches"
     end = "and every key of drl-train, which say what is measured: drl-train --help"
     return f"{usage('drl-bench', Options, about, EXAMPLES)}\n\n{end}"
 
@@ -86,49 +81,52 @@ def answer(words: Sequence[str]) -> int:
         if config.dry_run:
             print(f"{config.env.name}: all checks passed; nothing was measured")
         else:
-            measure(config, spec, options, command, typed)
+            measure(config, options, command, typed)
     return DONE
 
 
-def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: CommandLine) -> None:
-    """Measure the chosen parts, print the figures, and propose a command line if `tune` is set.
+def measure(config: Config, options: Options, command: CommandLine, typed: CommandLine) -> None:
+    """Measure a short run, name the bottleneck, and propose a command line if `tune` is set.
 
     `typed` is the command line before `with_run` read `from_config`.
     """
-    from drl_cli.bench.end_to_end import overridden
-    from drl_cli.bench.figures import row
-    from drl_cli.bench.suite import Suite
-    from drl_cli.bench.tune import advice
+    from drl_cli.bench import pace
+    from drl_cli.bench.tune import Setting, advice, tune
     from drl_cli.preflight.pace import pace_problems
 
-    cores, load = num_cores(), os.getloadavg()[0]
+    cores, load, words = num_cores(), os.getloadavg()[0], [*command.flags, *command.overrides]
     busy = ": other programs disturb what is measured here" if load > cores / 4 else ""
     print(f"{config.env.name} {config.algo_name} {config.mode}: {cores} processors, load {load:.1f}{busy}")
-    print(row("part", "what", "median", "min - max", ""), flush=True)
-    figures: list[Figure] = []
+    print(f"{'run':<46}{pace.HEAD}", flush=True)
+    figures = list[dict[str, Any]]()
 
-    def show(figure: "Figure") -> None:
-        figures.append(figure)
-        print(figure, flush=True)
+    def timed(name: str, words: Sequence[str], config: Config) -> pace.Pace:
+        found = pace.measure(words, config, options.seconds)
+        figures.append({"run": name, **dataclasses.asdict(found)})
+        print(f"{name:<46}{found}", flush=True)
+        return found
 
-    suite = Suite(config, spec, [*command.flags, *command.overrides], cores, options.seconds, show)
-    for part in get_args(Part):
-        if part in options.parts or (options.tune and part in ("collect", "updates")):
-            getattr(suite, part)()
-    tuned = suite.tune(lambda setting: not pace_problems(setting)) if options.tune else None
-    if tuned is not None:
-        setting, pace = tuned
+    own = timed(f"yours, mode={config.mode}", words, config)
+    print("\n".join(advice(own, None if config.is_on_policy else config.orchestrator.sample_insert_ratio)))
+    tuned = None
+    if options.tune:
+        setting = Setting(config.num_workers, config.num_threads, config.worker.envs)
+        tuned = tune(
+            setting,
+            cores,
+            lambda one: not pace_problems(one.of(config)),
+            lambda one: timed(" ".join(one.keys), pace.overridden(words, "mode=async", *one.keys), one.of(config)),
+        )
         mode = [] if config.mode == "async" else ["mode=async"]
-        line = shlex.join(["drl-train", *typed.flags, *overridden(typed.overrides, *mode, *setting.keys)])
-        asked = None if config.is_on_policy else config.orchestrator.sample_insert_ratio
-        print("\n".join([*advice(pace, asked), f"next: {line}"]))
+        keys = pace.overridden(typed.overrides, *mode, *tuned.keys)
+        print(f"next: {shlex.join(['drl-train', *typed.flags, *keys])}")
     if options.json is not None:
         from drl_cli.runtime.files.checkpoint import write_json
 
         result = {"env": config.env.name, "algo": config.algo_name, "mode": config.mode, "cores": cores, "load": load}
-        result |= {"command": sys.argv[1:], "figures": list(map(dataclasses.asdict, figures))}
+        result |= {"command": sys.argv[1:], "figures": figures, "tuned": tuned and tuned.keys}
         with as_usage_error(OSError, prefix=f"json={options.json} can't be written: ", exit_code=RESOURCES):
-            write_json(Path(options.json), result | {"tuned": tuned[0].keys if tuned else None})
+            write_json(Path(options.json), result)
 
 
 def read(args: Sequence[str]) -> tuple[Options, CommandLine, str | None]:

@@ -8,10 +8,11 @@ import numpy as np
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.factories import make_replay
+from drl_cli.runtime.factories import make_replay, make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
 from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.worker import make_builder
 from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, num_rows, random_obs, sources
 
@@ -25,6 +26,11 @@ def single_trainer(config: Config, threads: int) -> Config:
     runs = "replay" if choice == "auto" else choice
     trainer = replace(config.trainer, num=1, batch_size=share, threads=threads, compile=runs)
     return replace(config, trainer=trainer)
+
+
+def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
+    """Return one of the run's trainers, on `config.device`. It does not average gradients with other trainers."""
+    return make_trainer(single_trainer(config, threads), spec, config.device, 0)
 
 
 def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTrainingData, Columns]:

@@ -41,10 +41,10 @@ def timed(steps: int, play: Callable[[], None]) -> Figures:
 
 def ours(task: Sequence[str], num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figures]:
     """The worker continues its episodes. The bare loop repeats the episodes of another worker."""
-    from drl_cli.bench.collect import Collecting
-    from drl_cli.bench.updates import lone_trainer
+    from parts import Collecting
+
     from drl_cli.envs.make import read_spec
-    from drl_cli.runtime.trial import single_trainer
+    from drl_cli.runtime.trial import lone_trainer, single_trainer
     from drl_cli.settings.compose import compose
 
     config = single_trainer(compose([*task, f"worker.envs={num}", f"env.backend={backend}"]), threads=1)

@@ -34,9 +34,9 @@ SIDES = {"numpy": "my_td3", "torch": "my_td3", "built-in": "td3"}
 
 def prepare(folder: Path, options: tuple[str, ...]) -> None:
     """Write the arguments of each side's worker. Their processes then need no torch."""
-    from drl_cli.bench.updates import lone_trainer
     from drl_cli.envs.make import read_spec
     from drl_cli.runtime.roles.normalization import numpy_program
+    from drl_cli.runtime.trial import lone_trainer
     from drl_cli.settings.compose import compose
 
     (code,) = [each for each in re.findall(r"```python\n(.*?)```", DOC.read_text(), re.S) if each[:6] == '"""TD3']

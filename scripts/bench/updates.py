@@ -101,9 +101,10 @@ def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
 
 
 def ours(case: Case, threads: int, overrides: list[str], algo: str) -> Callable[[], int]:
-    from drl_cli.bench.replay import Replaying
-    from drl_cli.bench.updates import Updating, lone_trainer
+    from parts import Replaying, Updating
+
     from drl_cli.envs.make import read_spec
+    from drl_cli.runtime.trial import lone_trainer
     from drl_cli.settings.compose import compose
 
     env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo in DISCRETE else "LunarLanderContinuous"

@@ -1,28 +1,25 @@
 import pytest
 from graphs import make_config
 
-from drl_cli.bench import tune
-from drl_cli.bench.end_to_end import Pace
-from drl_cli.bench.figures import Rate
-from drl_cli.bench.tune import Setting, advice, bound, choose, promising, thread_counts
+from drl_cli.bench.pace import Pace
+from drl_cli.bench.tune import Setting, advice, choose, tune
 
 
-def test_thread_counts_are_powers_of_two_and_the_number_of_cores():
-    assert [thread_counts(cores) for cores in (1, 3, 6, 16)] == [[1], [1, 2, 3], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+def test_one_number_after_another_is_measured_with_the_best_of_those_before():
+    rates, asked = {(1, 2, 8): 500, (1, 2, 16): 900, (3, 2, 16): 2000, (3, 1, 16): 1990}, []
+
+    def measure(one):
+        asked.append((one.workers, one.threads, one.envs))
+        return Pace(float(rates.get(asked[-1], 1)), 1.0, 0.0, 0.0, 1.0)
+
+    best = tune(Setting(1, 2, 1), 3, lambda one: one.envs < 32, measure)
+    assert best == Setting(3, 1, 16)  # as fast as with 2 threads
+    assert asked[:4] == [(1, 2, 1), (1, 2, 8), (1, 2, 16), (2, 2, 16)]
+    assert {*asked[4:]} == {(3, 2, 16), (3, 1, 16), (3, 3, 16)}
 
 
-def test_the_fastest_are_tried_and_of_those_about_as_fast_the_smallest(monkeypatch):
-    predicted = {
-        Setting(2, 1, 8): 1000.0,
-        Setting(1, 1, 16): 950.0,  # within 10% of the best
-        Setting(1, 2, 8): 930.0,
-        Setting(1, 1, 8): 500.0,
-        Setting(1, 1, 32): 600.0,
-    }
-    order = [Setting(1, 1, 16), Setting(1, 2, 8), Setting(2, 1, 8), Setting(1, 1, 32), Setting(1, 1, 8)]
-    for tried in (5, 2):
-        monkeypatch.setattr(tune, "TRIED", tried)
-        assert promising(predicted) == order[:tried]
+def test_without_a_setting_that_fits_the_run_keeps_its_own():
+    assert tune(Setting(1, 2, 1), 2, lambda one: False, lambda one: None) == Setting(1, 2, 1)
 
 
 def test_the_smallest_of_the_fastest_is_chosen():
@@ -65,23 +62,3 @@ def test_no_ratio_is_proposed_when_both_are_busy_or_there_is_none():
     assert said.startswith("both sides are busy")
     (said,) = advice(pace(0.5, 0.0), None)
     assert said.startswith("the trainer is the bottleneck")
-
-
-FREE = 1e12
-"""Rate per second of processor time of a process that only sleeps."""
-
-
-@pytest.mark.parametrize(
-    ("mode", "workers", "cores", "worker", "trainer", "expected"),
-    [
-        ("async", 1, 4, Rate(1000, 1000), Rate(3000, 3000), (1000, "workers")),
-        ("async", 3, 4, Rate(1000, 1000), Rate(2000, 2000), (2000, "trainer")),
-        ("async", 8, 4, Rate(1000, 1000), Rate(6000, 6000), (4 / (1 / 1000 + 1 / 6000), "processors")),
-        ("async", 8, 1, Rate(1000, FREE), Rate(9000, FREE), (8000, "workers")),  # sleeping ones use no processor
-        ("single", 1, 2, Rate(1000, 1000), Rate(3000, 3000), (750, "workers")),
-        ("sync", 4, 2, Rate(1000, 1000), Rate(500, 500), (400, "trainer")),  # 2000 and 500
-    ],
-)
-def test_the_lowest_limit_is_the_bound_and_times_add_up_without_async(mode, workers, cores, worker, trainer, expected):
-    rate, whose = bound(mode, workers, cores, worker, trainer)
-    assert (rate, whose) == (pytest.approx(expected[0]), expected[1])

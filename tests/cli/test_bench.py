@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 from processes import SMALL, Run
 
-from drl_cli.bench.tune import Setting
+from drl_cli.bench.pace import HEAD, Pace
 from drl_cli.cli.bench import UNREAD, Options, is_own, measure, read
 from drl_cli.errors import UsageError
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
-
-PARTS = ("collect", "replay", "updates", "end")
 
 
 def read_by_bench(words):
@@ -29,16 +27,14 @@ def problems_of(*args):
 
 
 def test_own_options_are_split_from_keys_of_drl_train():
-    options, command, _ = read(["seed=3", "parts=[end]", "env=Pendulum-v1", "seconds=0.5", "tune=true"])
-    assert options == Options(parts=("end",), seconds=0.5, tune=True)
+    options, command, _ = read(["seed=3", "env=Pendulum-v1", "seconds=0.5", "tune=true"])
+    assert options == Options(seconds=0.5, tune=True)
     assert command.overrides == ["seed=3", "env=Pendulum-v1"]
     assert str(read(["env=CartPole-v1", "algo=auto"])[2]).startswith("algo=auto chose ")
-    assert read([])[0] == Options(parts=PARTS, seconds=5.0, tune=False, json=None)
+    assert read([])[0] == Options(seconds=5.0, tune=False, json=None)
 
 
-@pytest.mark.parametrize(
-    ("key", "own"), [("seconds", True), ("secnds", True), ("part", True), ("seed", False), ("algo.lr", False)]
-)
+@pytest.mark.parametrize(("key", "own"), [("seconds", True), ("secnds", True), ("seed", False), ("algo.lr", False)])
 def test_a_misspelled_key_belongs_to_the_nearest_keys(key, own):
     assert is_own(key) == own
 
@@ -47,7 +43,6 @@ def test_a_misspelled_key_belongs_to_the_nearest_keys(key, own):
     ("arg", "says"),
     [
         ("secnds=2", "secnds: no such option. Did you mean seconds?"),
-        ("parts=[colect]", "parts[0]: 'colect' is not one of collect, replay, updates, end"),
         ("seconds=0", "seconds: must be > 0, got 0"),
         ("env=LunarLaner", "no environment 'LunarLaner'. Did you mean LunarLander, LunarLanderContinuous?"),
         ("-m", "drl-bench measures one run"),
@@ -74,19 +69,14 @@ def test_a_dry_run_says_that_nothing_was_measured(drl_here):
 
 
 def test_the_proposed_command_has_the_flags_that_were_typed(tmp_path, monkeypatch, capsys):
-    class Fake:
-        def __init__(self, *args):
-            self.collect = self.updates = lambda: None
-
-        def tune(self, fits):
-            return Setting(2, 1, 8), None
-
-    monkeypatch.setattr("drl_cli.bench.suite.Suite", Fake)
-    monkeypatch.setattr("drl_cli.bench.tune.advice", lambda pace, asked: [])
+    monkeypatch.setattr(
+        "drl_cli.bench.pace.measure", lambda words, *_: Pace(1.0 + ("worker.num=2" in words), *[0.0] * 4)
+    )
+    monkeypatch.setattr("drl_cli.cli.bench.num_cores", lambda: 2)
     typed = read_command(["--config-dir", str(tmp_path), "env=Pendulum-v1", "worker.num=5"])
-    measure(compose(["env=Pendulum-v1"]), None, Options(parts=(), tune=True), typed, typed)
+    measure(compose(["env=Pendulum-v1", "worker.num=1", "mode=single"]), Options(tune=True), typed, typed)
     last = capsys.readouterr().out.splitlines()[-1]
-    keys = "env=Pendulum-v1 worker.num=2 worker.envs=8 trainer.threads=1"
+    keys = "env=Pendulum-v1 mode=async worker.num=2 worker.envs=8 trainer.threads=1"
     assert last == f"next: drl-train --config-dir {tmp_path} {keys}"
 
 
@@ -105,11 +95,11 @@ def test_a_run_to_resume_is_refused(small_run):
     [
         (("env=CartPole-v1", "algo=sac"), 2, "SAC needs a continuous (Box) action space"),
         (("ray.address=auto",), 2, "ray.address: drl-bench measures this machine"),
-        (("stop.return=100", "parts=[replay]"), 2, "stop.return has no effect: drl-bench ends, evaluates and saves"),
+        (("stop.return=100",), 2, "stop.return has no effect: drl-bench ends, evaluates and saves"),
         (("manage.eval_episodes=3",), 2, "manage.eval_episodes has no effect"),
         (("explain=true",), 2, "explain: drl-bench measures; drl-train explain=true says"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), 4, "no room"),
-        (("env=user_envs:Tiny-v0", "+env.kwargs.fail=step", "parts=[collect]"), 4, "the arm fell off"),
+        (("env=user_envs:Tiny-v0", "+env.kwargs.fail=step"), 4, "the arm fell off"),
     ],
 )
 def test_the_same_errors_and_exit_codes_as_drl_train(drl_here, user_folder, monkeypatch, args, code, says):
@@ -127,27 +117,19 @@ def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
     args = ["env=Pendulum-v1", *read_by_bench(tiny), "seconds=0.2", "tune=true", "json=bench.json"]
     done = drl("bench", *args, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == 0, done.stderr
-    first, *lines, last = done.stdout.splitlines()
+    first, head, *_, last = done.stdout.splitlines()
     assert first.startswith("Pendulum-v1 sac async: ")
-    for part, text, count in (
-        ("collect", " env steps/s ", 5),  # 1, 2 (the run's own), 8, 16, 32 environments
-        *(("collect", "of the bare loop's", 5), ("replay", " rows/s ", 1), ("replay", " batches/s ", 1)),
-        *(("updates", "env steps/s at ratio 0.5", 1), ("end", " env steps/s ", 1), ("end", " updates/s ", 1)),
-        *(("end", " % ", 2), ("end", "of the bound", 1), ("end", "0.5 asked for", 1)),
-    ):
-        found = [line for line in lines if line.startswith(part) and text in f"{line} "]
-        assert len(found) == count or (part == "updates" and found), (part, text)
+    assert head.endswith(HEAD)
     result = json.loads((tmp_path / "bench.json").read_text())
     figures = result["figures"]
-    assert {figure["part"] for figure in figures} == {*PARTS, "tune"}
-    assert all(figure["value"] >= 0 for figure in figures)
-    assert all(len(figure["rounds"]) == 5 for figure in figures if figure["part"] == "collect")
+    assert figures[0]["run"] == "yours, mode=async"
+    assert all(figure["env_steps_per_s"] >= 0 and figure["rounds"] for figure in figures)
     assert result["command"][0] == "env=Pendulum-v1"
     assert last.startswith("next: drl-train env=Pendulum-v1 ")
     assert last.endswith(" ".join(result["tuned"]))
     assert last.count("worker.envs=") == last.count("worker.num=") == 1
     assert "orchestrator.sample_insert_ratio" not in last
-    tried = {figure["what"]: figure["value"] for figure in figures if figure["part"] == "tune"}
+    tried = {figure["run"]: figure["env_steps_per_s"] for figure in figures[1:]}
     assert max(tried.values()) <= 1.03 * tried[" ".join(result["tuned"])]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "tmp"]
     left = {path.name for path in (tmp_path / "tmp").iterdir()}
@@ -157,7 +139,7 @@ def test_a_complete_measurement_with_tuning(tmp_path, drl, tiny):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_config_of_a_run_is_measured(drl, small_run, tmp_path):
-    args = (f"from_config={small_run.folder}", "parts=[end]", "seconds=0.2")
+    args = (f"from_config={small_run.folder}", "seconds=0.2")
     done = drl("bench", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Pendulum-v1 sac async: ")
@@ -176,7 +158,7 @@ def short_tmp():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 @pytest.mark.exhaustive
 def test_a_signal_leaves_no_process_and_no_folder(tmp_path, short_tmp, number, code):
-    run = Run(tmp_path, *read_by_bench(SMALL), "parts=[end]", "seconds=100", command="bench", TMPDIR=str(short_tmp))
+    run = Run(tmp_path, *read_by_bench(SMALL), "seconds=100", command="bench", TMPDIR=str(short_tmp))
     try:
         run.until(lambda: list(short_tmp.glob("drl-bench-*/*/*/*/workers/trainer.log")))
         run.send(number, group=True)

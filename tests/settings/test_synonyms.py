@@ -34,11 +34,8 @@ HINTS = {
     ("dqn", "max_seq_len"): "Did you mean replay.seq_len?",
     ("dqn", "epsilon"): "Did you mean algo.epsilon_start, algo.epsilon_end?",
     ("td3", "policy_delay"): "Did you mean algo.actor_period?",
-    (
-        "ppo",
-        "policy_delay",
-    ): "For that: algo.actor_period, an option of algo=cal_ql, cql, crossq, flashsac, rebrac, redq, sac, td3, td3_bc, "
-    "tqc, xqc",
+    ("ppo", "policy_delay"): "For that: algo.actor_period, an option of algo="
+    "cal_ql, cql, crossq, flashsac, rebrac, redq, sac, sac_discrete, td3, td3_bc, tqc, xqc",
     ("tqc", "top_quantiles_to_drop_per_net"): "Did you mean algo.dropped?",
     ("sac", "top_quantiles_to_drop_per_net"): "For that: algo.dropped, an option of algo=tqc",
     ("dqn", "epochs"): "It is an option of algo=impala, ppo, pqn, reppo, vmpo",

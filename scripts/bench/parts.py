@@ -1,27 +1,43 @@
-"""Measure the environment steps/s of one worker, and of a plain loop of `env.step` that repeats the same episodes."""
+"""What collect.py and updates.py measure: a worker beside a bare loop, and a trainer with a full replay table."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from drl_cli.bench.figures import ROUNDS, Rate, timed
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.ale_vector import make_vector
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build
 from drl_cli.envs.stepping.ale_batch import AleBatch
-from drl_cli.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.factories import make_replay
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, LoadParams, SampleBatch
 from drl_cli.runtime.roles.normalization import numpy_program
 from drl_cli.runtime.roles.worker import Worker
-from drl_cli.types import Array, EnvSpec
-from drl_cli.utils.outside import raised
+from drl_cli.runtime.trial import lone_trainer
+from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.utils.lazy import torch
 from drl_cli.utils.seeding import integers
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Items processed per second of wall-clock time, and per second of this process's CPU time."""
+
+    per_s: float
+    per_cpu_s: float
+
+
+def timed(work: Callable[[], int]) -> Rate:
+    """Return the rate of one call of `work`, which returns the number of processed items."""
+    started, used = time.perf_counter(), time.process_time()
+    done = work()
+    return Rate(done / (time.perf_counter() - started), done / max(1e-9, time.process_time() - used))
 
 
 class Collecting:
@@ -126,22 +142,68 @@ class BareVector:
         self.vector.close()
 
 
-def measure(
-    config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, num_envs: int, seconds: float
-) -> tuple[Sequence[Rate], Sequence[Rate]]:
-    """Measure the worker and the plain loop for about `seconds`, with `num_envs` environments. Return their rates.
+NUM_BLOCKS = 8
 
-    Each list has one rate per round. Raise EnvironmentFailed if an environment raises.
-    """
-    sized = replace(config, worker=replace(config.worker, envs=num_envs))
-    try:
-        with closing(Collecting(sized, spec, params_header, params)) as both:
-            both.by_bare_loop()
-            a_collect_s = both.rows / both.by_worker(1).per_s
-            collects = max(1, round(seconds / 2 / ROUNDS / a_collect_s))
-            rounds = [(both.by_worker(collects), both.by_bare_loop()) for _ in range(ROUNDS)]
-    except RunError:
-        raise
-    except Exception as error:
-        raise EnvironmentFailed(f"{config.env.id} {raised(error)}") from error
-    return [worker for worker, _ in rounds], [bare for _, bare in rounds]
+
+class Replaying:
+    """A shard of the replay table. A few blocks of a worker are inserted repeatedly until the shard is full."""
+
+    def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float) -> None:
+        self.config = config
+        self.replay = make_replay(config, spec, 0)
+        self.blocks = collected(config, spec, params_header, params, seconds)
+        self.number = 0
+        started = time.perf_counter()
+        if not config.is_on_policy:
+            while not self.is_full and time.perf_counter() - started < max(1.0, seconds):
+                self.insert()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.replay.table) >= self.config.replay.num_rows // self.config.num_shards
+
+    def insert(self) -> int:
+        """Insert one more block. Return its number of transitions."""
+        header, columns = self.blocks[self.number % len(self.blocks)]
+        self.number += 1
+        self.replay.last_block.clear()  # the table refuses a block that was inserted before
+        self.replay.insert(header, columns)
+        return header.rows
+
+    def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:
+        """Draw batches for one trainer. If the table is a queue, first insert enough blocks."""
+        size = self.config.trainer.batch_size
+        while self.config.is_on_policy and len(self.replay.table) < num_batches * size:
+            self.insert()
+        header, columns = self.replay.sample(SampleBatch(num_batches, size))
+        assert isinstance(header, BatchTrainingData)
+        assert isinstance(columns, dict)
+        return header, columns
+
+
+def collected(
+    config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float
+) -> Sequence[tuple[InsertTransition, Columns]]:
+    """Collect a few blocks with a real worker. At least one block has rows."""
+    blocks: list[tuple[InsertTransition, Columns]] = []
+    with closing(Worker(config, spec, 0, 0)) as worker:
+        started, block = time.perf_counter(), worker.collect(params_header, params)
+        while not blocks or (len(blocks) < NUM_BLOCKS and time.perf_counter() - started < seconds):
+            block = worker.collect(params_header)
+            blocks += [block] if block[0].rows else []
+    return blocks
+
+
+class Updating:
+    """A trainer, and the replay table from which it learns."""
+
+    def __init__(self, replaying: Replaying, spec: EnvSpec, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.replaying, self.trainer = replaying, lone_trainer(replaying.config, spec, threads)
+
+    def train(self) -> int:
+        """Draw batches and train on them. Return the number of gradient updates."""
+        report, priorities = self.trainer.train(*self.replaying.draw(self.replaying.config.updates_per_call))
+        if priorities is not None:
+            self.replaying.replay.update_priorities(priorities)
+        return report.num_updates

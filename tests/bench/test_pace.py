@@ -3,7 +3,7 @@ import tempfile
 import pytest
 from graphs import make_config
 
-from drl_cli.bench.end_to_end import measure, overridden, pace
+from drl_cli.bench.pace import HEAD, measure, overridden, pace
 from drl_cli.errors import RunError
 
 SMALL = (
@@ -23,6 +23,8 @@ def test_the_pace_lies_between_the_first_and_the_last_report():
     assert (found.env_steps_per_s, found.opt_steps_per_s, found.ratio) == (350, 50, pytest.approx(1 / 7))
     assert (found.worker_wait, found.trainer_wait) == (0.25, 0.5)  # 2 s of two workers, 2 of 4 s
     assert (found.rounds, found.start_up_s) == ((200, 400), 3.5)
+    assert str(found).split() == ["350", "200", "-", "400", "50", "0.143", "25%", "50%", "3.5"]
+    assert len(str(found)) == len(HEAD)
 
 
 def test_an_override_replaces_older_values_of_its_key():

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from drl_cli.bench.figures import ROUNDS
 from drl_cli.errors import RunError
 from drl_cli.runtime.config import Config
 
 Line = Mapping[str, float]
 ENDLESS = 1_000_000_000
+ROUNDS = 5
+"""The reports in the measured time. The table shows the range of their rates."""
 PATIENCE_S = 600.0
 """Maximum seconds for the start of the run and for its first transitions in replay."""
 
@@ -34,10 +35,29 @@ class Pace:
     rounds: tuple[float, ...] = ()
     reanalyzed_per_s: float = 0.0
 
+    def __str__(self) -> str:
+        """The pace as a line of the table that `HEAD` begins."""
+        spread = f"{short(min(self.rounds))} - {short(max(self.rounds))}" if self.rounds else ""
+        waits = f"{self.worker_wait:>8.0%} {self.trainer_wait:>8.0%}"
+        rates = f"{short(self.env_steps_per_s):>12} {spread:>19} {short(self.opt_steps_per_s):>10} {self.ratio:>7.3g}"
+        searched = f"   {short(self.reanalyzed_per_s)} re-analysed steps/s" if self.reanalyzed_per_s else ""
+        return f"{rates} {waits} {self.start_up_s:>8.1f}{searched}"
+
     @property
     def ratio(self) -> float:
         """Updates per environment step."""
         return self.opt_steps_per_s / max(1e-9, self.env_steps_per_s)
+
+
+HEAD = (
+    f"{'env steps/s':>12} {'min - max':>19} {'updates/s':>10} {'ratio':>7} {'w. wait':>8} {'t. wait':>8} {'start s':>8}"
+)
+"""The head of a table of paces: `w. wait` and `t. wait` are the fractions of time that workers and trainer wait."""
+
+
+def short(value: float) -> str:
+    """Format a number with three significant digits, or without decimals from 1000 on."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def measure(command: Sequence[str], config: Config, seconds: float) -> Pace:
