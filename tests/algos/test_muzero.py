@@ -9,9 +9,7 @@ from references import lstm_step, sequential, value_prefix_of
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.model_based import gumbel_muzero
-from drl_cli.algos.model_based._learner import as_windows
-from drl_cli.algos.model_based._model import Support
-from drl_cli.algos.model_based._targets import unroll_targets
+from drl_cli.algos.model_based._shared import Support, as_windows, unroll_targets
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 ROWS, LENGTH, K, N, SIZE, GAMMA, ACTIONS = 48, 7, 3, 2, 4, 0.9, 3

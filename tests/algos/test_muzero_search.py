@@ -13,7 +13,7 @@ from tree_reference import GumbelSearch, PuctSearch
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.model_based import gumbel_muzero, muzero, sampled_muzero
-from drl_cli.algos.model_based._learner import ModelLearner, as_windows
+from drl_cli.algos.model_based._shared import as_windows
 from drl_cli.api import Context
 from drl_cli.search import run
 from drl_cli.search.formulas import Gumbel
@@ -136,7 +136,7 @@ def test_target_networks_are_copied_after_each_period(options):
 
 def test_without_reanalysis_nothing_is_searched(monkeypatch):
     algorithm, batch = made(gumbel_muzero), batch_of(gumbel_muzero)
-    monkeypatch.setattr(ModelLearner, "reanalyzed", None)
+    monkeypatch.setattr(muzero.Algorithm, "reanalyzed", None)
     algorithm.learn(batch, Counts(1))
     assert algorithm.is_one_step
     assert not made(gumbel_muzero, fresh_values=False).params.targets

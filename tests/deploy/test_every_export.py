@@ -11,7 +11,7 @@ from policies import make_policy, observations
 from test_same_policy import assert_same
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.algos.model_based._policy import SearchPolicy
+from drl_cli.algos.model_based import muzero
 from drl_cli.algos.off_policy import mrq
 from drl_cli.algos.value import dqn
 from drl_cli.deploy import standalone
@@ -134,7 +134,7 @@ def test_every_algorithm_is_of_the_kind_that_can_always_be_exported():
     network = make_config("env=CartPole-v1", "algo=dqn").network
     for name in algorithms():
         policy = load_algorithm(name).Policy
-        kind = SEARCHES if issubclass(policy, SearchPolicy) else TRACED if name == "flashsac" else BUILT_IN
+        kind = SEARCHES if issubclass(policy, muzero.Policy) else TRACED if name == "flashsac" else BUILT_IN
         assert kind_of(policy, network) is kind, name
     for method in ("build", "choose", "greedy"):
         own = type("Own", (mrq.Policy,), {method: lambda *args: None})

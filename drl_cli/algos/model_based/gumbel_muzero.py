@@ -9,13 +9,14 @@ improvement.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drl_cli.algos.model_based._learner import ModelConfig, ModelLearner
-from drl_cli.algos.model_based._policy import SearchPolicy, legal_actions, num_rows, stored
+from drl_cli.algos.model_based import muzero
+from drl_cli.algos.model_based._shared import legal_actions, num_rows, stored
 from drl_cli.search.formulas import Gumbel
 from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor
@@ -31,14 +32,14 @@ MODES = ("single", "sync", "async")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ModelConfig):
+class Config(muzero.ModelConfig):
     """The options of Gumbel MuZero, which conf/algo/gumbel_muzero.yaml explains."""
 
     considered_actions: Count
     value_scale: Positive
 
 
-class Policy(SearchPolicy):
+class Policy(muzero.Policy):
     """Chooses actions by Gumbel MuZero's search. The Gumbel noise at the root explores."""
 
     def search(self, obs: Any, explores: bool) -> tuple[Array, Found]:
@@ -48,12 +49,15 @@ class Policy(SearchPolicy):
         return found.action, found
 
 
-class Algorithm(ModelLearner):
+class Algorithm(muzero.Algorithm):
     """Trains the learned model. Its search, for re-analysis, does not explore."""
 
     def search(self, model: Model, obs: Any) -> dict[str, Tensor]:
         no_noise = np.zeros((num_rows(obs), self.action.size))
         return stored(search(self.config, model, obs, no_noise))
+
+    def exploration(self, env_steps: int) -> Mapping[str, float]:
+        return {}  # the search explores
 
 
 def search(config: Any, model: Model, obs: Any, noise: Array) -> Found:  # Any: Config, and observations

@@ -17,10 +17,8 @@ import numpy as np
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.context import AlgoContext
-from drl_cli.algos.model_based._learner import ModelConfig, ModelLearner
-from drl_cli.algos.model_based._model import build_networks
-from drl_cli.algos.model_based._policy import SearchPolicy, num_rows, stored
-from drl_cli.algos.model_based._targets import first_steps
+from drl_cli.algos.model_based import gumbel_muzero, muzero
+from drl_cli.algos.model_based._shared import build_networks, first_steps, num_rows, stored
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.search.formulas import Gumbel
 from drl_cli.types import Array, Column, EnvSpec, Schema
@@ -41,7 +39,7 @@ EDGE = 1.0 - 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ModelConfig):
+class Config(muzero.ModelConfig):
     """The options of Sampled MuZero, which conf/algo/sampled_muzero.yaml explains."""
 
     candidates: Count
@@ -50,7 +48,7 @@ class Config(ModelConfig):
     entropy_coef: NonNegative
 
 
-class Policy(SearchPolicy):
+class Policy(gumbel_muzero.Policy):
     """Chooses actions by a search over candidate actions.
 
     For exploration, the candidates are random, and the search adds Gumbel noise at the root. Evaluations make the
@@ -68,7 +66,7 @@ class Policy(SearchPolicy):
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
         return {
-            **SearchPolicy.extra_columns(config, network, spec),
+            **muzero.Policy.extra_columns(config, network, spec),
             "policy": Column((config.candidates,), "float32"),
             "candidates": Column((config.candidates, spec.action.size), "float32"),
         }
@@ -96,7 +94,7 @@ class Policy(SearchPolicy):
         return action
 
 
-class Algorithm(ModelLearner):
+class Algorithm(gumbel_muzero.Algorithm):
     """Trains the learned model. Re-analysis searches without exploration."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
