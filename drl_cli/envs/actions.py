@@ -65,25 +65,22 @@ class ActionMap:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._convert: Callable[[Array], Any] = self._to_array  # Any: actions of the space
+        # Returns one action for each row; box actions are an array `[n, ...]`. Any: actions of the space
+        self.convert: Callable[[Array], Any] = self._to_array
         if isinstance(space, spaces.Box):
             low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
             is_free = ~(np.isfinite(low) & np.isfinite(high))
             self._free = (is_free, low, high) if is_free.any() else None
             self._low = np.where(is_free, 0.0, low)
             self._scale = np.where(is_free, 0.0, high - self._low) / 2
-            self._convert = self._to_box
+            self.convert = self._to_box
         elif isinstance(space, spaces.Discrete):
             self._offset = int(space.start)
-            self._convert = self._to_choices
+            self.convert = self._to_choices
         elif (parts := inner(space)) is not None:
             self._parts = {key: ActionMap(part) for key, part in parts.items()}
             self._ends = np.cumsum([_width(part) for part in parts.values()])[:-1]
-            self._convert = self._to_trees
-
-    def __call__(self, actions: Array) -> Any:
-        """Return one action for each row; box actions are an array `[n, ...]`."""
-        return self._convert(actions)
+            self.convert = self._to_trees
 
     def inverse(self, parts: Mapping[str, Array]) -> tuple[Array, int]:
         """Return the policy's actions `[n, ...]` for actions of the space, and how many box values were outside it.
@@ -136,7 +133,9 @@ class ActionMap:
 
     def _to_trees(self, actions: Array) -> list[Any]:
         shares = zip(self._parts.values(), np.split(actions, self._ends, -1), strict=True)
-        given = [part(share[:, 0] if isinstance(part._space, spaces.Discrete) else share) for part, share in shares]
+        given = [
+            part.convert(share[:, 0] if isinstance(part._space, spaces.Discrete) else share) for part, share in shares
+        ]
         rows = list(zip(*given, strict=True))
         return (
             [dict(zip(self._parts, row, strict=True)) for row in rows] if isinstance(self._space, spaces.Dict) else rows

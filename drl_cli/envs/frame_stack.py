@@ -1,7 +1,7 @@
 """Detect stacks of frames in image observations."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -46,7 +46,8 @@ def _find(shape: tuple[int, ...], pairs: Sequence[Pair]) -> FrameStack:
 
 def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]) -> Mapping[str, list[Pair]]:
     """Take random steps. Return, for each path, the pairs of successive observations that differ."""
-    read, to_env, rng = ObsMap(env.observation_space, spec), ActionMap(env.action_space), np.random.default_rng(0)
+    read, rng = ObsMap(env.observation_space, spec), np.random.default_rng(0)
+    to_env = ActionMap(env.action_space).convert
     env.action_space.seed(0)
     pairs: dict[str, list[Pair]] = defaultdict(list)
     parts: Parts | None = None
@@ -74,7 +75,7 @@ def _copied(parts: Parts) -> Parts:
 
 
 def allowed_action(
-    mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator
+    mask: Array, spec: EnvSpec, to_env: Callable[[Array], Any], rng: np.random.Generator
 ) -> Any:  # Any: an action of the space
     """Return a random action that the mask allows."""
     masks = np.split(mask, np.cumsum(spec.action.choices[:-1]))

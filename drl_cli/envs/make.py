@@ -37,7 +37,7 @@ class Env:
 
     def __init__(self, config: EnvConfig, spec: EnvSpec) -> None:
         self.raw = build(config)
-        self.to_env = ActionMap(self.raw.action_space)
+        self.to_env = ActionMap(self.raw.action_space).convert
         self.read = ObsMap(self.raw.observation_space, spec)
 
     def reset(self, seed: int | None = None) -> Parts:

@@ -75,7 +75,7 @@ class StepMap:
 
     def raw_actions(self, actions: Array) -> Parts:
         """Return actions in the units of the environment: the inverse of `actions`."""
-        made = self._actions(actions)
+        made = self._actions.convert(actions)
         if isinstance(made, np.ndarray):
             return {"": made}
         rows = [parts_of(action) for action in made]

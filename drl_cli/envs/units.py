@@ -7,7 +7,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import ObsMap
@@ -47,7 +46,7 @@ class Units:
         env = Env(config, spec)
         env.close()
         self.observations, self.actions = env.raw.observation_space, env.raw.action_space
-        self.to_env: ActionMap = env.to_env
+        self.to_env = env.to_env
         self.inputs = _inputs(self.observations, env.read)
         self.outputs = [_part("action", path, space) for path, space in space_leaves(self.actions)]
 

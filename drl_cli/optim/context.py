@@ -162,18 +162,13 @@ class Context:
         Every trainer draws the noise for the rows of all trainers and keeps its own rows. With generators of equal
         seeds, two trainers use the same noise as one trainer with all rows. `generator` must be on `device`.
         """
-        of_all_trainers = torch.randn(self.group.size * rows, size, generator=generator, device=self.device)
-        return self._own_rows(of_all_trainers)
+        noise = torch.randn(self.group.size * rows, size, generator=generator, device=self.device)
+        return noise if self.group.size == 1 else noise[self.group.rank * rows :][:rows]
 
     def rand(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
         """Return uniform noise in [0, 1), `[rows, size]`, for this trainer's rows of the batch, drawn as in `randn`."""
-        of_all_trainers = torch.rand(self.group.size * rows, size, generator=generator, device=self.device)
-        return self._own_rows(of_all_trainers)
-
-    def _own_rows(self, of_all_trainers: Tensor) -> Tensor:
-        rows = len(of_all_trainers) // self.group.size
-        first = self.group.rank * rows
-        return of_all_trainers[first : first + rows]
+        noise = torch.rand(self.group.size * rows, size, generator=generator, device=self.device)
+        return noise if self.group.size == 1 else noise[self.group.rank * rows :][:rows]
 
 
 def _graph_break(error: Exception) -> str:

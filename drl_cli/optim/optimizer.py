@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from drl_cli.chains import recording
 from drl_cli.optim.context import Context
@@ -11,6 +12,10 @@ from drl_cli.optim.params import Params
 from drl_cli.optim.rules import FusedAdam, Rule, filled
 from drl_cli.optim.torch_optim import TorchOptim, UserRule
 from drl_cli.utils.lazy import Tensor, torch
+
+if TYPE_CHECKING:
+    from drl_cli.chains.log import Log
+    from drl_cli.chains.tape import Tape
 
 
 class NotFinite(Exception):
@@ -52,12 +57,17 @@ class Optimizer:
         else:
             self.rule = TorchOptim(params, self.parts, self.config)
         self.factor = 1.0  # the schedule's factor of all learning rates
+        self.is_constant = self.config.is_constant
+        # Without clipping, `metrics` computes the norm later. With `skips`, this would be wrong, because a skipped
+        # update may have changed the gradient in the meantime.
+        self.clips = self.config.max_norm is not None or bool(self.limits) or context.skips
         self.norm: Tensor | None = None  # of the last step's gradient, before clipping, if `_clip` computed it
         self._part_names = tuple(lrs)
 
     def schedule(self, position: int) -> None:
         """Set the learning rates for this position of the run, in environment steps or updates."""
-        self.factor = self.config.factor(position, self.context.clock.total)
+        if not self.is_constant:
+            self.factor = self.config.factor(position, self.context.clock.total)
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
         """Set the gradients of all parameters, or of some parts (such as the critic), to 0 before `loss.backward()`."""
@@ -72,10 +82,10 @@ class Optimizer:
         computed from them: compute each loss after the steps before it. Raise LookupError if there is no such part,
         ValueError as `Params.leaves` does, and NotFinite as `step` does.
         """
-        names = self._names(parts)
+        names = self._names(parts) if parts else self._part_names
         self.params.collect()
         self.params.differentiate(loss, names)
-        self.step(loss.detach(), parts=names)
+        self._step(names, (loss.detach(),))
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
         """Make one gradient step of all parameters, or only of `parts` (such as "critic"), with `params.grad`.
@@ -85,20 +95,25 @@ class Optimizer:
         trainers, is not finite, or if a trainer has a loss in `losses` that is not finite.
         """
         self.params.collect()
-        names = self._names(parts)
+        self._step(self._names(parts), losses)
+
+    def _step(self, names: tuple[str, ...], losses: Sequence[Tensor]) -> None:
         if names == self._part_names:
             grads = [self.params.grad]  # one tensor with the gradients of all parts
         else:
             grads = [self.params[name].grad for name in names]
             grads = [grad for grad in grads if len(grad)]  # a part may have no parameters
-        factor = self._factor()
+        recorder = recording()
+        factor = self.factor if recorder is None else self._factor(recorder)
         if self.context.skips:
             _add_nan(grads[0], losses)
-        for grad in grads:
-            self.context.group.mean_(grad)
+        if self.context.group.size > 1:
+            for grad in grads:
+                self.context.group.mean_(grad)
         if self.context.skips:
             self._check_finite(grads)
-        self._clip(names, grads)
+        if self.clips:
+            self._clip(names, grads)
         self.rule.step(names, factor)
         self.params.changed(names)
 
@@ -119,18 +134,15 @@ class Optimizer:
         elif not all(grad.isfinite().all() for grad in grads):
             raise NotFinite
 
-    def _factor(self) -> float | Tensor:
-        """Return the schedule's factor of the learning rates.
+    def _factor(self, recorder: Tape | Log) -> float | Tensor:
+        """Return the factor of the learning rates for an update that is recorded.
 
-        While an update is recorded, the factor is a tensor if it changes during the run, so that repeated updates can
-        use other values. If this is not possible, tell the recorder, which then gives up the record.
+        The factor is a tensor if it changes during the run, so that repeated updates can use other values. If this is
+        not possible, tell the recorder, which then gives up the record.
         """
-        recorder = recording()
-        if recorder is None:
-            return self.factor
         if recorder.wants_plain and not self.rule.is_plain:
             recorder.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
-        elif not self.config.is_constant:
+        elif not self.is_constant:
             if self.rule.is_plain:
                 return recorder.scalar(lambda counts: self.factor)
             recorder.fail("the learning rate of this optimizer is a number in Python")
@@ -139,14 +151,9 @@ class Optimizer:
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
         """Store the norm of `grads`, the gradients of the parts `names` (such as the critic), and clip them in place.
 
-        A part with its own limit is clipped alone, and all other parts are clipped together. If the optimizer
-        neither clips nor skips, do nothing.
+        A part with its own limit is clipped alone, and all other parts are clipped together.
         """
         limit = self.config.max_norm
-        if limit is None and not self.limits and not self.context.skips:
-            # `metrics` computes the norm later. With `skips`, this would be wrong, because a skipped update may have
-            # changed the gradient in the meantime.
-            return
         norm = _norm(grads)
         self.norm = norm
         if self.limits:

@@ -111,10 +111,13 @@ class Params:
 
         Raise ValueError for a part without a module if `value` was never called, because no loss can depend on it.
         """
+        leaves: list[nn.Parameter] = []
         for name in self.names(names):
-            if len(self[name].flat) and not self._leaves[name]:
+            own, where = self._leaves[name], self.slices[name]
+            if not own and where.stop > where.start:
                 raise ValueError(f"part '{name}' has no module; compute the loss from params.value('{name}')")
-        return [leaf for name in self.names(names) for leaf in self._leaves[name]]
+            leaves += own
+        return leaves
 
     def differentiate(self, loss: Tensor, names: Sequence[str]) -> None:
         """Write the gradients of a loss with respect to the parts `names` into `grad`. Call `collect` before.
@@ -292,7 +295,7 @@ class Params:
     def _pieces(self, names: Sequence[str]) -> Iterator[Tensor]:
         """Yield the tensors that `vector` joins, in order."""
         for name in names:
-            yield self[name].flat
+            yield self.flat[self.slices[name]]
             if name in self.modules:
                 yield from (tensor for _, tensor in untrained(self.modules[name]))
 
@@ -315,7 +318,7 @@ class Target:
                 parameter.data = view
             self.frozen = frozen(self.module)  # the next line makes all other parameters frozen, too
             self.module.requires_grad_(False)
-            self._changing = list(self.module.parameters())  # what `_finish` tells autograd about
+            self._changing = list(self.module.parameters())  # what `follow` tells autograd about
             self._has_untrained = len(untrained(module)) > 0
             prepare(self.module, context)
 
@@ -325,14 +328,23 @@ class Target:
         return out
 
     def follow(self, tau: float) -> None:
-        """Move toward the network: target += tau * (network - target). Buffers and frozen parameters are copied."""
-        self.flat.lerp_(self._source, tau)
-        self._finish()
+        """Move toward the network: target += tau * (network - target). Buffers and frozen parameters are copied.
+
+        Tell autograd that the target network has changed.
+        """
+        if tau == 1.0:
+            self.flat.copy_(self._source)
+        else:
+            self.flat.lerp_(self._source, tau)
+        if self._source_module is not None:
+            torch.autograd.graph.increment_version(self._changing)
+            if self._has_untrained:
+                for (_, own), (_, source) in zip(self.untrained(), untrained(self._source_module), strict=True):
+                    own.copy_(source)
 
     def copy(self) -> None:
         """Copy the network's present values into the target network."""
-        self.flat.copy_(self._source)
-        self._finish()
+        self.follow(1.0)
 
     def untrained(self) -> Named:
         """Return (name, tensor) for each buffer, and for each parameter that is also frozen in the copied network.
@@ -340,11 +352,3 @@ class Target:
         (In the target network, all parameters are frozen.) Return [] without a module.
         """
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
-
-    def _finish(self) -> None:
-        """Copy the network's buffers and frozen parameters, and tell autograd that the target network has changed."""
-        if self._source_module is not None:
-            torch.autograd.graph.increment_version(self._changing)
-            if self._has_untrained:
-                for (_, own), (_, source) in zip(self.untrained(), untrained(self._source_module), strict=True):
-                    own.copy_(source)

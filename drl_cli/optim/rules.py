@@ -76,7 +76,12 @@ class FusedAdam:
         groups = self._groups.get(names)
         if groups is None:
             groups = self._groups[names] = self._groups_of(names)
-        self._count_step(names, groups)
+        if len(names) == len(self.parts):
+            self.count += 1
+        else:  # the counts are views: a list of indices would be copied to the GPU in every step
+            for group in groups:
+                for count in group.counts:
+                    count += 1
         recorder = recording()
         if recorder is not None and recorder.wants_plain:
             for options, *lists in groups:
@@ -90,15 +95,6 @@ class FusedAdam:
             lr, decay = options.lr * factor, options.weight_decay
             keywords = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, **self.kernel_options}
             fused(flats, grads, means, squares, no_maxima, counts, **keywords)
-
-    def _count_step(self, names: Sequence[str], groups: Sequence[_Group]) -> None:
-        """Add 1 to the number of steps of the parts `names`. `groups` has views of these numbers."""
-        if len(names) == len(self.parts):
-            self.count += 1
-            return
-        for group in groups:  # the counts are views: a list of indices would be copied to the GPU in every step
-            for count in group.counts:
-                count += 1
 
     def _plain_step(
         self,

@@ -121,7 +121,7 @@ class NStepBuilder(Builder):
             "truncated": steps["truncated"].take(last) | (broken.ravel().take(last) & (length < self.n_step)),
         }
         self._emitted = list(complete[keep:])
-        rating = self._rating(rows)
+        rating = {} if self.prioritize is None else self._rating(rows)
         if self.returns_steps:
             rows |= {name: steps[name].take(first, 0) for name in rows.keys() & steps.keys()}
             rows["reward"] = rewards.ravel().take(first)

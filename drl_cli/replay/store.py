@@ -17,8 +17,8 @@ class RingStore:
 
     def __init__(self, schema: Schema, capacity: int, most_inserts: int | None = None) -> None:
         self.capacity = capacity
-        rows = reserved_rows(capacity, most_inserts)
-        self.columns = {name: np.empty((rows, *each.shape), each.dtype) for name, each in schema.items()}
+        self.reserved = reserved_rows(capacity, most_inserts)  # rows that the columns have memory for
+        self.columns = {name: np.empty((self.reserved, *each.shape), each.dtype) for name, each in schema.items()}
         self.inserts = 0
         self.writes: Array | None = None  # how often each slot was changed after its insertion, int32 `[capacity]`
         self.on_write: Callable[[Array], None] | None = None
@@ -31,13 +31,16 @@ class RingStore:
 
         Raise ValueError if columns are missing or there are more rows than the capacity.
         """
-        count = self._check(rows)
+        count = num_rows(rows)
+        if rows.keys() != self.columns.keys() or count > self.capacity:
+            raise self._misfit(rows, count)
         start = self.inserts % self.capacity
         first = min(count, self.capacity - start)
         slots = np.arange(start, start + count) % self.capacity
         if self.on_write is not None:
             self.on_write(slots)
-        self._reserve(self.inserts + count)
+        if min(self.inserts + count, self.capacity) > self.reserved:
+            self._reserve(self.inserts + count)
         for name, column in self.columns.items():
             column[start : start + first] = rows[name][:first]
             column[: count - first] = rows[name][first:]
@@ -135,18 +138,17 @@ class RingStore:
     def _reserve(self, inserts: int) -> None:
         """Reserve memory for all rows that are stored after this number of inserts."""
         rows = min(inserts, self.capacity)
+        if rows <= self.reserved:
+            return
         for name, column in self.columns.items():
-            if rows > len(column):
-                self.columns[name] = np.empty((rows, *column.shape[1:]), column.dtype)
-                self.columns[name][: len(column)] = column
+            self.columns[name] = np.empty((rows, *column.shape[1:]), column.dtype)
+            self.columns[name][: len(column)] = column
+        self.reserved = rows
 
-    def _check(self, rows: Columns) -> int:
-        count = num_rows(rows)
+    def _misfit(self, rows: Columns, count: int) -> ValueError:
         if rows.keys() != self.columns.keys():
-            raise ValueError(f"replay holds {sorted(self.columns)}, the block has {sorted(rows)}")
-        if count > self.capacity:
-            raise ValueError(f"a block of {count} rows does not fit replay.capacity={self.capacity}")
-        return count
+            return ValueError(f"replay holds {sorted(self.columns)}, the block has {sorted(rows)}")
+        return ValueError(f"a block of {count} rows does not fit replay.capacity={self.capacity}")
 
 
 class RandomStore(RingStore):
@@ -164,7 +166,9 @@ class RandomStore(RingStore):
         self.numbers = np.arange(capacity) - capacity
 
     def insert(self, rows: Columns) -> Array:
-        count, size = self._check(rows), len(self)
+        count, size = num_rows(rows), len(self)
+        if rows.keys() != self.columns.keys() or count > self.capacity:
+            raise self._misfit(rows, count)
         fill = min(count, self.capacity - size)
         first = np.arange(size, size + fill)
         rest = self.rng.choice(self.capacity, count - fill, replace=False, shuffle=False)

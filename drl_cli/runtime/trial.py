@@ -51,7 +51,7 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
         rows = builder.take()
         zeros = dict.fromkeys(("worker", "incarnation", "first_env_step", "last_env_step", "version", "opt_steps"), 0)
         block = Block(number=number, rows=num_rows(rows), **zeros)
-        replay.insert(InsertTransition((block,), (), 0.0), rows)
+        replay.insert([InsertTransition((block,), (), 0.0)], rows)
         number += 1
     header, columns = replay.sample(SampleBatch(1, size))
     assert isinstance(header, BatchTrainingData)

@@ -125,7 +125,7 @@ def batches(
             continue  # there may be no row yet, for which a policy for images cannot compute a priority
         rows = builder.take()
         block = Block(number=number, rows=num_rows(rows), **zeros)
-        replay.insert(InsertTransition((block,), (), 0.0), rows)
+        replay.insert([InsertTransition((block,), (), 0.0)], rows)
         if len(replay.table) < size * (1 if config.is_on_policy else 2):
             continue
         header, columns = replay.sample(SampleBatch(1, size))

@@ -93,7 +93,7 @@ class BareEnvs:
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         self.envs: list[Any] = [build(config) for _ in seeds]  # Any: environments with any spaces
-        self.to_env = ActionMap(self.envs[0].action_space)
+        self.to_env = ActionMap(self.envs[0].action_space).convert
         for env, seed in zip(self.envs, seeds, strict=True):
             env.reset(seed=seed)
 
@@ -113,7 +113,7 @@ class BarePool:
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         task = find_task(config)
-        self.to_env, self.pool = ActionMap(task.action_space), make_pool(task, seeds)
+        self.to_env, self.pool = ActionMap(task.action_space).convert, make_pool(task, seeds)
         self.pool.reset()
 
     def step(self, actions: Any) -> None:
@@ -130,7 +130,7 @@ class BareVector:
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int], num_threads: int) -> None:
         game: Any = build(config).unwrapped
-        self.to_env, self.vector = ActionMap(game.action_space), make_vector(game, len(seeds), num_threads)
+        self.to_env, self.vector = ActionMap(game.action_space).convert, make_vector(game, len(seeds), num_threads)
         self.vector.reset(seed=np.array(seeds))
 
     def step(self, actions: Any) -> None:

@@ -49,11 +49,11 @@ def test_the_inverse_of_the_action_map(space):
     there = ActionMap(space)
     if isinstance(space, Box) and not np.isfinite(space.high).all():
         actions[:, 1] = abs(actions[:, 1])  # inside the only bound
-    back, clamped = there.inverse(stacked(there(actions)))
+    back, clamped = there.inverse(stacked(there.convert(actions)))
     np.testing.assert_allclose(back, actions, atol=1e-6)
     column = action_spec("x", space).column
     assert (back.shape[1:], back.dtype.name, clamped) == (column.shape, column.dtype, 0)
-    raw, given = StepMap.of_spaces("x", PLANE, space).raw_actions(actions), stacked(there(actions))
+    raw, given = StepMap.of_spaces("x", PLANE, space).raw_actions(actions), stacked(there.convert(actions))
     assert raw.keys() == given.keys()
     for path in raw:
         np.testing.assert_array_equal(raw[path], given[path])

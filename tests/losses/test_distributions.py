@@ -180,7 +180,7 @@ def test_the_smallest_and_the_largest_noise_give_a_sample():
 
 
 def test_bounds_of_the_environment_are_reached_in_each_dimension():
-    convert = ActionMap(spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([6.0, 10.0], np.float32)))
+    convert = ActionMap(spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([6.0, 10.0], np.float32))).convert
     mean = np.array([[30.0, -30.0], [0.0, 0.0]], np.float32)
     assert convert(drl.TanhGaussian(mean, 0 * mean).mode).tolist() == [[6.0, 0.0], [2.0, 5.0]]
     assert convert(drl.Gaussian(mean, 0 * mean).mode).tolist() == [[6.0, 0.0], [2.0, 5.0]]

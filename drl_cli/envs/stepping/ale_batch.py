@@ -34,7 +34,7 @@ class AleBatch(PooledEnvs):
         game = build(config).unwrapped
         assert isinstance(game, Atari)  # `check_game` refuses all other environments
         self.game, self.max_episode_steps = game, config.max_episode_steps
-        self.to_env = ActionMap(game.action_space)
+        self.to_env = ActionMap(game.action_space).convert
         self.num_threads = num_threads
         self.pool = make_vector(game, len(seeds), num_threads)
         self._lives = np.zeros(len(seeds), np.int32)

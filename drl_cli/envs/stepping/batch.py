@@ -160,7 +160,8 @@ class EnvBatch(EnvsBase):
                     if plain is not None and getattr(obs, "shape", None) == shape:
                         plain[i] = obs  # skips `env.read`, which is as slow as a small environment's step
                     else:
-                        _write(env.read(obs, infos[i]), next_parts, i)
+                        for path, part in env.read(obs, infos[i]).items():
+                            next_parts[path][i] = part
                     rewards[i] = reward = float(reward)
                     terminated[i], truncated[i] = bool(is_terminated), bool(is_truncated)
                     returns[i] += reward
@@ -177,11 +178,13 @@ class EnvBatch(EnvsBase):
         try:
             with self.calls:
                 self._beginnings[i] = Beginning.of(self.envs[i], seed)
-                _write(self.envs[i].reset(seed), self._parts, i)
+                for path, part in self.envs[i].reset(seed).items():
+                    self._parts[path][i] = part
         except (Exception, Hung) as error:
             return as_fault("reset", error)
-        cause = not_finite({path: self._parts[path] for path in self._floats}, i, 0.0)
-        return EnvFault(cause) if cause else None
+        if all(np.isfinite(self._parts[path][i]).all() for path in self._floats):
+            return None
+        return EnvFault(not_finite({path: self._parts[path] for path in self._floats}, i, 0.0))
 
     def _rebuild(self, i: int, fault: EnvFault) -> None:
         """Rebuild an environment until its reset works. Raise EnvFault if building fails or no rebuild is left."""
@@ -236,8 +239,3 @@ class EnvBatch(EnvsBase):
         step.reward[i] = 0.0
         for path, part in self._parts.items():
             next_parts[path][i] = part[i]
-
-
-def _write(parts: Parts, into: Parts, i: int) -> None:
-    for path, part in parts.items():
-        into[path][i] = part

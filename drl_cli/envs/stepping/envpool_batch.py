@@ -31,7 +31,7 @@ class EnvPoolBatch(PooledEnvs):
     def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
         super().__init__(spec, seeds, max_rebuilds)
         self.task = find_task(config)
-        self.to_env = ActionMap(self.task.action_space)
+        self.to_env = ActionMap(self.task.action_space).convert
         self._is_float = self.obs.dtype == np.float32
         self._begin(self.seeds)
 

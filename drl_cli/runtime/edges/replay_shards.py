@@ -39,7 +39,7 @@ class ReplayShards:
         answers = []
         for shard, own in shares.items():
             blocks = [as_value(columns[i]) for i in own]
-            answers.append((ask(self.shards[shard], ReplayRole.insert_all, [headers[i] for i in own], *blocks), own))
+            answers.append((ask(self.shards[shard], ReplayRole.insert, [headers[i] for i in own], *blocks), own))
         return answers
 
     def sample(self, message: SampleBatch) -> tuple[int, list[tuple[BatchTrainingData, Columns]]]:

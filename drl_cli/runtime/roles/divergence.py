@@ -1,13 +1,16 @@
-"""Divergence: find values that are not finite, and the data that caused them."""
+"""Divergence: find values that are not finite and the data that caused them, and trainers whose parameters differ."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from drl_cli.errors import Diverged
+from drl_cli.errors import AlgorithmFailed, Diverged
+from drl_cli.optim.group import ProcessGroup
+from drl_cli.optim.params import Params
 from drl_cli.replay.frames import is_unique
 from drl_cli.types import Array, Columns, State
+from drl_cli.utils.lazy import torch
 
 SUSPICIOUS = 1e10
 """Larger values are suspicious, and so are values above 1e6 * max(1, median of the column)."""
@@ -34,6 +37,20 @@ def check_state(state: State, opt_steps: int) -> None:
     for name, values in state.items():
         if not np.isfinite(values).all():
             raise Diverged(_message(opt_steps, name, values[~np.isfinite(values)][0]))
+
+
+def check_drift(params: Params, group: ProcessGroup, opt_steps: int) -> None:
+    """Raise AlgorithmFailed if the trainers' parameters differ."""
+    tensors = params.tensors()
+    spread = group.spread(torch.cat([tensor.detach().flatten().float() for tensor in tensors.values()]))
+    if (difference := float(spread.max())) > 0.0:
+        name = _name_at(tensors, index := int(spread.argmax()))
+        what = f"parameters of '{params.part_of(index)}'" if name == "params" else f"values of '{name}'"
+        raise AlgorithmFailed(
+            f"the trainers drifted apart: their {what} differ by {difference:.3g} after update {opt_steps}. "
+            "Only optimizer.step may change parameters: it averages the trainers' gradients. "
+            "A buffer must not depend on the rows of one trainer"
+        )
 
 
 def _message(update: int, name: str, value: float) -> str:
@@ -73,3 +90,12 @@ def _origin(batch: State, where: Array) -> str:
     source = batch["source"]
     worker, env = divmod(int(source[tuple(where[: source.ndim])]), 2**16)
     return f" from worker {worker} env {env}"
+
+
+def _name_at(tensors: "Mapping[str, torch.Tensor]", index: int) -> str:
+    """Return the name of the tensor that contains element `index` of the concatenated tensors."""
+    for name, tensor in tensors.items():
+        index -= tensor.numel()
+        if index < 0:
+            return name
+    raise IndexError(index)

@@ -93,7 +93,8 @@ class Statistics:
 
     @classmethod
     def of(cls, layout: Layout, moments: RunningMoments) -> "Statistics":
-        mean, std = (values.astype(np.float32) for values in (moments.mean, np.sqrt(moments.variance)))
+        std = np.sqrt(moments.squares / max(1, moments.count)).astype(np.float32)
+        mean = moments.mean.astype(np.float32)
         return cls(layout, moments.count, mean, std)
 
     @classmethod
@@ -178,6 +179,8 @@ class NormalizedPolicy(Policy):
         self.policy.load_state(state)
 
     def _normalized(self, obs: Obs) -> Obs:
+        if not self.layout.obs:
+            return obs
         parts, bound = flat_columns("obs", obs), self.statistics.bound
         for path, (mean, scale) in self.statistics.obs.items():
             name = column_name("obs", path)
@@ -242,7 +245,7 @@ class BatchNormalizer:
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         """Return a copy of `batches` with normalised `obs` and `next_obs` `[..., *shape]`, `reward` and `mc_return`."""
         changed = dict(batches)
-        for path, mean_and_scale in self.statistics.obs.items():
+        for path, mean_and_scale in self.statistics.obs.items() if self.layout.obs else ():
             for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:
                 raw = batches[name].float()
                 mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in mean_and_scale)

@@ -4,11 +4,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from drl_cli.algos.base import Algorithm, Batch, Counts
+from drl_cli.algos.base import Algorithm, Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Refused, memory_problem
 from drl_cli.optim.group import PeerLost
@@ -18,13 +18,23 @@ from drl_cli.replay.stacks import FrameBatch, Stacks
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.runtime.roles.divergence import check_metrics, check_state
-from drl_cli.runtime.roles.made import Made, new_values
+from drl_cli.runtime.roles.divergence import check_drift, check_metrics, check_state
 from drl_cli.runtime.roles.normalization import BatchNormalizer
 from drl_cli.types import Array, Columns, State, column_name, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import raised
 from drl_cli.utils.torch_ops import keep_freed_memory, no_subnormals
+
+
+class Made(NamedTuple):
+    """A result of `Algorithm.update`; `values` are its metrics, one tensor `[len(names)]`."""
+
+    names: tuple[str, ...]
+    values: "torch.Tensor"
+    priorities: "torch.Tensor | None" = None
+    steps: int = 1
+    skipped: int = 0
+    columns: "Mapping[str, torch.Tensor]" = MappingProxyType({})
 
 
 class Trainer:
@@ -103,7 +113,9 @@ class Trainer:
         if means:
             means |= self.algorithm.optimizer.metrics()
         if self.group.size > 1:
-            self._check_drift()
+            self.calls += 1
+            if self.calls & (self.calls - 1) == 0 or self.calls % 64 == 0:  # calls 1, 2, 4, ... 64, then every 64th
+                check_drift(self.algorithm.params, self.group, self.opt_steps)
         priorities = None
         if header.row_ids is not None:
             priorities = new_values(header.trainer, header.row_ids, updates, header.needs_priorities, columns)
@@ -150,7 +162,8 @@ class Trainer:
         if self.normalizer is not None:
             self.normalizer.adopt()
             params = self.normalizer.statistics.join(params)
-        check_state({"a parameter of the policy": params}, self.opt_steps)
+        if not np.isfinite(params).all():
+            check_state({"a parameter of the policy": params}, self.opt_steps)
         return params_header, params
 
     def state(self) -> State:
@@ -199,13 +212,13 @@ class Trainer:
             updates, opt_steps = list[Made](), self.opt_steps
             for rows in zip(*(batch.unbind() for batch in batches.values()), strict=True):
                 columns, counts = dict(zip(batches, rows, strict=True)), Counts(opt_steps, env_steps)
-                optimizer.schedule(clock.of(counts))
                 if self.chain is not None:
+                    optimizer.schedule(clock.of(counts))
                     fields, optimizer.norm = self.chain(columns, counts)
                     updates.append(Made(*fields))
                 else:
                     batch: Batch = self._with_stacks(columns, frames) if self.stackings else gathered(columns)
-                    updates.append(Made.of(self.algorithm.learn(batch, counts)))
+                    updates.append(_made(self.algorithm.learn(batch, counts)))
                 opt_steps += updates[-1].steps
             return updates
         except Refused as error:
@@ -218,26 +231,8 @@ class Trainer:
 
     def _for_chain(self, columns: "Mapping[str, torch.Tensor]", counts: Counts) -> "tuple[Made, torch.Tensor | None]":
         """Make an update. Return everything that it computes: the norm of the gradient, too."""
-        made = Made.of(self.algorithm.learn(gathered(dict(columns)), counts))
+        made = _made(self.algorithm.learn(gathered(dict(columns)), counts))
         return made, self.algorithm.optimizer.norm
-
-    def _check_drift(self) -> None:
-        """Raise AlgorithmFailed if the trainers' parameters differ. Check calls 1, 2, 4, ... 64, then every 64th."""
-        self.calls += 1
-        is_power_of_two = self.calls & (self.calls - 1) == 0
-        if not (is_power_of_two or self.calls % 64 == 0):
-            return
-        params = self.algorithm.params
-        tensors = params.tensors()
-        spread = self.group.spread(torch.cat([tensor.detach().flatten().float() for tensor in tensors.values()]))
-        if (difference := float(spread.max())) > 0.0:
-            name = _name_at(tensors, index := int(spread.argmax()))
-            what = f"parameters of '{params.part_of(index)}'" if name == "params" else f"values of '{name}'"
-            raise AlgorithmFailed(
-                f"the trainers drifted apart: their {what} differ by {difference:.3g} after update {self.opt_steps}. "
-                "Only optimizer.step may change parameters: it averages the trainers' gradients. "
-                "A buffer must not depend on the rows of one trainer"
-            )
 
     def _means(self, updates: "Sequence[Made]", columns: Columns) -> dict[str, float]:
         """Return means of metrics over updates and trainers. Raise Diverged if a metric is not finite."""
@@ -251,23 +246,48 @@ class Trainer:
             found = [dict(zip(update.names, update.values, strict=True)) for update in updates]
             rows = [torch.stack([values.get(name, zero) for name in names]) for values in found]
             values = torch.stack(rows).detach()
-        self.group.mean_(values)
+        if self.group.size > 1:
+            self.group.mean_(values)
         values = values.cpu()
         counts = [sum(name in update.names for update in updates) for name in names]
-        cause = "the batch was finite"
-        if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
-            cause = "an observation or reward was not finite, and neither are the normaliser's statistics"
-        check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
+        if not values.isfinite().all():
+            cause = "the batch was finite"
+            if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
+                cause = "an observation or reward was not finite, and neither are the normaliser's statistics"
+            check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
         return dict(zip(names, (values.sum(0) / torch.tensor(counts)).tolist(), strict=True))
 
 
-def _name_at(tensors: "Mapping[str, torch.Tensor]", index: int) -> str:
-    """Return the name of the tensor that contains element `index` of the concatenated tensors."""
-    for name, tensor in tensors.items():
-        index -= tensor.numel()
-        if index < 0:
-            return name
-    raise IndexError(index)
+def _made(update: Update) -> Made:
+    metrics = update.metrics
+    values = torch.stack([*metrics.values()]) if metrics else torch.zeros(0)
+    return Made((*metrics,), values, update.priorities, update.steps, update.skipped, dict(update.columns))
+
+
+def new_values(
+    trainer: int, row_ids: Array, updates: Sequence[Made], has_priorities: bool, batches: Columns
+) -> UpdatePriority | None:
+    """Return new priorities and columns for the rows of all updates that were made, or None if all were skipped.
+
+    Raise AlgorithmRefused if the columns do not have the shapes of the columns of `batches` `[U, B, ...]`.
+    """
+    if has_priorities and any(update.steps and update.priorities is None for update in updates):
+        raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
+    made = [i for i, update in enumerate(updates) if update.steps]
+    if not made:
+        return None
+
+    def stacked(values: "list[torch.Tensor]") -> Array:
+        array: Array = torch.stack([value.detach() for value in values]).cpu().numpy()
+        return array
+
+    priorities = [update.priorities for update in updates if update.steps and update.priorities is not None]
+    columns = {name: stacked([updates[i].columns[name] for i in made]) for name in updates[made[0]].columns}
+    for name, values in columns.items():
+        needed = batches[name].shape[1:] if name in batches else f"no column; it has {', '.join(batches)}"
+        if values.shape[1:] != needed:
+            raise AlgorithmRefused(f"algo: Update.columns: {name} has shape {values.shape[1:]}, the batch has {needed}")
+    return UpdatePriority(trainer, row_ids[made], stacked(priorities) if has_priorities else None, columns)
 
 
 def _use_cpp_wrapper() -> None:

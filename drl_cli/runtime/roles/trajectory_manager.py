@@ -42,22 +42,20 @@ class TrajectoryManager:
         self.last_block: dict[tuple[int, int], int] = {}
         self.use = OwnUse()
 
-    def insert_all(self, messages: Sequence[InsertTransition], *columns: Columns) -> int:
-        """Insert the rows of each message in this order. Return and raise what `insert` does."""
-        for message, rows in zip(messages, columns, strict=True):
-            self.insert(message, rows)
-        return self.table.inserts
+    def insert(self, messages: Sequence[InsertTransition], *columns: Columns) -> int:
+        """Insert the rows of each message in this order, and return the number of inserts so far.
 
-    def insert(self, message: InsertTransition, columns: Columns) -> int:
-        """Insert rows and return the number of inserts so far. Raise ValueError if a block is repeated."""
-        for block in message.blocks:
-            if block.number <= self.last_block.get((block.worker, block.incarnation), -1):
-                raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
-        versions = np.repeat([block.version for block in message.blocks], [block.rows for block in message.blocks])
-        self.table.insert(columns, versions)
-        if self.layout is not None and self.moments is not None:
-            self.moments = self.moments.merge(self.layout.moments(columns))
-        self.last_block |= {(block.worker, block.incarnation): block.number for block in message.blocks}
+        Raise ValueError if a block is repeated.
+        """
+        for message, rows in zip(messages, columns, strict=True):
+            blocks = message.blocks
+            for block in blocks:
+                if block.number <= self.last_block.get((block.worker, block.incarnation), -1):
+                    raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
+            self.table.insert(rows, np.repeat([block.version for block in blocks], [block.rows for block in blocks]))
+            if self.layout is not None and self.moments is not None:
+                self.moments = self.moments.merge(self.layout.moments(rows))
+            self.last_block |= {(block.worker, block.incarnation): block.number for block in blocks}
         return self.table.inserts
 
     def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]:

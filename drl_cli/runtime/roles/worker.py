@@ -83,8 +83,10 @@ class Worker:
         assert self.params_header is not None or (params_header.version < 0 and params_header.random_actions)
         acting = self.params_header or params_header
         if params_header.version >= 0:
-            worker, scheduled, num = self.config.worker, params_header.exploration, self.config.num_workers
-            self.policy.explore(worker_values(worker.exploration, scheduled, self.index, num, worker.envs))
+            worker, values, num = self.config.worker, params_header.exploration, self.config.num_workers
+            if worker.exploration is not None:
+                values = worker_values(worker.exploration, values, self.index, num, worker.envs)
+            self.policy.explore(values)
         self.running_steps, open_rows = 0, self.builder.open_rows
         try:
             with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):

@@ -39,7 +39,7 @@ class Run:
             columns, versions = self.source.block(rows)
             version = int(versions.max(initial=0))
             names = {"worker": 3, "incarnation": self.incarnation, "number": self.number}
-            self.manager.insert(make_insert(len(versions), **names, version=version), columns)
+            self.manager.insert([make_insert(len(versions), **names, version=version)], columns)
             self.number += 1
 
 

@@ -96,10 +96,10 @@ def test_skipped_updates_are_counted_and_reported(build_graph, caplog):
     (shard,) = graph.replay.shards
     insert = shard.role.insert
 
-    def poison(header, columns):
-        if header.blocks[0].number == 0:
+    def poison(headers, columns):
+        if headers[0].blocks[0].number == 0:
             columns["reward"][0] = np.inf
-        return insert(header, columns)
+        return insert(headers, columns)
 
     shard.role.insert = poison
     graph.run()

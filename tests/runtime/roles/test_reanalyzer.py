@@ -22,6 +22,11 @@ PENDULUM, PARTS = (("env=Pendulum-v1", *SAMPLED), ("env=everything:Everything-v0
 HEADER = LoadParams(3, 48, 64)
 
 
+def inserted(answer):
+    header, columns = answer
+    return [header], columns
+
+
 class Made:
     """A replay of 64 steps of a worker with some parameters, and a re-analyser, which gets others."""
 
@@ -39,7 +44,7 @@ class Made:
 
     def collect(self, blocks):
         for _ in range(blocks):
-            self.manager.insert(*self.worker.collect(LoadParams(2, 32, 32), self.old))
+            self.manager.insert(*inserted(self.worker.collect(LoadParams(2, 32, 32), self.old)))
 
     def reanalyze(self):
         drawn, columns = self.manager.draw(SampleBatch(1, 4, 3))
@@ -115,8 +120,8 @@ def test_the_age_of_drawn_targets_falls_with_re_analysis():
 
 def test_random_actions_have_targets_only_after_re_analysis():
     made = Made()
-    made.manager.insert(*made.worker.collect(LoadParams(2, 32, 32, random_actions=True)))
-    made.manager.insert(*made.worker.collect(LoadParams(2, 32, 32, random_actions=True)))
+    made.manager.insert(*inserted(made.worker.collect(LoadParams(2, 32, 32, random_actions=True))))
+    made.manager.insert(*inserted(made.worker.collect(LoadParams(2, 32, 32, random_actions=True))))
     assert made.manager.contents()["is_random"].all()
     drawn, _, values = made.reanalyze()
     made.manager.update_priorities(values)

@@ -33,15 +33,15 @@ def columns(first=0, rows=4):
 
 def test_several_messages_are_inserted_in_order_and_one_that_is_repeated_is_refused():
     manager, apart = make(), make()
-    assert manager.insert_all([message((0, 0, 0)), message((1, 0, 0))], columns(0), columns(4)) == 8
-    apart.insert(message((0, 0, 0)), columns(0))
-    apart.insert(message((1, 0, 0)), columns(4))
+    assert manager.insert([message((0, 0, 0)), message((1, 0, 0))], columns(0), columns(4)) == 8
+    apart.insert([message((0, 0, 0))], columns(0))
+    apart.insert([message((1, 0, 0))], columns(4))
     assert np.array_equal(manager.contents()["id"], apart.contents()["id"])
     assert manager.last_block == apart.last_block
     with pytest.raises(ValueError, match="block 0 of worker 1 was inserted before"):
-        manager.insert_all([message((1, 0, 0))], columns(8))
+        manager.insert([message((1, 0, 0))], columns(8))
     with pytest.raises(ValueError, match="zip"):
-        manager.insert_all([message((0, 0, 1)), message((1, 0, 1))], columns(8))
+        manager.insert([message((0, 0, 1)), message((1, 0, 1))], columns(8))
 
 
 def test_a_batch_header_has_origin_and_time(monkeypatch):
@@ -49,7 +49,7 @@ def test_a_batch_header_has_origin_and_time(monkeypatch):
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
     manager = make()
     assert (manager.shard, manager.layout, manager.num_shards, manager.moments) == (0, None, 1, None)
-    manager.insert(message((0, 0, 0)), columns())
+    manager.insert([message((0, 0, 0))], columns())
     header, _ = manager.sample(SampleBatch(2, 4, version=3, env_steps=77))
     assert (header.seconds, header.version, header.env_steps, header.shard) == (3.0, 3, 77, 0)
     assert (header.waiting, header.repeats, dict(header.stats), header.moments) == (0, 0, {}, None)
@@ -57,32 +57,32 @@ def test_a_batch_header_has_origin_and_time(monkeypatch):
 
 def test_a_repeated_block_is_refused():
     manager = make()
-    manager.insert(message((0, 0, 0), (1, 0, 0), rows=2), columns())
+    manager.insert([message((0, 0, 0), (1, 0, 0), rows=2)], columns())
     for again in (message((0, 0, 0)), message((2, 0, 0), (1, 0, 0), rows=2)):
         with pytest.raises(ValueError, match="was inserted before"):
-            manager.insert(again, columns())
+            manager.insert([again], columns())
     assert manager.table.inserts == 4
-    assert manager.insert(message((0, 1, 0)), columns()) == 8  # a restarted worker counts anew
+    assert manager.insert([message((0, 1, 0))], columns()) == 8  # a restarted worker counts anew
 
 
 def test_a_refused_block_does_not_count_as_inserted():
     manager = make()
     with pytest.raises(ValueError, match="replay holds"):
-        manager.insert(message((0, 0, 0)), {"other": np.zeros(4)})
-    assert manager.insert(message((0, 0, 0)), columns()) == 4
+        manager.insert([message((0, 0, 0))], {"other": np.zeros(4)})
+    assert manager.insert([message((0, 0, 0))], columns()) == 4
 
 
 def test_prioritized_batches_have_weights_and_the_numbers_of_their_rows():
     manager = make_prioritized()
     for number in range(4):  # 16 rows in 10 slots
-        manager.insert(message((0, 0, number)), columns(4 * number))
+        manager.insert([message((0, 0, number))], columns(4 * number))
     header, batch = manager.sample(SampleBatch(3, 8))
     assert set(batch) == {"id", "weight"}
     assert (batch["weight"].dtype, batch["weight"].shape) == (np.float32, (3, 8))
     assert header == BatchTrainingData(0, 3, 8, 16)
     assert header.row_ids.tolist() == batch["id"].tolist()  # row 12 was inserted as the 12th, whatever its slot
     uniform = make()
-    uniform.insert(message((0, 0, 0)), columns())
+    uniform.insert([message((0, 0, 0))], columns())
     header, batch = uniform.sample(SampleBatch(3, 8))
     assert set(batch) == {"id"}
     assert header.row_ids is None
@@ -90,7 +90,7 @@ def test_prioritized_batches_have_weights_and_the_numbers_of_their_rows():
 
 def test_read_only_messages_are_accepted():
     manager = make_prioritized()
-    manager.insert(message((0, 0, 0)), columns())
+    manager.insert([message((0, 0, 0))], columns())
     header, _ = manager.sample(SampleBatch(2, 4))
     priorities = np.full((2, 4), 3.0, np.float32)
     header.row_ids.flags.writeable = priorities.flags.writeable = False
