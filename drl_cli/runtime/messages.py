@@ -52,14 +52,20 @@ class Block:
     opt_steps: int
 
 
-@dataclass(frozen=True)
-class ProcessUse:
-    """Processor time `cpu_s` [s] and present memory `rss` [bytes] of a process that was started at `began` [s]."""
+class ProcessKey(NamedTuple):
+    """A process. Its start time [s] is needed because the system reuses process ids."""
 
-    role: str
     host: str
     pid: int
     began: float
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """Processor time `cpu_s` [s] and present memory `rss` [bytes] of a process."""
+
+    role: str
+    key: ProcessKey
     cpu_s: float
     rss: int
 

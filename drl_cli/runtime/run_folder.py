@@ -17,7 +17,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.roles.exploration import all_exponents
-from drl_cli.utils.clock import stamp_after
+from drl_cli.utils.clock import now, stamp_after
 from drl_cli.utils.outside import source_file, source_hash
 from drl_cli.version import versions
 
@@ -105,7 +105,7 @@ def summarise(
         "mode": config.mode,
         "seed": config.seed,
     }
-    waited, skipped = (orchestrator.reports.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
+    waited, skipped = (orchestrator.pool.wait_seconds(now()), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
     summary |= progress.summary(waited, skipped)
     restarts = orchestrator.pool.restart_seconds if orchestrator else []
     summary["worker_restart_s"] = statistics.median(restarts) if restarts else None

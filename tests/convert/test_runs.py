@@ -17,7 +17,7 @@ TD3 = ("env=Pendulum-v1", "algo=outside.my_td3")
 def roles_with_torch(graph):
     """Return the roles on Ray, and the roles whose processes have loaded the library of torch."""
     graph.progress.usage.sample()
-    pids = {use.role: use.pid for use in graph.progress.usage._present.values() if use.role not in ("main", "ray")}
+    pids = {use.role: use.key.pid for use in graph.progress.usage._present.values() if use.role not in ("main", "ray")}
     return {*pids}, {role for role, pid in pids.items() if "libtorch" in Path(f"/proc/{pid}/maps").read_text()}
 
 

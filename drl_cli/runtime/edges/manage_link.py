@@ -3,12 +3,12 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.interfaces import ManageRole, ServerRole, WriterRole
 from drl_cli.runtime.messages import Draft, EvalReport, LoadParams, ProcessUse
-from drl_cli.runtime.place.ask import as_value, ask, ask_parts
+from drl_cli.runtime.place.ask import ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.types import Array, State
 from drl_cli.utils.clock import now
@@ -69,7 +69,8 @@ class ManageLink:
 
         def on_done(answer: tuple[list[str], tuple[ProcessUse, ...]] | ObjectLost | None) -> None:
             if isinstance(answer, tuple):
-                _log_problems(answer[0])
+                for problem in answer[0]:
+                    log.warning("%s", problem)
                 tell(answer[1])
 
         self._send(on_done, ManageRole.report, scalars, position)
@@ -81,7 +82,7 @@ class ManageLink:
         states: Sequence[Ref[State]],
         on_done: Callable[[str | Exception | None], None],
     ) -> None:
-        self._write(on_done, WriterRole.commit, draft, as_value(params), *map(as_value, states))
+        self._write(on_done, WriterRole.commit, draft, cast(Array, params), *cast(Sequence[State], states))
 
     def save(
         self,
@@ -98,11 +99,11 @@ class ManageLink:
         def on_answer(answer: str | Exception | None) -> None:
             if isinstance(answer, ObjectLost):
                 header, newest = self._pull()
-                self._write(take, WriterRole.save, as_value(header), as_value(newest))
+                self._write(take, WriterRole.save, cast(LoadParams, header), cast(Array, newest))
             else:
                 take(answer)
 
-        self._write(on_answer, WriterRole.save, params_header, as_value(params))
+        self._write(on_answer, WriterRole.save, params_header, cast(Array, params))
 
     def _on_saved(self, saved: str | Exception | None) -> None:
         if isinstance(saved, Exception):
@@ -142,7 +143,8 @@ class ManageLink:
             self._running, self._next = self._next, None
             self._late_at = now() + self.stall_s
             params_header, params = self._running
-            self.evaluating = ask(self.handle, ManageRole.evaluate, as_value(params_header), as_value(params))
+            args = cast(LoadParams, params_header), cast(Array, params)
+            self.evaluating = ask(self.handle, ManageRole.evaluate, *args)
             self._pending[self.evaluating] = self._on_evaluated, now()
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:

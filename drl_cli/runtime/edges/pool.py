@@ -9,7 +9,7 @@ from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import LOOK_S, START_S
 from drl_cli.runtime.interfaces import CollectRole, ReanalyzerRole, WorkerRole
 from drl_cli.runtime.messages import InsertTransition, LoadParams, ReanalysisReport, Told
-from drl_cli.runtime.place.ask import as_value, ask_parts
+from drl_cli.runtime.place.ask import ask_parts
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
 from drl_cli.runtime.sections import Fetch
 from drl_cli.types import Array, Columns
@@ -284,7 +284,7 @@ class WorkerPool(Pool[CollectRole, InsertTransition]):
         else:
             is_due = member.ended if self.fetch == "episode" else member.calls % self.fetch == 0
         member.loaded = is_due and params_header.version > member.version
-        args = (as_value(params),) if member.loaded else ()
+        args = (cast(Array, params),) if member.loaded else ()
         member.version = params_header.version if member.loaded else member.version
         return self.call(member, CollectRole.collect, params_header, *args)
 

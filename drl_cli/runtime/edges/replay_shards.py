@@ -7,7 +7,7 @@ import numpy as np
 
 from drl_cli.runtime.interfaces import ReplayRole
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
-from drl_cli.runtime.place.ask import as_value, ask, ask_many, ask_parts
+from drl_cli.runtime.place.ask import ask, ask_many, ask_parts
 from drl_cli.runtime.place.handles import Handle, Ref
 from drl_cli.types import Columns, State
 from drl_cli.utils.seeding import rng_state, set_rng_state
@@ -38,7 +38,7 @@ class ReplayShards:
                 self.filled.add(shard)
         answers = []
         for shard, own in shares.items():
-            blocks = [as_value(columns[i]) for i in own]
+            blocks = [cast(Columns, columns[i]) for i in own]
             answers.append((ask(self.shards[shard], ReplayRole.insert, [headers[i] for i in own], *blocks), own))
         return answers
 
@@ -57,7 +57,7 @@ class ReplayShards:
         return shard, ask_parts(self.shards[shard], 2, ReplayRole.draw, message)
 
     def update_priorities(self, shard: int, message: Ref[UpdatePriority | None]) -> Ref[None]:
-        return ask(self.shards[shard], ReplayRole.update_priorities, as_value(message))
+        return ask(self.shards[shard], ReplayRole.update_priorities, cast(UpdatePriority, message))
 
     def state(self) -> State:
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}

@@ -13,7 +13,7 @@ from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport, Updat
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
-from drl_cli.runtime.place.ask import as_value, ask, ask_parts
+from drl_cli.runtime.place.ask import ask, ask_parts
 from drl_cli.runtime.place.handles import ActorDied, Ref, get, wait
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
@@ -79,7 +79,7 @@ class Learning:
     def connect(self) -> None:
         """Connect the trainers to each other if there are several."""
         if len(self.trainers) > 1:
-            address = as_value(ask(self.trainers[self.first], TrainerRole.listen))
+            address = cast(tuple[str, int], ask(self.trainers[self.first], TrainerRole.listen))
             for role, trainer in self.trainers.items():
                 self.calls.expect(ask(trainer, TrainerRole.join, address), role, get)
 
@@ -189,7 +189,7 @@ class Learning:
 
     def _push(self, params: Ref[Array]) -> None:
         self.is_pushed, self.pushed_at, self.pushed = True, now(), self.params_header
-        ref = ask(self.server, ServerRole.push, self.params_header, as_value(params))
+        ref = ask(self.server, ServerRole.push, self.params_header, cast(Array, params))
         self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)), quiet=True)
 
 

@@ -103,8 +103,10 @@ class Orchestrator:
         self._update_and_publish()
         if self.saver.is_due(self.progress.position):
             self._save()
-        if self.reports.is_deciding(self.progress.position, self.collector.rows * self.pool.num_workers):
-            self._decide()
+        if self.reports.undecided is not None:
+            next_steps = self.collector.rows * self.pool.num_workers
+            if self.reports.is_deciding(self.progress.position, next_steps):
+                self._decide()
 
     def _update_and_publish(self) -> None:
         if self.progress.train_started is None and self.limiter.owed() > 0:
@@ -203,7 +205,7 @@ class Orchestrator:
     def _done(self) -> bool:
         if self.progress.goal_reached and self.reports.undecided is None:
             self.stop("return")
-        if self.admission.is_over():
+        if self.progress.position >= self.config.clock.total and self.admission.is_over():
             self.stop(self.config.clock.key)
         return self.stop_reason is not None
 

@@ -178,9 +178,8 @@ class Progress:
             self._means.add({"perf/reanalyze_ms": 1000 * report.seconds / report.steps}, report.steps)
 
     def _warn_of_skipped(self) -> None:
-        if self.skipped_updates > self._skipped_warned:
-            self._skipped_warned = self.skipped_updates
-            log.warning("%d non-finite updates were skipped (trainer.on_nonfinite=skip)", self._skipped_warned)
+        self._skipped_warned = self.skipped_updates
+        log.warning("%d non-finite updates were skipped (trainer.on_nonfinite=skip)", self._skipped_warned)
 
     def evaluated(self, report: EvalReport) -> None:
         """Record an evaluation. Set `goal_reached` if the mean return has reached stop.return."""
@@ -276,7 +275,8 @@ class Progress:
         moment = now()
         since, before = self._last_report
         self._last_report = (moment, self.counts())
-        self._warn_of_skipped()
+        if self.skipped_updates > self._skipped_warned:
+            self._warn_of_skipped()
         elapsed = max(1e-9, moment - since)
         gone = {name: count - before[name] for name, count in self.counts().items()}
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.pool import ReanalyzerMember
 from drl_cli.runtime.interfaces import ReanalyzerRole, ServerRole
-from drl_cli.runtime.messages import LoadParams, SampleBatch, UpdatePriority
+from drl_cli.runtime.messages import BatchTrainingData, LoadParams, SampleBatch, UpdatePriority
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import ROUNDING, Limiter, RateLimiter, required_band
-from drl_cli.runtime.place.ask import as_value, ask_parts
+from drl_cli.runtime.place.ask import ask_parts
 from drl_cli.runtime.place.handles import Ref, get
+from drl_cli.types import Array, Columns
 
 
 class Reanalysis:
@@ -86,12 +87,13 @@ class Reanalysis:
     def _dispatch(self, member: ReanalyzerMember, pushed: LoadParams, env_steps: int) -> None:
         message = SampleBatch(1, self.config.reanalyzer.windows, pushed.version, env_steps=env_steps)
         shard, (header, columns) = self.replay.draw(message)
-        drawn = as_value(header), as_value(columns)
+        drawn = cast(BatchTrainingData, header), cast(Columns, columns)
         if member.version < pushed.version:
             # At least `pushed`, because the server answers in order.
             newest, params = ask_parts(self.server, 2, ServerRole.pull)
             member.version = pushed.version
-            values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn, as_value(newest), as_value(params))
+            given = cast(LoadParams, newest), cast(Array, params)
+            values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn, *given)
         else:
             values = self.pool.call(member, ReanalyzerRole.reanalyze, *drawn)
         self.progress.trace.add(3)

@@ -77,12 +77,13 @@ class Reports:
     def send(self, params_header: LoadParams, state: str = "running", is_last: bool = False) -> None:
         """Send a report. The last report, after the last step of training, is shown even if no report is due."""
         self.next = now() + self.config.logger.report_s
-        worker_wait_s = self.worker_wait_s()
+        worker_wait_s = self.pool.wait_seconds(now())
         scalars = self.progress.report(worker_wait_s)
         self.rates.members = self.progress.members
-        self.rates.add(totals(self.progress, worker_wait_s))
-        worker, num = self.config.worker, self.config.num_workers
-        exploration = average(worker.exploration, params_header.exploration, num, worker.envs)
+        self.rates.totals.append(totals(self.progress, worker_wait_s))
+        worker, exploration = self.config.worker, params_header.exploration
+        if worker.exploration is not None:
+            exploration = average(worker.exploration, exploration, self.config.num_workers, worker.envs)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         if self.reanalysis.pool.members:
             scalars |= self.reanalysis.scalars()
@@ -137,9 +138,6 @@ class Reports:
         if since is not None and (waited := time.time() - since) > SHORT_S:
             return fields | {"awaits": COMPILER, "awaits_s": waited, "done": None, "needed": None, "done_per_s": None}
         return {"awaits": "", "awaits_s": None, **fields} if self.console.status.awaits_s is not None else fields
-
-    def worker_wait_s(self) -> float:
-        return self.pool.wait_seconds(self.progress.ended or now())
 
 
 SLOW_S = 5.0

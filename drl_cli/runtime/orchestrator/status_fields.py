@@ -46,25 +46,27 @@ class RecentRates:
 
     def __init__(self, members: int) -> None:
         self.members = members
-        self._totals: deque[Totals] = deque(maxlen=WINDOW + 1)
-
-    def add(self, totals: Totals) -> None:
-        self._totals.append(totals)
+        self.totals: deque[Totals] = deque(maxlen=WINDOW + 1)
 
     def fields(self) -> dict[str, Any]:
         """Return the status fields: steps per second (None before the second report) and fractions of time.
 
-        `batch` means drawing, sending and preparing batches.
+        `batch` means drawing, sending and preparing batches. `training_env_steps_per_s` counts from the first update,
+        because workers are much faster without updates. It is None before the second report with updates.
         """
         fields: dict[str, Any] = {
             "env_steps_per_s": None,
             "opt_steps_per_s": None,
+            "training_env_steps_per_s": None,
             "worker_time": {},
             "trainer_time": {},
         }
-        if not self._totals or self._totals[-1].moment <= self._totals[0].moment:
+        if not self.totals or self.totals[-1].moment <= self.totals[0].moment:
             return fields
-        first, last = (astuple(self._totals[i]) for i in (0, -1))
+        trained = [each for each in self.totals if each.update_s > 0]
+        if trained and (seconds := trained[-1].moment - trained[0].moment) > 0:
+            fields["training_env_steps_per_s"] = (trained[-1].env_steps - trained[0].env_steps) / seconds
+        first, last = (astuple(self.totals[i]) for i in (0, -1))
         change = Totals(*(after - before for after, before in zip(last, first, strict=True)))
         fields["env_steps_per_s"] = change.env_steps / change.moment
         fields["opt_steps_per_s"] = change.opt_steps / change.moment
@@ -79,16 +81,6 @@ class RecentRates:
             update = min(1 - waiting, change.update_s / change.moment)
             fields["trainer_time"] = {"batch": 1 - waiting - update, "update": update, "waiting": waiting}
         return fields
-
-    def training_env_steps_per_s(self) -> float | None:
-        """Return the environment steps per second since the first update, None before the second report with updates.
-
-        The warm-up is left out: workers are much faster without updates.
-        """
-        totals = [each for each in self._totals if each.update_s > 0]
-        if not totals or (seconds := totals[-1].moment - totals[0].moment) <= 0:
-            return None
-        return (totals[-1].env_steps - totals[0].env_steps) / seconds
 
 
 def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
@@ -117,8 +109,10 @@ def status_fields(
     awaits, done, needed = awaited(config, progress)
     returns, lengths = zip(*progress.latest, strict=True) if progress.latest else ((), ())
     best, speeds = progress.best, rates.fields()
+    roles, nodes = progress.usage.now()
     has_updates = config.num_updates > 0  # a run that only collects has none
-    env_steps_per_s = rates.training_env_steps_per_s() if has_updates else speeds["env_steps_per_s"]
+    training_env_steps_per_s = speeds.pop("training_env_steps_per_s")
+    env_steps_per_s = training_env_steps_per_s if has_updates else speeds["env_steps_per_s"]
     trained = {tag.removeprefix("train/"): value for tag, value in scalars.items() if tag.startswith("train/")}
     losses = {name: value for name, value in trained.items() if name != "skipped_updates" and math.isfinite(value)}
     fields = {
@@ -139,8 +133,8 @@ def status_fields(
         "ratio": progress.updates_per_env_step(),
         **speeds,
         "workers": progress.workers,
-        "roles": progress.usage.now(),
-        "nodes": progress.usage.now_by_node(),
+        "roles": roles,
+        "nodes": nodes,
         "cpu_percent": scalars["system/cpu_percent"],
         "replay_size": int(scalars["replay/size"]),
     }

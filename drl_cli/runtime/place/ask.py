@@ -17,7 +17,8 @@ D = TypeVar("D")
 def ask(handle: Handle[R], method: Callable[Concatenate[R, P], T], *args: P.args, **kwargs: P.kwargs) -> Ref[T]:
     """Call a method of a role, for example `ask(server, ServerRole.push, header, params)`.
 
-    Return a reference to the result. Arguments are positional. `as_value` makes a reference an argument.
+    Return a reference to the result. Arguments are positional. A role receives the value of a reference among the
+    arguments: `cast(Array, params)` gives the reference `params` the type that mypy expects.
     """
     assert not kwargs
     ref: Ref[T] = handle.call(method.__name__, *args)
@@ -58,16 +59,3 @@ def ask_many(
     """Call a method that returns a tuple of any length, here `num`, as `ask_parts` does."""
     assert not kwargs
     return tuple(handle.call(method.__name__, *args, results=num))
-
-
-@overload
-def as_value(ref: Ref[T]) -> T: ...
-
-
-@overload
-def as_value(ref: T) -> T: ...
-
-
-def as_value(ref: Any) -> Any:
-    """Return a reference, typed as its value, for an argument of `ask`: the role receives the value itself."""
-    return ref

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack
 
@@ -52,16 +53,12 @@ class ObjectLost(ActorDied):
     """A value was lost with its process or node. A call with this value as argument fails with the same error."""
 
 
+@dataclass(eq=False)
 class LocalRef(Ref[T_co]):
     """The result of a call in this process."""
 
-    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
-        self.value, self.error = value, error
-
-
-def is_ref(value: Any) -> bool:
-    """Return whether a value is a LocalRef or a reference of Ray."""
-    return isinstance(value, LocalRef) or ("ray" in sys.modules and isinstance(value, ray.ObjectRef))
+    value: Any = None
+    error: BaseException | None = None
 
 
 class LocalHandle(Generic[Role_co]):
@@ -76,8 +73,9 @@ class LocalHandle(Generic[Role_co]):
 
         Return one reference, or a list of `results` references if the method returns a tuple of that length.
         """
+        kinds: Any = (LocalRef, ray.ObjectRef) if "ray" in sys.modules else LocalRef  # Any: a class of Ray
         try:
-            value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
+            value = getattr(self.role, method)(*[get(arg) if isinstance(arg, kinds) else arg for arg in args])
         except Exception as error:
             refs: list[Ref[Any]] = [LocalRef(error=named(error, self.modules)) for _ in range(results)]
             return refs[0] if results == 1 else refs

@@ -6,10 +6,11 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import psutil
 
-from drl_cli.runtime.messages import ProcessUse
+from drl_cli.runtime.messages import ProcessKey, ProcessUse
 
 ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|reanalyzer|parameter server|manage)(?: \d+)?)(?:\.|$)")
 """The title that Ray gives to the process of a role. During a call, the name of the method follows."""
@@ -18,8 +19,8 @@ LOOKS = 11
 TELL_S = 1.0
 """Minimum time [s] between two messages of a role about its process."""
 
-Key = tuple[str, int, float]
-"""A process: host, process id and start time. The start time is needed because the system reuses ids."""
+Kinds: TypeAlias = dict[str, dict[str, float]]
+"""Numbers by name, for each kind of role."""
 
 
 class Usage:
@@ -32,10 +33,10 @@ class Usage:
     def __init__(self, main: psutil.Process | None = None) -> None:
         self.main = main or psutil.Process()
         self.host = socket.gethostname()
-        self._uses: dict[Key, ProcessUse] = {}
-        self._present: dict[Key, ProcessUse] = {}  # processes that may still run
+        self._uses: dict[ProcessKey, ProcessUse] = {}
+        self._present: dict[ProcessKey, ProcessUse] = {}  # processes that may still run
         self._seen: set[tuple[str, int]] = set()
-        self._looks: deque[tuple[float, dict[Key, float]]] = deque(maxlen=LOOKS)  # (time, CPU seconds by process)
+        self._looks: deque[tuple[float, dict[ProcessKey, float]]] = deque(maxlen=LOOKS)  # (time, CPU time by process)
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
@@ -45,11 +46,11 @@ class Usage:
         for process in (self.main, *self.main.children(recursive=True)):
             try:
                 with process.oneshot():
-                    use = _use(process, self.host, self.role(process))
+                    use = _use(process, self.host, "main" if process == self.main else role_of(process) or "ray")
             except psutil.Error:  # the process ended during the measurement
                 continue
-            self._seen.add((use.host, use.pid))
-            self._note(use)
+            self._seen.add((use.key.host, use.key.pid))
+            self._uses[use.key] = self._present[use.key] = use
         self._looks.append((time.monotonic(), {key: use.cpu_s for key, use in self._present.items()}))
         rss: Counter[str] = Counter()
         for use in self._present.values():
@@ -60,10 +61,10 @@ class Usage:
     def tell(self, uses: Iterable[ProcessUse]) -> None:
         """Record the use that roles report of their processes. Skip processes that `sample` measures itself."""
         for use in uses:
-            if (use.host, use.pid) not in self._seen:
+            if (use.key.host, use.key.pid) not in self._seen:
                 # a role has one process, so forget the process from before a restart
                 self._present = {key: other for key, other in self._present.items() if other.role != use.role}
-                self._note(use)
+                self._uses[use.key] = self._present[use.key] = use
 
     def by_role(self) -> dict[str, dict[str, float]]:
         """Return the CPU seconds used so far and the peak memory [MB] of each role."""
@@ -76,7 +77,7 @@ class Usage:
         """Return the number of `processes` so far and their CPU seconds, by host and kind of role."""
         table: dict[str, dict[str, dict[str, float]]] = {}
         for use in sorted(self._uses.values(), key=lambda use: use.role):
-            kind = table.setdefault(use.host, {}).setdefault(kind_of(use.role), {"processes": 0, "cpu_s": 0.0})
+            kind = table.setdefault(use.key.host, {}).setdefault(kind_of(use.role), {"processes": 0, "cpu_s": 0.0})
             kind["processes"] += 1
             kind["cpu_s"] += use.cpu_s
         return table
@@ -86,34 +87,23 @@ class Usage:
         gone = set(roles)
         self._present = {key: use for key, use in self._present.items() if use.role not in gone}
 
-    def now_by_node(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return `now` of each host."""
-        return {host: self.now(host) for host in sorted({use.host for use in self._present.values()})}
-
-    def now(self, host: str | None = None) -> dict[str, dict[str, float]]:
-        """Return `processes`, `rss_mb` and `cores` of each kind of role, on one host or on all.
+    def now(self) -> tuple[Kinds, dict[str, Kinds]]:
+        """Return `processes`, `rss_mb` and `cores` of each kind of role: on all hosts, and by host.
 
         `cores` is a mean over LOOKS samples.
         """
-        table: dict[str, dict[str, float]] = {}
+        everywhere: Kinds = {}
+        by_host: dict[str, Kinds] = {host: {} for host in sorted({use.key.host for use in self._present.values()})}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
-            if host not in (None, use.host):
-                continue
-            kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
-            kind["processes"] += 1
-            kind["rss_mb"] += use.rss / 2**20
             seen = [(moment, used[key]) for moment, used in self._looks if key in used]
-            if len(seen) > 1:
-                (since, before), (until, after) = seen[0], seen[-1]
-                kind["cores"] = kind.get("cores", 0.0) + (after - before) / (until - since)
-        return table
-
-    def role(self, process: psutil.Process) -> str:
-        return "main" if process == self.main else role_of(process) or "ray"
-
-    def _note(self, use: ProcessUse) -> None:
-        key = (use.host, use.pid, use.began)
-        self._uses[key] = self._present[key] = use
+            for table in (everywhere, by_host[use.key.host]):
+                kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
+                kind["processes"] += 1
+                kind["rss_mb"] += use.rss / 2**20
+                if len(seen) > 1:
+                    (since, before), (until, after) = seen[0], seen[-1]
+                    kind["cores"] = kind.get("cores", 0.0) + (after - before) / (until - since)
+        return everywhere, by_host
 
 
 class OwnUse:
@@ -149,4 +139,4 @@ def role_of(process: psutil.Process) -> str | None:
 
 def _use(process: psutil.Process, host: str, role: str) -> ProcessUse:
     began, used, rss = process.create_time(), process.cpu_times(), process.memory_info().rss
-    return ProcessUse(role, host, process.pid, began, used.user + used.system, rss)
+    return ProcessUse(role, ProcessKey(host, process.pid, began), used.user + used.system, rss)

@@ -333,20 +333,20 @@ def test_the_time_left_follows_from_the_recent_rate_or_the_limit(clock):
 
 def test_shares_of_time_follow_from_blocks_and_train_reports(clock):
     config, progress, rates = shown("total_env_steps=1100")
-    rates.add(totals(progress, 0.0))
+    rates.totals.append(totals(progress, 0.0))
     clock.now = 110.0
     collect(progress, 100, work_s=8.0, env_s=4.0, policy_s=2.0)
     progress.train_started = 105.0
     progress.trained(make_train_report(5, 5, seconds=3.5, sample_s=0.1, batch_s=0.5))
     progress.trainer_idle.start(109.0)
-    rates.add(totals(progress, 10.0))
+    rates.totals.append(totals(progress, 10.0))
     fields = status_fields(config, progress, rates, SCALARS)
     assert fields["worker_time"] == pytest.approx({"environment": 0.25, "policy": 0.125, "rows": 0.125, "waiting": 0.5})
     assert fields["trainer_time"] == pytest.approx({"batch": 0.1, "update": 0.3, "waiting": 0.6})  # 5 s before, 1 after
     assert (fields["env_steps_per_s"], fields["left_s"]) == (10.0, None)
     clock.now = 120.0
     collect(progress, 50)
-    rates.add(totals(progress, 10.0))
+    rates.totals.append(totals(progress, 10.0))
     fields = status_fields(config, progress, rates, SCALARS)
     assert (fields["env_steps_per_s"], fields["left_s"]) == (7.5, 950 / 5.0)  # 5 per second since the first update
     config = shown("total_env_steps=1100", "orchestrator.min_inserts=1100", "load_weights=x")[0]
@@ -356,14 +356,14 @@ def test_shares_of_time_follow_from_blocks_and_train_reports(clock):
 def rates_of(*moments, members=2):
     rates = RecentRates(members)
     for each in moments:
-        rates.add(each)
+        rates.totals.append(each)
     return rates.fields()
 
 
 @pytest.mark.parametrize("moments", [(), (BEGIN,), (BEGIN, BEGIN)])
 def test_rates_are_unknown_before_the_second_report(moments):
-    unknown = {"env_steps_per_s": None, "opt_steps_per_s": None, "worker_time": {}, "trainer_time": {}}
-    assert rates_of(*moments) == unknown
+    unknown = dict.fromkeys(("env_steps_per_s", "opt_steps_per_s", "training_env_steps_per_s"))
+    assert rates_of(*moments) == {**unknown, "worker_time": {}, "trainer_time": {}}
 
 
 def test_rates_and_shares_are_those_between_two_reports():

@@ -25,7 +25,7 @@ def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=30
             training += 1
         assert limiter.inserts == limiter.landed + collecting * rows
         if limiter.landed >= limiter.min_inserts:
-            assert least <= limiter.target - limiter.samples <= most
+            assert least <= limiter.ratio * max(0, limiter.inserts - limiter.min_inserts) - limiter.samples <= most
         else:
             assert limiter.samples == 0 or death
         if collecting + training == 0:

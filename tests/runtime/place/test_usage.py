@@ -7,9 +7,9 @@ import psutil
 import pytest
 from graphs import COUNTER, on_collected
 
-from drl_cli.runtime.messages import ProcessUse
+from drl_cli.runtime.messages import ProcessKey, ProcessUse
 from drl_cli.runtime.place import usage as module
-from drl_cli.runtime.place.usage import OwnUse, Usage
+from drl_cli.runtime.place.usage import OwnUse, Usage, role_of
 
 # os.times counts in the same steps of 10 ms as /proc, which Usage reads.
 BURN = "import os\nwhile sum(os.times()[:2]) < 0.06: pass\nprint(flush=True)\n"
@@ -57,11 +57,11 @@ def test_time_counts_by_role_also_after_a_process_ended():
     ],
 )
 def test_roles_follow_from_titles(title, role):
-    assert Usage().role(SimpleNamespace(cmdline=lambda: [title, "-c", "input()"])) == role
+    assert (role_of(SimpleNamespace(cmdline=lambda: [title, "-c", "input()"])) or "ray") == role
 
 
 def told(role, pid, cpu_s, mb, host="elsewhere", began=1.0):
-    return ProcessUse(role, host, pid, began, cpu_s, mb * 2**20)
+    return ProcessUse(role, ProcessKey(host, pid, began), cpu_s, mb * 2**20)
 
 
 def test_roles_on_other_hosts_report_their_use():
@@ -83,7 +83,7 @@ def test_a_restarted_role_counts_once_with_the_time_of_both_processes():
     usage.tell([told("worker 3", 7, 1.0, 50, began=2.0)])  # the same process id, another process
     usage.sample()
     assert usage.by_role()["worker 3"] == {"cpu_s": 3.0, "peak_rss_mb": 90.0}
-    assert (usage.now()["worker"]["processes"], usage.now()["worker"]["rss_mb"]) == (1, 50.0)
+    assert (usage.now()[0]["worker"]["processes"], usage.now()[0]["worker"]["rss_mb"]) == (1, 50.0)
 
 
 def test_use_by_node_and_roles_that_are_gone():
@@ -96,12 +96,12 @@ def test_use_by_node_and_roles_that_are_gone():
         "worker": {"processes": 2, "cpu_s": 3.0},
     }
     assert usage.by_node()["third"] == {"worker": {"processes": 1, "cpu_s": 4.0}}
-    now = usage.now_by_node()
+    now = usage.now()[1]
     assert set(now) == {"elsewhere", "third", usage.host}
     assert now["elsewhere"]["worker"] == {"processes": 2, "rss_mb": 140.0}
     usage.forget(["worker 2", "worker 3", "proxy 1"])
     usage.sample()
-    assert (set(usage.now_by_node()), usage.now()["worker"]["processes"]) == ({"third", usage.host}, 1)
+    assert (set(usage.now()[1]), usage.now()[0]["worker"]["processes"]) == ({"third", usage.host}, 1)
     assert usage.by_node()["elsewhere"]["worker"]["cpu_s"] == 3.0  # the summary keeps them
 
 
@@ -123,14 +123,14 @@ def test_cores_are_a_mean_over_the_last_samples(monkeypatch):
     usage = Usage()
     usage.tell([told("worker 0", 7, 2.0, 90), told("worker 1", 8, 1.0, 90)])
     usage.sample()
-    assert "cores" not in usage.now()["worker"]
+    assert "cores" not in usage.now()[0]["worker"]
     usage.tell([told("worker 0", 7, 4.0, 90), told("worker 1", 8, 2.0, 90)])
     usage.sample()
-    assert usage.now()["worker"] == {"processes": 2, "rss_mb": 180.0, "cores": 0.75}
-    assert 0 <= usage.now()["main"]["cores"] < 3
+    assert usage.now()[0]["worker"] == {"processes": 2, "rss_mb": 180.0, "cores": 0.75}
+    assert 0 <= usage.now()[0]["main"]["cores"] < 3
     for _ in range(module.LOOKS):
         usage.sample()
-    assert usage.now()["worker"]["cores"] == 0.0
+    assert usage.now()[0]["worker"]["cores"] == 0.0
 
 
 def test_a_role_reports_at_most_every_second(monkeypatch):
@@ -142,7 +142,7 @@ def test_a_role_reports_at_most_every_second(monkeypatch):
     own = OwnUse()
     (use,), nothing, (again,) = own.take(), own.take(), own.take()
     process = psutil.Process()
-    assert (use.role, use.pid, use.began, nothing) == ("worker 5", process.pid, process.create_time(), ())
+    assert (use.role, use.key.pid, use.key.began, nothing) == ("worker 5", process.pid, process.create_time(), ())
     assert 0 < use.cpu_s <= again.cpu_s <= process.cpu_times().user + process.cpu_times().system
     assert use.rss == pytest.approx(process.memory_info().rss, rel=0.2)
     monkeypatch.setattr(module.time, "monotonic", lambda: 1e9)

@@ -3,9 +3,11 @@
 mypy must reject each line with an ignored error. If mypy accepts such a line, it reports the comment as unused.
 """
 
+from typing import cast
+
 from drl_cli.runtime.interfaces import CollectRole, ReplayRole, ServerRole, TrainerRole, WorkerRole
 from drl_cli.runtime.messages import LoadParams, SampleBatch
-from drl_cli.runtime.place.ask import as_value, ask, ask_many, ask_parts
+from drl_cli.runtime.place.ask import ask, ask_many, ask_parts
 from drl_cli.runtime.place.handles import Handle, LocalRuntime, Ref, get
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 from drl_cli.types import Array, State
@@ -20,7 +22,7 @@ def right(
 ) -> tuple[int, State]:
     member: Handle[CollectRole] = worker  # every worker is a collector
     ask_parts(member, 2, CollectRole.collect, LoadParams(0, 0, 0))
-    ask(server, ServerRole.push, as_value(header), as_value(params))
+    ask(server, ServerRole.push, cast(LoadParams, header), cast(Array, params))
     ask_many(shard, 6, ReplayRole.sample, SampleBatch(1, 8, 0, 3, 0))
     newest, _ = ask_parts(server, 2, ServerRole.pull)
     return get(newest).version, get(ask(worker, WorkerRole.state))
@@ -34,7 +36,7 @@ def wrong_name(server: Handle[ServerRole]) -> None:
 def wrong_arguments(server: Handle[ServerRole], header: LoadParams, params: Ref[Array]) -> None:
     ask(server, ServerRole.push, header)  # type: ignore[call-arg]
     ask(server, ServerRole.push, header, params)  # type: ignore[arg-type]
-    ask(server, ServerRole.push, as_value(params), as_value(params))  # type: ignore[arg-type]
+    ask(server, ServerRole.push, cast(Array, params), cast(Array, params))  # type: ignore[arg-type]
     ask(server, ServerRole.pull, header)  # type: ignore[call-arg]
 
 
