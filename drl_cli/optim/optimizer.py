@@ -63,6 +63,7 @@ class Optimizer:
         self.clips = self.config.max_norm is not None or bool(self.limits) or context.skips
         self.norm: Tensor | None = None  # of the last step's gradient, before clipping, if `_clip` computed it
         self._part_names = tuple(lrs)
+        self._resolved: dict[tuple[str, ...], tuple[str, ...]] = {(): self._part_names}  # results of `_names`
 
     def schedule(self, position: int) -> None:
         """Set the learning rates for this position of the run, in environment steps or updates."""
@@ -82,7 +83,7 @@ class Optimizer:
         computed from them: compute each loss after the steps before it. Raise LookupError if there is no such part,
         ValueError as `Params.leaves` does, and NotFinite as `step` does.
         """
-        names = self._names(parts) if parts else self._part_names
+        names = self._resolved.get(parts) or self._names(parts)
         self.params.collect()
         self.params.differentiate(loss, names)
         self._step(names, (loss.detach(),))
@@ -119,12 +120,11 @@ class Optimizer:
 
     def _names(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the parts in the order of `params`, with its parts in place of a group; () means all."""
-        if not parts or parts == self._part_names:
-            return self._part_names
-        names = {*self.params.names(parts)}
-        for name in names.difference(self._part_names):
+        names = {*self.params.names(parts)} or self._part_names
+        for name in {*names}.difference(self._part_names):
             self.params[name]  # raises LookupError, because there is no such part
-        return tuple(name for name in self._part_names if name in names)
+        found = self._resolved[tuple(parts)] = tuple(name for name in self._part_names if name in names)
+        return found
 
     def _check_finite(self, grads: Sequence[Tensor]) -> None:
         """Raise NotFinite if a gradient is not finite. A recorder gets the condition instead, and undoes the update."""

@@ -112,7 +112,7 @@ class Params:
         Raise ValueError for a part without a module if `value` was never called, because no loss can depend on it.
         """
         leaves: list[nn.Parameter] = []
-        for name in self.names(names):
+        for name in (inner for part in names for inner in self.groups.get(part, (part,))):
             own, where = self._leaves[name], self.slices[name]
             if not own and where.stop > where.start:
                 raise ValueError(f"part '{name}' has no module; compute the loss from params.value('{name}')")

@@ -1,6 +1,6 @@
 """Calls: the pending answers of the roles. The orchestrator waits only here."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any, TypeVar
 
 from drl_cli.errors import RoleLost
@@ -37,7 +37,7 @@ class Calls:
             self.quiet.add(ref)
 
     def react(
-        self, others: Sequence[Ref[Any]], timeout_s: float, patient: Container[Ref[Any]], skips_quiet: bool = False
+        self, others: Collection[Ref[Any]], timeout_s: float, patient: Container[Ref[Any]], skips_quiet: bool = False
     ) -> None:
         """Handle all answers that are ready. If none is ready, wait up to `timeout_s` for an answer or one of `others`.
 

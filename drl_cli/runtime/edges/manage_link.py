@@ -58,7 +58,7 @@ class ManageLink:
         self._late_at, self._is_late = math.inf, False  # the evaluation is late after this time [s]; whether it is late
         self._running: _Version | None = None
         self._next: _Version | None = None
-        self._pending: dict[Ref[Any], tuple[Callable[[Any], object], float]] = {}  # with the time [s] of the call
+        self.pending: dict[Ref[Any], tuple[Callable[[Any], object], float]] = {}  # with the time [s] of the call
         self._pinged: Ref[int] | None = None
         self._unsent: list[tuple[Callable[[Handle[ManageRole]], Ref[Any]], Callable[[Any], object]]] = []
         self._problem = ""  # the last of these
@@ -128,11 +128,11 @@ class ManageLink:
         """Handle the answers that are ready. If no evaluation is running, start the waiting evaluation."""
         if not self._start():
             return
-        for ref in wait(list(self._pending), 0) if self._pending else []:
-            if ref in self._pending:  # false if manage has died: `_take` then drops all pending calls
-                react, _ = self._pending.pop(ref)
+        for ref in wait(list(self.pending), 0) if self.pending else []:
+            if ref in self.pending:  # false if manage has died: `_take` then drops all pending calls
+                react, _ = self.pending.pop(ref)
                 react(self._take(ref))
-        sent = [at for ref, (_, at) in self._pending.items() if ref is not self.evaluating]  # that may take any time
+        sent = [at for ref, (_, at) in self.pending.items() if ref is not self.evaluating]  # that may take any time
         if sent and now() > min(sent) + self.stall_s + (0.0 if self.has_answered else START_S) and self.handle:
             self.handle.kill()
             self._replace(f"does not answer for {self.stall_s:g} s")
@@ -145,7 +145,7 @@ class ManageLink:
             params_header, params = self._running
             args = cast(LoadParams, params_header), cast(Array, params)
             self.evaluating = ask(self.handle, ManageRole.evaluate, *args)
-            self._pending[self.evaluating] = self._on_evaluated, now()
+            self.pending[self.evaluating] = self._on_evaluated, now()
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:
         running, self._running = self._running, None
@@ -179,16 +179,13 @@ class ManageLink:
         If manage has not started yet, wait for its start, or return at once if `starts` is False.
         """
         if self.evaluating is not None:
-            del self._pending[self.evaluating]
+            del self.pending[self.evaluating]
         self.evaluating = None
         if self.lost is not None:
             ask(self.writer, WriterRole.close, status)
         elif self.handle is not None or starts:
             self._send(_log_problems, ManageRole.close, status)
             self._wait(timeout_s)
-
-    def in_flight(self) -> list[Ref[Any]]:
-        return [ref for ref in self._pending if ref is not self._pinged]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no call is in flight, or `is_over()` is true, or no answer arrives for `timeout_s`.
@@ -198,7 +195,7 @@ class ManageLink:
         heard = now()
         while self.lost is None and not is_over():
             self.poll()
-            in_flight = self.in_flight()
+            in_flight = [ref for ref in self.pending if ref is not self._pinged]
             if not in_flight and self._next is None and self.handle is not None:
                 return True
             if self.handle is None:
@@ -207,11 +204,11 @@ class ManageLink:
                 heard = now()
             elif now() - heard > timeout_s:
                 log.warning("manage does not answer for %.0f s; its last results are missing", timeout_s)
-                self.evaluating, self._pending = None, {}
+                self.evaluating, self.pending = None, {}
                 return False
             elif self._pinged is None:
                 self._pinged = self.handle.ping()
-                self._pending[self._pinged] = self._on_ping, now()
+                self.pending[self._pinged] = self._on_ping, now()
         return False
 
     def _start(self) -> bool:
@@ -223,7 +220,7 @@ class ManageLink:
         if self.handle is not None:
             unsent, self._unsent = self._unsent, []
             for send, on_done in unsent:
-                self._pending[send(self.handle)] = on_done, now()
+                self.pending[send(self.handle)] = on_done, now()
         return self.handle is not None
 
     def _send(
@@ -298,8 +295,8 @@ class ManageLink:
 
     def _replace(self, what: str) -> None:
         """Restart manage after its death or stall, or give it up."""
-        dropped = [react for ref, (react, _) in self._pending.items() if ref not in (self.evaluating, self._pinged)]
-        self._pending = {}
+        dropped = [react for ref, (react, _) in self.pending.items() if ref not in (self.evaluating, self._pinged)]
+        self.pending = {}
         self._next, self._running = self._next or self._running, None
         self.evaluating = self._pinged = None
         self.has_answered = False

@@ -116,6 +116,7 @@ class Learning:
         missing = set(reports)
 
         def on_report(ref: Ref[TrainReport]) -> None:
+            """Count what the train call has done, send new priorities to replay, and publish a version if it is due."""
             try:
                 self.progress.usage.tell(get(ref).uses)
             except Diverged as error:
@@ -123,9 +124,22 @@ class Learning:
             missing.remove(ref)
             if missing:
                 return
-            self._on_trained(get(reports[0]), updates, shard, priorities)
+            report = get(reports[0])
+            if self.writes:
+                # Send priorities only once they are ready: replay answers in order, and the next batch would wait.
+                for part in priorities:
+                    self.calls.expect(self.replay.update_priorities(shard, part), "replay", get, quiet=True)
+                    self.progress.trace.add(5)
+            self.limiter.served(updates, report.num_batches, report.waiting, report.repeats)
+            self.training -= 1
+            if self.training == 0:
+                self.progress.trainer_idle.start(now())
+            self.progress.trained(report, shard)
+            if self.is_sized and report.num_batches:
+                fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
+                self.call_updates = max(1, min(self.config.updates_per_call, fitting))
             if published is None and self.config.mode == "async":
-                self._publish_if_due(get(reports[0]))
+                self._publish_if_due(report)
             elif published is not None and get(published[0]) is not None:
                 self._on_published(*cast(tuple[Ref[LoadParams], Ref[Array]], published))
 
@@ -151,24 +165,6 @@ class Learning:
         """Return an error that names the lost trainer or replay shard, after another role reported `error`."""
         shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
         return blame({**shards, **self.trainers}, error)
-
-    def _on_trained(
-        self, report: TrainReport, asked: int, shard: int, priorities: list[Ref[UpdatePriority | None]]
-    ) -> None:
-        """Count what a train call has done, and send new priorities to replay."""
-        if self.writes:
-            # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
-            for part in priorities:
-                self.calls.expect(self.replay.update_priorities(shard, part), "replay", get, quiet=True)
-                self.progress.trace.add(5)
-        self.limiter.served(asked, report.num_batches, report.waiting, report.repeats)
-        self.training -= 1
-        if self.training == 0:
-            self.progress.trainer_idle.start(now())
-        self.progress.trained(report, shard)
-        if self.is_sized and report.num_batches:
-            fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
-            self.call_updates = max(1, min(self.config.updates_per_call, fitting))
 
     def _publish_if_due(self, report: TrainReport) -> None:
         due = report.opt_steps - self.params_header.opt_steps >= self.config.sample_load_ratio

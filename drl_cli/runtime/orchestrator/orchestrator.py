@@ -189,11 +189,12 @@ class Orchestrator:
         if problem := self.health():
             raise RoleLost(problem)
         try:
-            self.calls.react(self.manage.in_flight(), due - moment, self.patient, skips_quiet)
+            self.calls.react(self.manage.pending, due - moment, self.patient, skips_quiet)
         except (PeerLost, ObjectLost) as error:
             raise self.learning.blame(error) from error
         for pool in (self.pool, self.reanalysis.pool):
-            pool.kill_overdue(now())
+            if pool.busy:
+                pool.kill_overdue(now())
         if self.deadline is not None and now() > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
         self.manage.poll()

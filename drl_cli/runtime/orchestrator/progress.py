@@ -306,11 +306,13 @@ class Progress:
             "replay/inserts": self.inserts,
             "replay/samples": self.samples,
             **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
-            **self._system(),
+            "system/rss_mb": self._rss_mb(),
+            "system/cpu_percent": psutil.cpu_percent(),
+            "system/load": os.getloadavg()[0],
         }
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
-        self._system()
+        self._rss_mb()
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {
@@ -340,11 +342,8 @@ class Progress:
     def _messages(self) -> dict[str, int]:
         return {str(route): count for route, count in sorted(self.trace.counts.items())}
 
-    def _system(self) -> dict[str, float]:
-        rss = self.usage.sample()
-        self.peak_rss_mb = max(self.peak_rss_mb, rss / 2**20)
-        return {
-            "system/rss_mb": rss / 2**20,
-            "system/cpu_percent": psutil.cpu_percent(),
-            "system/load": os.getloadavg()[0],
-        }
+    def _rss_mb(self) -> float:
+        """Measure all processes. Return their memory [MB], and note its maximum."""
+        rss_mb = self.usage.sample() / 2**20
+        self.peak_rss_mb = max(self.peak_rss_mb, rss_mb)
+        return rss_mb

@@ -118,7 +118,7 @@ def test_one_evaluation_runs_and_only_the_newest_version_waits(clock, linked):
     assert link.seen == [report(1)]
     assert (handle.evaluated, link.evaluated) == ([1, 3], 1)
     pass_time(link, clock)
-    assert (link.evaluated, link.in_flight()) == (3, [])
+    assert (link.evaluated, [*link.pending]) == (3, [])
 
 
 def test_calls_do_not_wait_for_an_evaluation(clock, caplog, linked):
@@ -131,9 +131,9 @@ def test_calls_do_not_wait_for_an_evaluation(clock, caplog, linked):
     assert [method for method, *_ in manage.calls] == ["evaluate", "report", "commit", "save"]
     assert manage.calls[1:3] == [("report", {"a": 1.0}, 5), ("commit", "draft", 2)]
     link.poll()
-    assert (len(link.in_flight()), clock.now, done) == (4, 0.0, [])  # the link has not waited for the answers
+    assert (len([*link.pending]), clock.now, done) == (4, 0.0, [])  # the link has not waited for the answers
     pass_time(link, clock)
-    assert (done, link.in_flight(), caplog.messages) == ([("cpu",), "the folder"], [], ["wandb is gone"])
+    assert (done, [*link.pending], caplog.messages) == ([("cpu",), "the folder"], [], ["wandb is gone"])
 
 
 def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
@@ -142,7 +142,7 @@ def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
     link.report({}, 1, done.append)
     link.evaluate(load(1), None)
     link.poll()
-    assert (link.handle, link.in_flight()) == (None, [])
+    assert (link.handle, [*link.pending]) == (None, [])
     link.poll()
     assert [method for method, *_ in handle.calls] == ["report", "evaluate"]
     pass_time(link, clock)
@@ -246,7 +246,7 @@ def test_a_manage_that_dies_too_often_is_given_up(clock, caplog, linked):
     link.evaluate(load(1), None)
     assert not link.is_evaluating
     link.finish(load(1), None, 5.0, is_over=never)
-    assert (link.in_flight(), clock.now) == ([], 0.0)
+    assert ([*link.pending], clock.now) == ([], 0.0)
     link.close("failed", 5.0)
     assert link.written[2:] == [("close", "failed")]
 
@@ -397,4 +397,4 @@ def test_close_waits_for_reports_but_not_for_an_evaluation(clock, linked):
     link.report({}, 1, print)
     link.close("done", 5.0)
     assert handle.calls[-1] == ("close", "done")
-    assert (link.in_flight(), link.lost, clock.now) == ([], None, 1.0)
+    assert ([*link.pending], link.lost, clock.now) == ([], None, 1.0)

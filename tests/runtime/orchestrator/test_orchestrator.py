@@ -29,7 +29,8 @@ def still(build_graph, monkeypatch):
 
 
 def test_a_wait_ends_when_something_is_due(still):
-    still.manage.in_flight, polls = lambda: ["an evaluation"], []
+    still.manage.pending, polls = {"an evaluation": None}, []
+    still.pool.busy["a call"] = None
     still.manage.poll = lambda: polls.append(len(still.waits))
     still._idle()
     still.reports.next = 100.375
@@ -40,7 +41,7 @@ def test_a_wait_ends_when_something_is_due(still):
     still._idle()
     assert [timeout_s for _, timeout_s, _ in still.waits] == [LOOK_S, 0.375, 0.25, 0.0625]
     assert polls == [1, 2, 3, 4]  # the answers that ended a wait are handled after it
-    assert all(others == ["an evaluation"] for others, _, _ in still.waits)
+    assert all([*others] == ["an evaluation"] for others, _, _ in still.waits)
     assert all(patient.maps[0] is still.pool.busy for _, _, patient in still.waits)
     assert all(patient.maps[1] is still.reanalysis.pool.busy for _, _, patient in still.waits)
     assert still.overdue == [100.0, 100.0, 100.0, 100.125]
