@@ -33,8 +33,10 @@ from drl_cli.losses.distributions import Categorical as Categorical
 from drl_cli.losses.distributions import Deterministic as Deterministic
 from drl_cli.losses.distributions import Distribution as Distribution
 from drl_cli.losses.distributions import Gaussian as Gaussian
+from drl_cli.losses.distributions import GaussianMixture as GaussianMixture
 from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
+from drl_cli.losses.distributions import distribution as distribution
 from drl_cli.networks.acting import network_class as _network_class
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.encoder import action_mask as action_mask
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP
     from drl_cli.networks.mlp_module import Network as Network
     from drl_cli.networks.mlp_module import Scalar as Scalar
+    from drl_cli.networks.mlp_module import Vector as Vector
     from drl_cli.search import run
 
     search = run
@@ -78,7 +81,7 @@ else:  # so that a type checker refuses a misspelt name
             from drl_cli.search import run
 
             return run
-        if name in ("MLP", "Network", "Scalar"):
+        if name in ("MLP", "Network", "Scalar", "Vector"):
             return _network_class(name)
         from drl_cli.renamed import new_attribute
 

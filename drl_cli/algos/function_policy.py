@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,8 +14,8 @@ from drl_cli.algos.noise import Noise
 from drl_cli.algos.policy import RandomActions, mlp_head
 from drl_cli.algos.torch_policy import TorchPolicy
 from drl_cli.errors import Refused
-from drl_cli.losses.distributions import Distribution, TanhGaussian
-from drl_cli.networks.acting import ActingMLP, ActingNetwork, ActingScalar
+from drl_cli.losses.distributions import Distribution
+from drl_cli.networks.acting import NUMPY_FORMS, ActingMLP
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, Encoder, memory_columns
 from drl_cli.networks.head import Head
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-FORMS = (ActingEncoder, ActingMLP, ActingNetwork, ActingScalar)
-Acting = dict[str, ActingEncoder | ActingMLP | ActingNetwork | ActingScalar]
+FORMS = (ActingEncoder, *NUMPY_FORMS.values())
+Acting = dict[str, Any]  # Any: objects of FORMS
 
 
 class Declared(Protocol):
@@ -69,13 +72,19 @@ def has_memory(algorithm: type[Declared], config: Any, network: NetworkConfig, s
     return any(isinstance(part, ActingEncoder) for part in parts.values())
 
 
+def with_options(policy: Callable[..., Any], config: Any, spec: EnvSpec) -> Callable[..., Any]:
+    """Return a file's `policy`, which may have the parameters `config` and `spec`, as a function of the other three."""
+    options = {"config": config, "spec": spec}
+    return partial(policy, **{name: options[name] for name in signature(policy).parameters if name in options})
+
+
 class FunctionPolicy(TorchPolicy):
     """Acts by the functions `networks(config, network, spec)` and `policy(nets, obs, explore)` of an algorithm's file.
 
-    `policy` returns the distribution of the actions, or the distribution and extra columns. `explore` has the
-    exploration values by name. Before the first parameters arrive, they are the result of the file's function
-    `explore(config)`. A function `noise(config, spec)` returns None, or the Noise with which actions are sampled, and
-    `columns(config, network, spec)` the schema of the extra columns.
+    `policy` returns the distribution of the actions, or the distribution and extra columns. It may have two more
+    parameters, `config` and `spec`. `explore` has the exploration values by name. Before the first parameters arrive,
+    they are the result of the file's function `explore(config)`. A function `noise(config, spec)` returns None, or the
+    Noise with which actions are sampled, and `columns(config, network, spec)` the schema of the extra columns.
 
     If all networks have numpy forms (drl_cli.networks.acting), `policy` gets arrays. Torch is then only imported for a
     torso or a memory. Otherwise, `policy` gets tensors.
@@ -85,7 +94,7 @@ class FunctionPolicy(TorchPolicy):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         file = self.algorithm.file
-        self.function, self.network = file["policy"], network
+        self.function, self.network = with_options(file["policy"], config, spec), network
         self.first = file["explore"](config) if "explore" in file else {}
         self.noise: Noise | None = file["noise"](config, spec) if "noise" in file else None
         self.last: PreviousStep | None = None
@@ -159,15 +168,18 @@ class FunctionPolicy(TorchPolicy):
 
     def exported_head(self) -> Head | None:
         """Return the Head of a policy with one MLP after an encoder; None for other policies."""
-        heads = {name: part for name, part in (self.acting or {}).items() if part is not self.encoder}
-        mlp = next(iter(heads.values()), None)
-        if len(heads) != 1 or self.encoder is None or not isinstance(mlp, ActingMLP):
+        fields = [part.head() for part in (self.acting or {}).values() if isinstance(part, ActingMLP)]
+        if len(fields) != 1 or self.encoder is None or self.acting is None:
             return None
         features = np.zeros((1, self.encoder.size), np.float32)
-        others = {name: lambda obs: features for name, part in vars(self.nets).items() if name not in heads}
-        distribution = self.function(Nets({**heads, **others}), None, self.first)
-        is_squashed = mlp.squashed or isinstance(distribution, TanhGaussian)
-        return mlp_head(self.encoder, mlp.params, self.network, self.action.size, is_squashed)
+        encoder = {name: lambda obs: features for name, part in self.acting.items() if part is self.encoder}
+        distribution = self.function(Nets({**self.acting, **encoder}), None, self.first)
+        if isinstance(distribution, tuple):  # with extra columns
+            distribution, _ = distribution
+        outputs = len(fields[0]["layers"][-1])
+        head = replace(mlp_head(self.encoder, fields[0]["layers"], self.network, outputs, False), **fields[0])
+        exported: Head = distribution.exported(head)
+        return exported
 
     def state(self) -> State:
         state = RandomActions.state(self) if self.acting is not None else super().state()

@@ -8,13 +8,18 @@ Gradients flow through the sample of a Gaussian to its parameters (reparametrisa
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drl_cli.losses.policy import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, permitted
+from drl_cli.types import ActionSpec
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from drl_cli.networks.head import Head
 
 LOG_2 = float(np.log(2.0))
 
@@ -31,17 +36,20 @@ class Distribution(ABC):
     def mode(self) -> Any:
         """The actions for evaluations: the most likely discrete actions, or the mean of a Gaussian."""
 
-    @abstractmethod
     def log_prob(self, action: Any) -> Any:
-        """Return the log-probability of discrete actions or the log-density of box actions, `[B]`."""
+        """Return the log-probability of discrete actions or the log-density of box actions, `[B]`.
 
-    @abstractmethod
+        Raise ValueError, as `entropy` and `kl` do, if the class has none, such as Deterministic.
+        """
+        raise ValueError(f"{type(self).__name__} has no density")
+
     def entropy(self) -> Any:
         """Return the entropy `[B]`, in nats. Raise ValueError if there is no formula, as for TanhGaussian."""
+        raise ValueError(f"{type(self).__name__} has no formula for its entropy")
 
-    @abstractmethod
     def kl(self, other: Any) -> Any:
         """Return the KL divergence KL(self || other) `[B]`, in nats. `other` has the same class."""
+        raise ValueError(f"{type(self).__name__} has no formula for its KL divergence")
 
     def kl_parts(self, other: Any) -> tuple[Any, ...]:
         """Return the KL divergences, `[B]` each, that a trust region bounds separately. Gaussians return two."""
@@ -55,6 +63,10 @@ class Distribution(ABC):
         """Return random actions and their log-probabilities `[B]`."""
         action = self.sample(random)
         return action, self.log_prob(action)
+
+    def exported(self, head: "Head") -> "Head":
+        """Return the Head of the network whose outputs became this distribution: it computes the mode."""
+        return head
 
 
 class Categorical(Distribution):
@@ -125,15 +137,16 @@ class MultiCategorical(Distribution):
 class Gaussian(Distribution):
     """Independent normal distributions with `mean` `[B, A]`, and `log_std` `[A]` or `[B, A]`. Actions are `[B, A]`.
 
-    Sampled actions are not clipped, and `log_prob` is the log-density of the unclipped action. The environment later
-    clips an action to [-1, 1] and rescales the result to the bounds of its action space.
+    Sampled actions are only clipped to [-1, 1] if `clips` is True, and `log_prob` is the log-density of the unclipped
+    action. The environment later clips an action and rescales the result to the bounds of its action space.
     """
 
-    def __init__(self, mean: Any, log_std: Any) -> None:
-        self.mean, self.log_std = mean, log_std
+    def __init__(self, mean: Any, log_std: Any, *, clips: bool = False) -> None:
+        self.mean, self.log_std, self.clips = mean, log_std, clips
 
     def sample(self, random: Any) -> Any:
-        return self.mean + _exp(self.log_std) * _normal(random, self.mean)
+        action = self.mean + _exp(self.log_std) * _normal(random, self.mean)
+        return _clamp(action, -1.0, 1.0) if self.clips else action
 
     def sample_log_prob(self, random: Any) -> tuple[Any, Any]:
         noise = _normal(random, self.mean)
@@ -172,6 +185,41 @@ class Gaussian(Distribution):
         return kl_mean.sum(-1), _expand(kl_std, self.mean).sum(-1)
 
 
+class GaussianMixture(Distribution):
+    """A mixture of K Gaussians, for actions `[B, A]` in [-1, 1]. Sampled actions are clipped.
+
+    `out` `[B, K A + K]` are a network's outputs: the tanh of the first are the means `[B, K, A]`, and the last are the
+    logits `[B, K]` of the Gaussians. If K is 1, there are no logits. `log_std` is `[K, A]`.
+    """
+
+    def __init__(self, out: Any, log_std: Any) -> None:
+        self.components, size = log_std.shape
+        self.mean = _tanh(out[..., : self.components * size].reshape(*out.shape[:-1], self.components, size))
+        self.log_std, self.logits = log_std, out[..., self.components * size :]
+
+    def _chosen(self, component: Any) -> Gaussian:
+        """Return the Gaussian with an index in each state, `[B]`."""
+        rows = np.arange(len(component)) if isinstance(component, np.ndarray) else torch.arange(len(component))
+        return Gaussian(self.mean[rows, component], self.log_std[component], clips=True)
+
+    def sample(self, random: Any) -> Any:
+        """Return random actions. `random` is a generator."""
+        logits = self.logits if self.components > 1 else 0.0 * self.mean[..., 0]
+        return self._chosen(Categorical(logits).sample(random)).sample(random)
+
+    @property
+    def mode(self) -> Any:
+        """The mean of the Gaussian with the largest logit."""
+        return self._chosen(self.logits.argmax(-1)).mean if self.components > 1 else self.mean[..., 0, :]
+
+    def log_prob(self, action: Any) -> Any:
+        log_probs = Gaussian(self.mean, self.log_std).log_prob(action[..., None, :])  # [B, K]
+        return log_probs[..., 0] if self.components == 1 else _log_sum_exp(_log_softmax(self.logits) + log_probs)
+
+    def exported(self, head: "Head") -> "Head":
+        return replace(head, is_squashed=True, components=self.components)
+
+
 class TanhGaussian(Distribution):
     """The distribution of tanh(u), where u has a Gaussian distribution (SAC, Haarnoja et al. 2018, appendix C).
 
@@ -183,6 +231,11 @@ class TanhGaussian(Distribution):
 
     def __init__(self, mean: Any, log_std: Any) -> None:
         self.inner = Gaussian(mean, log_std)
+
+    def exported(self, head: "Head") -> "Head":
+        *hidden, weight, bias = head.layers
+        size = self.inner.mean.shape[-1]  # the other outputs are standard deviations
+        return replace(head, layers=[*hidden, weight[:, :size], bias[:size]], is_squashed=True)
 
     @classmethod
     def of(cls, out: Any) -> "TanhGaussian":
@@ -256,15 +309,17 @@ class Deterministic(Distribution):
     def mode(self) -> Any:
         return self.action
 
-    def log_prob(self, action: Any) -> Any:
-        """Raise ValueError, as `entropy` and `kl` do, because there is no density."""
-        raise ValueError("Deterministic has no density")
 
-    def entropy(self) -> Any:
-        raise ValueError("Deterministic has no density")
+def distribution(action: ActionSpec, out: Any, log_std: Any, mask: Any = None, *, squash: bool = False) -> Distribution:
+    """Return the distribution of actions of any space in N states, given an actor's outputs `out` `[N, action.size]`.
 
-    def kl(self, other: Any) -> Any:
-        raise ValueError("Deterministic has no density")
+    For a Box, `out` has the mean of each dimension, and `log_std` is `[A]` or `[N, A]`. The distribution is a Gaussian,
+    or a tanh-Gaussian with `squash`. For discrete actions, `out` has logits, and `log_std` is not used. `mask`, bool in
+    the shape of `out`, is False for illegal discrete actions; without a mask, all actions are legal.
+    """
+    if action.kind == "box":
+        return TanhGaussian(out, log_std) if squash else Gaussian(out, log_std)
+    return Categorical(out, mask) if action.kind == "discrete" else MultiCategorical(out, action.choices, mask)
 
 
 def _atanh(action: Any) -> Any:
@@ -336,6 +391,10 @@ def _log_softmax(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x - np.logaddexp.reduce(x, -1, keepdims=True)  # log(sum(exp(x)))
     return x.log_softmax(-1)
+
+
+def _log_sum_exp(x: Any) -> Any:
+    return np.logaddexp.reduce(x, -1) if isinstance(x, np.ndarray) else x.logsumexp(-1)
 
 
 def _split(x: Any, sizes: Sequence[int]) -> Any:

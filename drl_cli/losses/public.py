@@ -11,12 +11,13 @@ from drl_cli.losses.critics import (
 )
 from drl_cli.losses.distributional import divergence, midpoints, project
 from drl_cli.losses.returns import gae, lambda_returns, n_step_returns, retrace, vtrace
-from drl_cli.losses.value import soft_target
+from drl_cli.losses.value import expectile, soft_target
 
 __all__ = [
     "categorical_critic",
     "clipped_surrogate",
     "divergence",
+    "expectile",
     "gae",
     "huber",
     "lambda_returns",

@@ -1,4 +1,4 @@
-"""The numpy forms of drl.MLP, drl.Network and drl.Scalar: with them, a policy acts without torch."""
+"""The numpy forms of drl.MLP, drl.Network, drl.Scalar and drl.Vector: with them, a policy acts without torch."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from drl_cli.utils.deferred import NotInNumpy, present
 
 
 def network_class(name: str) -> Any:  # Any: a class of torch modules, or of their numpy forms
-    """Return drl.MLP, drl.Network or drl.Scalar, or its numpy form if networks are built in numpy."""
+    """Return drl.MLP, drl.Network, drl.Scalar or drl.Vector, or its numpy form if networks are built in numpy."""
     if not present.in_numpy:
         from drl_cli.networks import mlp_module  # imports torch
 
@@ -49,6 +49,12 @@ class ActingMLP:
     def __call__(self, x: Array) -> Array:
         out = mlp_numpy(self.params, x, self.network.activation)
         return np.tanh(out, out=out) if self.squashed else out
+
+    def head(self) -> dict[str, Any]:
+        """Return the fields of Head that describe this network."""
+        network = self.network
+        layers = {"layers": self.params, "activation": network.activation, "layer_norm": network.layer_norm}
+        return {**layers, "is_squashed": self.squashed}
 
 
 class ActingNetwork(ActingMLP):
@@ -88,4 +94,16 @@ class ActingScalar:
         return self.value
 
 
-NUMPY_FORMS = {"MLP": ActingMLP, "Network": ActingNetwork, "Scalar": ActingScalar}
+class ActingVector(ActingScalar):
+    """A drl.Vector in numpy."""
+
+    def __init__(self, size: int, first: float = 0.0) -> None:
+        self.value = np.full(size, first, np.float32)
+
+    def load(self, params: Array) -> Array:
+        size = len(self.value)
+        self.value = params[:size]
+        return params[size:]
+
+
+NUMPY_FORMS = {"MLP": ActingMLP, "Network": ActingNetwork, "Scalar": ActingScalar, "Vector": ActingVector}

@@ -188,6 +188,17 @@ class Scalar(nn.Module):
         return self.value
 
 
+class Vector(nn.Module):
+    """`size` learned numbers, such as log standard deviations, each `first` at first. A call returns them, `[size]`."""
+
+    def __init__(self, size: int, first: float = 0.0) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.full((size,), first))
+
+    def forward(self) -> Tensor:
+        return self.value
+
+
 class Network(nn.Module):
     """A torso and an MLP, for an actor or a critic.
 
