@@ -143,6 +143,10 @@ class FunctionPolicy(TorchPolicy):
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Any]:
         return self.distribution(obs, last)[1]  # also makes a step of the memory
 
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
+        action = super().greedy(obs, last)
+        return action if self.action.kind != "box" or self.action.is_free else np.clip(action, -1.0, 1.0)
+
     def load(self, params: Array) -> None:
         if self.acting is None:
             super().load(params)

@@ -10,16 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from drl_cli.losses.policy import LOG_2PI, LOG_STD_MAX, LOG_STD_MIN, permitted
 from drl_cli.types import ActionSpec
 from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from drl_cli.networks.head import Head
 
 LOG_2 = float(np.log(2.0))
 
@@ -64,7 +61,7 @@ class Distribution(ABC):
         action = self.sample(random)
         return action, self.log_prob(action)
 
-    def exported(self, head: "Head") -> "Head":
+    def exported(self, head: Any) -> Any:  # Any: drl_cli.networks.head.Head
         """Return the Head of the network whose outputs became this distribution: it computes the mode."""
         return head
 
@@ -216,7 +213,7 @@ class GaussianMixture(Distribution):
         log_probs = Gaussian(self.mean, self.log_std).log_prob(action[..., None, :])  # [B, K]
         return log_probs[..., 0] if self.components == 1 else _log_sum_exp(_log_softmax(self.logits) + log_probs)
 
-    def exported(self, head: "Head") -> "Head":
+    def exported(self, head: Any) -> Any:
         return replace(head, is_squashed=True, components=self.components)
 
 
@@ -232,7 +229,7 @@ class TanhGaussian(Distribution):
     def __init__(self, mean: Any, log_std: Any) -> None:
         self.inner = Gaussian(mean, log_std)
 
-    def exported(self, head: "Head") -> "Head":
+    def exported(self, head: Any) -> Any:
         *hidden, weight, bias = head.layers
         size = self.inner.mean.shape[-1]  # the other outputs are standard deviations
         return replace(head, layers=[*hidden, weight[:, :size], bias[:size]], is_squashed=True)

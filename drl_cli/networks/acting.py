@@ -1,5 +1,6 @@
 """The numpy forms of drl.MLP, drl.Network, drl.Scalar and drl.Vector: with them, a policy acts without torch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,12 @@ class ActingScalar:
 class ActingVector(ActingScalar):
     """A drl.Vector in numpy."""
 
-    def __init__(self, size: int, first: float = 0.0) -> None:
+    def __init__(self, size: int, first: float | Sequence[float] = 0.0) -> None:
         self.value = np.full(size, first, np.float32)
 
     def load(self, params: Array) -> Array:
         size = len(self.value)
-        self.value = params[:size]
+        (self.value,) = split(params[:size], [(size,)])
         return params[size:]
 
 

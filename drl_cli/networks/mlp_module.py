@@ -189,11 +189,14 @@ class Scalar(nn.Module):
 
 
 class Vector(nn.Module):
-    """`size` learned numbers, such as log standard deviations, each `first` at first. A call returns them, `[size]`."""
+    """`size` learned numbers, such as log standard deviations. A call returns them, `[size]`.
 
-    def __init__(self, size: int, first: float = 0.0) -> None:
+    `first` has the initial numbers, or is the initial value of all.
+    """
+
+    def __init__(self, size: int, first: float | Sequence[float] = 0.0) -> None:
         super().__init__()
-        self.value = nn.Parameter(torch.full((size,), first))
+        self.value = nn.Parameter(torch.tensor(first, dtype=torch.float32).expand(size).clone())
 
     def forward(self) -> Tensor:
         return self.value

@@ -1,9 +1,8 @@
 """Networks with batch norm and weights of norm 1, for FlashSAC."""
 
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
 from drl_cli.networks.batch_renorm import BatchRenorm, linear
 from drl_cli.networks.categorical import FOREVER
@@ -11,6 +10,8 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.torsos import torso
 from drl_cli.optim.products import Products
 from drl_cli.types import EnvSpec
+from drl_cli.utils.deferred import nn, torch
+from drl_cli.utils.lazy import Tensor
 
 EXPANSION = 4
 """A block has so many times more units inside than at its ends."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from drl_cli.algos.lookup import algorithms, installed, load_algorithm, title
 from drl_cli.algos.off_policy import sac
-from drl_cli.algos.offline._gaussian import GaussianPolicy
+from drl_cli.algos.offline import iql
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.find import checkpoint_names, find_saved_run
@@ -142,7 +142,8 @@ def becomes_soft(before: str, now: str) -> bool:
         first, second = load_algorithm(before), load_algorithm(now)
     except NotFound:
         return False
-    return issubclass(first.Policy, GaussianPolicy) and issubclass(second.Algorithm, sac.Algorithm)
+    is_gaussian = vars(first).get("policy") is iql.policy
+    return is_gaussian and issubclass(second.Algorithm, sac.Algorithm)
 
 
 def _is_known(name: str) -> bool:

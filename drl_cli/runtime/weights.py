@@ -8,8 +8,9 @@ import numpy as np
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.algos.off_policy import sac
-from drl_cli.algos.offline._gaussian import LOG_STD_MAX, LOG_STD_MIN, GaussianPolicy
-from drl_cli.networks.mlp import num_params, split
+from drl_cli.algos.offline.iql import LOG_STD_MAX, LOG_STD_MIN
+from drl_cli.networks.encoder import ActingEncoder
+from drl_cli.networks.mlp import mlp_shapes, num_params, split
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import Weights, load_weights
 from drl_cli.runtime.roles.normalization import Statistics, make_layout
@@ -25,18 +26,20 @@ def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:
     weights = load_weights(folder)
     if not issubclass(load_algorithm(config.algo.name).Algorithm, sac.Algorithm):
         return weights
-    policy, layout = GaussianPolicy(config.algo, config.network, spec, 0), make_layout(config, spec)
+    network, size, layout = config.network, spec.action.size, make_layout(config, spec)
+    encoder = ActingEncoder(network, spec)
+    shapes = [*mlp_shapes(encoder.size, network.hidden, size, layer_norm=network.layer_norm), (size,)]
     params, statistics = (weights.policy, None) if layout is None else Statistics.split(layout, weights.policy)
-    head = policy.encoder.load(params)
-    if len(head) != num_params(policy.shapes):
+    head = encoder.load(params)
+    if len(head) != num_params(shapes):
         return weights
-    params = np.concatenate([params[: len(params) - len(head)], squashed_head(head, policy.shapes)])
+    params = np.concatenate([params[: len(params) - len(head)], squashed_head(head, shapes)])
     converted = params if statistics is None else statistics.join(params)
-    return Weights(converted, soft_networks(weights.networks, policy.shapes, config.algo))
+    return Weights(converted, soft_networks(weights.networks, shapes, config.algo))
 
 
 def squashed_head(head: Array, shapes: list[tuple[int, ...]]) -> Array:
-    """Return the parameters of the actor of a SquashedPolicy, from those `[size]` of a GaussianPolicy."""
+    """Return the parameters of SAC's actor, from those `[size]` of IQL's actor and log standard deviations."""
     *hidden, weight, bias, log_std = split(head, shapes)
     weight = np.concatenate([weight, np.zeros_like(weight)], 1)
     parts = [*hidden, weight, bias, log_std.clip(LOG_STD_MIN, LOG_STD_MAX)]

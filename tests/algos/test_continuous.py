@@ -28,14 +28,10 @@ def test_images_and_dicts_are_learned_from_and_acted_on(name, obs):
     after = {key: p for part, m in algorithm.params.modules.items() for key, p in named(part, m)}
     assert [key for key in before if torch.equal(before[key], after[key])] == []
     policy, seen = policy_of(module, algorithm, spec=spec), draw(obs, 6, rng)
+    algorithm.params.modules["actor"].eval()
     with torch.no_grad():
-        algorithm.params.modules["actor"].eval()
-        seen_by_actor = mapped(seen, torch.from_numpy)
-        if hasattr(algorithm, "encoder"):
-            seen_by_actor = algorithm.encoder.features(seen_by_actor)
-        actor = algorithm.params.modules["actor"]
-        out = actor(seen_by_actor)[:, :2]
-        out = out if getattr(actor, "squashed", False) else out.tanh()
+        function = getattr(policy, "function", module.policy)
+        out = function(algorithm.nets, mapped(seen, torch.from_numpy), {"noise": 0.0}).mode
     np.testing.assert_allclose(policy.greedy(seen), out, rtol=1e-4, atol=1e-5)
 
 

@@ -74,7 +74,7 @@ def test_the_value_of_a_last_step_is_its_reward():
 
 def test_the_temperature_aims_at_the_entropy_of_the_target_deviation():
     algorithm = make(flashsac, target_std=0.2)
-    expected = torch.distributions.Normal(0.0, 0.2).entropy() * algorithm.size
+    expected = torch.distributions.Normal(0.0, 0.2).entropy() * algorithm.spec.action.size
     assert algorithm.target_entropy == pytest.approx(float(expected))
 
 

@@ -199,7 +199,7 @@ def test_a_memory_beside_own_modules_is_refused():
         return {"encoder": encoder, "actor": torch.nn.Linear(encoder.size, 2)}
 
     algorithm = type(
-        "Algorithm", (), {"file": {"networks": networks, "policy": None}, "policy_parts": ("encoder", "actor")}
+        "Algorithm", (), {"file": {"networks": networks, "policy": sac.policy}, "policy_parts": ("encoder", "actor")}
     )
     kind = type("Policy", (FunctionPolicy,), {"algorithm": algorithm, "extra_columns": lambda *args: {}})
     with pytest.raises(Refused, match=r"network\.memory=gru"):

@@ -97,11 +97,11 @@ def test_weights_scale_the_critics_loss_alone(name, kind):
 def test_dropout_masks_reach_critics_and_target_critics(name, kind, which, monkeypatch):
     """Masks of zeros leave only the last biases; those of the target critics are 0 here. All rows have one obs."""
     algorithm, learner = make(name, kind, dropout=0.5, **({"initial_alpha": 1e-9} if name in SOFT else {}))
-    drawn = algorithm.critic_masks(algorithm.critic, 8, algorithm.noise)
-    assert not torch.equal(drawn["masks"][0], drawn["target_masks"][0])
-    assert drawn["masks"][0].unique().tolist() == [0.0, 2.0]
-    zeros = {"masks": (), "target_masks": ()} | {which: [torch.zeros_like(mask) for mask in drawn[which]]}
-    monkeypatch.setattr(algorithm, "critic_masks", lambda *args: zeros)
+    drawn, other = (algorithm.masks("critic", 8) for _ in range(2))
+    assert not torch.equal(drawn[0], other[0])
+    assert drawn[0].unique().tolist() == [0.0, 2.0]
+    zeros, names = [torch.zeros_like(mask) for mask in drawn], iter(["masks", "target_masks"])
+    monkeypatch.setattr(algorithm, "masks", lambda *args: zeros if next(names, "") == which else ())
     critic, target = algorithm.params.modules["critic"], algorithm.params.targets["critic"].module
     for network in networks(target):
         network[-1].zero_()

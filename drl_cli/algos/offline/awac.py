@@ -8,75 +8,68 @@ learns from a dataset and online.
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig
-from drl_cli.algos.off_policy._actors import Random
-from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
-from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Fraction, Positive
+import drl_cli.api as drl
+from drl_cli.algos.off_policy.sac import values
+from drl_cli.algos.offline.iql import gaussian, policy
+from drl_cli.api import torch
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
+__all__ = ["Algorithm", "Config", "networks", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LearnerConfig):
+class Config(drl.AlgoConfig):
     """The options of AWAC, which conf/algo/awac.yaml explains."""
 
-    tau: Fraction
-    temperature: Positive
-    max_weight: Positive
+    lr: drl.Positive
+    tau: drl.Fraction
+    temperature: drl.Positive
+    max_weight: drl.Positive
 
 
-class Policy(GaussianPolicy):
-    """The Gaussian actor with the mean tanh(f(s))."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. Only the loss of the critics trains the encoder."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, size, network, squashed=True),
+        "log_std": drl.Vector(size),
+        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+    }
 
 
-class Algorithm(Learner):
-    """Trains AWAC's actor and twin critics."""
+class Algorithm(drl.Algorithm):
+    """Learns actor and critics. One step changes them all, with the gradients before the step."""
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.size = spec.action.size
-        actor, self.critic = self.mlp(self.size), self.critics(1, self.size, ensemble=2)
-        parts: dict[str, Any] = {"actor": actor, "log_std": self.size, "critic": self.critic}
-        self.build(policy=("actor", "log_std"), lr=config.lr, targets=("critic",), **parts)
-        self.noise = self.params.generator("noise", self.seed + 1)
-        self.gradients = Gradients(self.params, self.loss, self.context)
+    policy_parts, targets = ("encoder", "actor", "log_std"), ("encoder", "critic")
 
-    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critics and actor (algorithm 1), and a dict with metrics and `td_error`.
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        config, nets, rows, seen = self.config, self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        num, valid, x = len(rows["reward"]), rows.get("valid_weight"), seen.obs  # `valid` is 0 for padding
+        noise, next_noise = self.randn(num, *[self.spec.action.size] * 2)
+        masks, target_masks = (self.masks("critic", num) for _ in range(2))
 
-        `td_error` `[B]` is the mean |TD error| of both critics, for prioritized replay. `random` has dropout masks of
-        the critics, and normal noise `action` `[B, 2 A]` for two sampled actions: in the state and in the next state.
-        """
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
-        noise, next_noise = random["action"].chunk(2, -1)
+        # The critics    (algorithm 1, line 5)
         with torch.no_grad():
-            next_action = gaussian(nets, view.next_obs).sample(next_noise).clamp(-1.0, 1.0)
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
+            next_action, next_x = (
+                gaussian(nets, seen.next_obs).sample(next_noise),
+                nets.target.encoder.see(batch).next_obs,
+            )
+            next_q = values(nets.target.critic, next_x, next_action, target_masks)
             target = rows["reward"] + rows["discount"] * next_q.amin(0)
-        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
-        critic_loss = twin_critics(q, target, rows.get("weight"))
+        q = values(nets.critic, seen.learned, rows["action"], masks)
+        critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
 
-        policy = gaussian(nets, view.obs)
+        # The log-likelihood of the batch's actions, weighted by exp(advantage / temperature)    (eq. 13)
+        pi = gaussian(nets, x)
         with torch.no_grad():
-            own_action = policy.sample(noise).clamp(-1.0, 1.0)
-            value = nets.critic(view.obs, own_action, random["masks"]).squeeze(-1).amin(0)
-            advantage = q.amin(0) - value
+            advantage = q.amin(0) - values(nets.critic, x, pi.sample(noise), masks).amin(0)
             action_weight = (advantage / config.temperature).exp().clamp(max=config.max_weight)
-        actor_loss = -mean(action_weight * policy.log_prob(rows["action"]), valid)
-        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "q_mean": mean(q, valid)}
-        metrics |= {"advantage": mean(advantage, valid), "td_error": (q - target).abs().mean(0)}
-        return critic_loss + actor_loss, metrics
+        actor_loss = -drl.losses.mean(action_weight * pi.log_prob(rows["action"]), valid)
 
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        rows = self.rows(batch)
-        num = len(rows["reward"])
-        noise = self.context.randn(num, 2 * self.size, self.noise)
-        random: Random = {"action": noise, **self.critic_masks(self.critic, num, self.noise)}
-        loss, found = self.gradients(rows, random)
-        return self.finish(loss, found, batch)
+        self.optimizer.minimize(critic_loss + actor_loss)
+        self.params.follow(config.tau)
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss}
+        metrics |= {"q_mean": drl.losses.mean(q, valid), "advantage": drl.losses.mean(advantage, valid)}
+        return drl.Update(metrics, self.per_sequence((q - target).abs().mean(0), batch))

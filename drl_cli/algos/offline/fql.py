@@ -6,135 +6,127 @@ in one state. The actor needs only one step. Its loss has two terms: the distanc
 same noise, and minus Q. No gradient flows through the steps of the flow. Workers and evaluations use only the actor.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig
-from drl_cli.algos.off_policy._actors import Random
-from drl_cli.algos.offline._scale import mean_abs
-from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import mlp_numpy, mlp_shapes
-from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, NonNegative
+import drl_cli.api as drl
+from drl_cli.algos.off_policy.sac import values
+from drl_cli.algos.offline._shared import mean_abs
+from drl_cli.api import torch
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LearnerConfig):
+class Config(drl.AlgoConfig):
     """The options of FQL, which conf/algo/fql.yaml explains."""
 
-    tau: Fraction
-    alpha: NonNegative
-    flow_steps: Count
+    lr: drl.Positive
+    tau: drl.Fraction
+    alpha: drl.NonNegative
+    flow_steps: drl.Count
     next_q: Literal["mean", "min"]
     normalize_q: bool
 
 
-class Policy(NetworkPolicy):
-    """The one-step actor, an MLP from features and noise to an action. Evaluations use noise 0.
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. Actor and flow get features and noise, and the flow also the time.
 
-    `all_params` has the parameters of this MLP. `params`, which the base class evaluates for greedy actions, lacks the
-    weights that multiply the noise. This gives the actions for noise 0.
+    Only the loss of the critics trains the encoder.
     """
-
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        super().__init__(config, network, spec, seed)
-        size = spec.action.size
-        self.shapes = mlp_shapes(self.encoder.size + size, network.hidden, size, layer_norm=network.layer_norm)
-        self.all_params: list[Array] = []
-
-    def load(self, params: Array) -> None:
-        super().load(params)
-        self.all_params = self.params
-        first_weight, *others = self.params  # the first weight is [features + noise, units]
-        self.params = [first_weight[: self.encoder.size], *others]
-
-    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        features, memory = self.encoder(obs, last)
-        noise = self.rng.standard_normal((len(features), self.action.size), np.float32)
-        inputs = np.concatenate([features, noise], 1)
-        action = mlp_numpy(self.all_params, inputs, self.network.activation)
-        return {"action": np.clip(action, -1.0, 1.0), **memory}
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size + size, size, network),
+        "flow": drl.MLP(encoder.size + size + 1, size, network),
+        "critic": drl.MLP(encoder.size + size, 1, replace(network, layer_norm=True), ensemble=2),
+    }
 
 
-class Algorithm(Learner):
-    """Trains the one-step actor, the flow policy and twin critics."""
+class OneStep(drl.Distribution):
+    """The actor's actions for features `x` `[B, F]` and normal noise `[B, size]`. Evaluations use noise 0."""
 
-    averages_in_loss = True
+    def __init__(self, actor: Any, x: Any, size: int) -> None:
+        self.actor, self.x, self.size = actor, x, size
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.size = spec.action.size
-        # `critics` makes MLPs of two inputs. Here, the second input is the actor's noise, or the flow's point and time.
-        actor = self.critics(self.size, self.size)
-        flow = self.critics(self.size, self.size + 1)
-        self.critic = self.critics(1, self.size, ensemble=2, norms=True)
-        self.build(policy=("actor",), lr=config.lr, targets=("critic",), actor=actor, flow=flow, critic=self.critic)
-        self.noise = self.params.generator("noise", self.seed + 1)
-        self.gradients = Gradients(self.params, self.loss, self.context)
+    def at(self, noise: Any) -> Any:
+        """Return the actions for this noise, not clipped."""
+        join = np.concatenate if isinstance(noise, np.ndarray) else torch.cat
+        return self.actor(join([self.x, noise], -1))
 
-    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of critics, flow and actor (algorithm 1), and a dict.
+    def sample(self, random: Any) -> Any:
+        return self.at(random.standard_normal((len(self.x), self.size), np.float32)).clip(-1.0, 1.0)
 
-        The dict has metrics and the priorities `td_error` `[B]`. `random` has dropout masks of the critics, normal
-        noise `action` `[B, 3 A]`, and `time` `[B, 1]`, uniform in [0, 1).
+    @property
+    def mode(self) -> Any:
+        zeros = np.zeros((len(self.x), self.size), np.float32)
+        return self.at(zeros if isinstance(self.x, np.ndarray) else torch.from_numpy(zeros))
+
+    def exported(self, head: Any) -> Any:
+        first, *others = head.layers  # the first weight is [features + noise, units]
+        return replace(head, layers=[first[: -self.size], *others])
+
+
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any], spec: drl.EnvSpec) -> OneStep:
+    """Return pi(a|s)."""
+    return OneStep(nets.actor, nets.encoder(obs), spec.action.size)
+
+
+class Algorithm(drl.Algorithm):
+    """Learns actor, flow and critics. One step changes them all, with the gradients before the step."""
+
+    policy_parts, targets = ("encoder", "actor"), ("encoder", "critic")
+
+    def flow_action(self, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """Return the flow policy's actions `[B, A]` for features `x` `[B, F]` and normal noise `[B, A]`.
+
+        `flow_steps` steps of Euler's method integrate the velocity from time 0 to time 1 (algorithm 2).
         """
-        config, view, valid = self.config, self.see(nets, rows), rows.get("valid_weight")  # `valid` is 0 for padding
-        action, obs = rows["action"], view.obs
-        next_noise, flow_start, noise = random["action"].chunk(3, -1)
+        steps, action = self.config.flow_steps, noise
+        for i in range(steps):
+            time = torch.full_like(action[:, :1], i / steps)  # [B, 1]
+            action = action + self.nets.flow(torch.cat([x, action, time], -1)) / steps
+        return action.clamp(-1.0, 1.0)
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        config, nets, rows, seen = self.config, self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        num, size, valid = len(rows["reward"]), self.spec.action.size, rows.get("valid_weight")  # 0 for padding
+        next_noise, start, noise = self.randn(num, size, size, size)
+        time = self.context.rand(num, 1, self.generator)
+        x, action = seen.obs, rows["action"]
+        masks, target_masks = (self.masks("critic", num) for _ in range(2))
+
+        # The critics: the next action is the actor's    (eq. 4)
         with torch.no_grad():
-            next_action = nets.actor(view.next_obs, next_noise).clamp(-1.0, 1.0)
-            next_obs = self.see_target(nets, rows, view).next_obs
-            next_q = nets.target.critic(next_obs, next_action, random["target_masks"]).squeeze(-1)  # [2, B]
-            next_q = next_q.mean(0) if config.next_q == "mean" else next_q.amin(0)
-            target = rows["reward"] + rows["discount"] * next_q
-        q = nets.critic(view.learned, action, random["masks"]).squeeze(-1)  # [2, B]
-        critic_loss = twin_critics(q, target, rows.get("weight"))
+            next_action = OneStep(nets.actor, seen.next_obs, size).at(next_noise).clamp(-1.0, 1.0)
+            next_q = values(nets.target.critic, nets.target.encoder.see(batch).next_obs, next_action, target_masks)
+            next_value = next_q.mean(0) if config.next_q == "mean" else next_q.amin(0)
+            target = rows["reward"] + rows["discount"] * next_value
+        q = values(nets.critic, seen.learned, action, masks)
+        critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
 
-        time = random["time"]
-        point = (1.0 - time) * flow_start + time * action  # on the straight line from the noise to the batch's action
-        velocity = nets.flow(obs, torch.cat([point, time], -1))
-        flow_error = velocity - (action - flow_start)
-        flow_loss = mean(flow_error.square().mean(-1), valid)
+        # The flow: its velocity leads straight from the noise to the batch's action    (eq. 6)
+        point = (1.0 - time) * start + time * action
+        flow_error = nets.flow(torch.cat([x, point, time], -1)) - (action - start)
+        flow_loss = drl.losses.mean(flow_error.square().mean(-1), valid)
 
-        own_action = nets.actor(obs, noise)
-        difference = own_action - self.flow_action(nets, obs, noise)
-        distance = mean(difference.square().mean(-1), valid)
-        own_qs = nets.frozen.critic(obs, own_action.clamp(-1.0, 1.0), random["masks"]).squeeze(-1)  # [2, B]
-        own_q = own_qs.mean(0)
-        q_term = mean(own_q, valid)
+        # The actor: near to the flow policy's action for the same noise, and with a large Q    (eq. 8)
+        own_action = OneStep(nets.actor, x, size).at(noise)
+        with torch.no_grad():
+            flow_action = self.flow_action(x, noise)
+        distance = drl.losses.mean((own_action - flow_action).square().mean(-1), valid)
+        own_q = values(nets.frozen.critic, x, own_action.clamp(-1.0, 1.0), masks).mean(0)
+        q_term = drl.losses.mean(own_q, valid)
         if config.normalize_q:
             q_term = q_term / mean_abs(own_q, valid, self.context)
         actor_loss = config.alpha * distance - q_term
+
+        self.optimizer.minimize(critic_loss + flow_loss + actor_loss)
+        self.params.follow(config.tau)
         metrics = {"critic_loss": critic_loss, "flow_loss": flow_loss, "actor_loss": actor_loss}
-        metrics |= {"distance": distance, "q_mean": mean(q, valid), "td_error": (q - target).abs().mean(0)}
-        return critic_loss + flow_loss + actor_loss, metrics
-
-    def flow_action(self, nets: Nets, obs: Tensor, noise: Tensor) -> Tensor:
-        """Return the flow policy's actions `[B, A]` for the features `obs` `[B, F]` and normal noise `[B, A]`.
-
-        `flow_steps` steps of Euler's method integrate the velocity from time 0 to time 1. No gradient is computed.
-        """
-        steps, action = self.config.flow_steps, noise
-        with torch.no_grad():
-            for i in range(steps):
-                time = torch.full_like(action[:, :1], i / steps)  # [B, 1]
-                velocity = nets.flow(obs, torch.cat([action, time], -1))
-                action = action + velocity / steps
-            return action.clamp(-1.0, 1.0)
-
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        rows = self.rows(batch)
-        num = len(rows["reward"])
-        noise, time = self.context.randn(num, 3 * self.size, self.noise), self.context.rand(num, 1, self.noise)
-        random: Random = {"action": noise, "time": time, **self.critic_masks(self.critic, num, self.noise)}
-        loss, found = self.gradients(rows, random)
-        return self.finish(loss, found, batch)
+        metrics |= {"distance": distance, "q_mean": drl.losses.mean(q, valid)}
+        return drl.Update(metrics, self.per_sequence((q - target).abs().mean(0), batch))

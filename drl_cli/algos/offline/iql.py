@@ -5,77 +5,84 @@ the data's actions. Twin critics learn Q with the targets r + discount * V(s'). 
 of the data's actions, weighted by exp(beta * advantage). The advantage is Q(s, a) - V(s).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Learner, LearnerConfig
-from drl_cli.algos.off_policy._actors import Random
-from drl_cli.algos.offline._gaussian import GaussianPolicy, gaussian
-from drl_cli.losses.critics import mean, twin_critics
-from drl_cli.losses.value import expectile
-from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Fraction, NonNegative, Positive
+import drl_cli.api as drl
+from drl_cli.algos.off_policy.sac import values
+from drl_cli.api import torch
 
 ACTIONS = ("box",)
 TABLES = ("uniform", "prioritized", "sequences")
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+"""Bounds of the actor's log standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LearnerConfig):
+class Config(drl.AlgoConfig):
     """The options of IQL, which conf/algo/iql.yaml explains."""
 
-    tau: Fraction
-    expectile: Fraction
-    beta: NonNegative
-    max_weight: Positive
+    lr: drl.Positive
+    tau: drl.Fraction
+    expectile: drl.Fraction
+    beta: drl.NonNegative
+    max_weight: drl.Positive
 
 
-class Policy(GaussianPolicy):
-    """The Gaussian actor with the mean tanh(f(s))."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. Only the loss of the critics trains the encoder."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, size, network, squashed=True),
+        "log_std": drl.Vector(size),
+        "value": drl.MLP(encoder.size, 1, network),
+        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+    }
 
 
-class Algorithm(Learner):
-    """Trains IQL's actor, value network and twin critics."""
+def gaussian(nets: Any, x: Any) -> drl.Gaussian:
+    """Return the Gaussian of the actions for features `x`. The standard deviations do not depend on the state.
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        size = spec.action.size
-        actor, value, self.critic = self.mlp(size), self.mlp(1), self.critics(1, size, ensemble=2)
-        parts: dict[str, Any] = {"actor": actor, "log_std": size, "value": value, "critic": self.critic}
-        self.build(policy=("actor", "log_std"), lr=config.lr, targets=("critic",), **parts)
-        # Only dropout needs random numbers. Without dropout, nothing is drawn from `self.init`.
-        self.noise = self.params.generator("noise", self.seed + 1) if self.network.dropout else self.init
-        self.gradients = Gradients(self.params, self.loss, self.context)
+    A tanh-Gaussian, as SAC's, would not do: its log-density is infinite at -1 and 1, and datasets have such actions.
+    """
+    return drl.Gaussian(nets.actor(x), nets.log_std().clip(LOG_STD_MIN, LOG_STD_MAX), clips=True)
 
-    def loss(self, nets: Nets, rows: Batch, random: Random) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the losses of value (eq. 5), critics (eq. 6) and actor (eq. 7), and a dict.
 
-        The dict has metrics and the priorities `td_error` `[B]`, the mean |TD error| of both critics. `random` has
-        dropout masks of the critics and of their target networks.
-        """
-        config, view = self.config, self.see(nets, rows)
-        weight, valid = rows.get("weight"), rows.get("valid_weight")  # importance weights; `valid` is 0 for padding
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.Gaussian:
+    """Return pi(a|s)."""
+    return gaussian(nets, nets.encoder(obs))
+
+
+class Algorithm(drl.Algorithm):
+    """Learns actor, value network and critics. One step changes them all, with the gradients before the step."""
+
+    policy_parts, targets = ("encoder", "actor", "log_std"), ("encoder", "critic")
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        config, nets, rows, seen = self.config, self.nets, self.rows(batch), self.nets.encoder.see(batch)
+        weight, valid, x = rows.get("weight"), rows.get("valid_weight"), seen.obs  # `valid` is 0 for padding
+        masks, target_masks = (self.masks("critic", len(rows["reward"])) for _ in range(2))
+
+        # V(s) is an upper expectile of the target critics' smaller value    (eq. 5)
         with torch.no_grad():
-            target_features = self.see_target(nets, rows, view).obs
-            target_q = nets.target.critic(target_features, rows["action"], random["target_masks"]).squeeze(-1)  # [2, B]
-            target = rows["reward"] + rows["discount"] * nets.value(view.next_obs).squeeze(-1)
-        advantage = target_q.amin(0) - nets.value(view.obs).squeeze(-1)  # also the error of the value network
-        value_loss = mean(expectile(advantage, config.expectile), weight)
+            target_q = values(nets.target.critic, nets.target.encoder.see(batch).obs, rows["action"], target_masks)
+        advantage = target_q.amin(0) - nets.value(x).squeeze(-1)
+        value_loss = drl.losses.mean(drl.losses.expectile(advantage, config.expectile), weight)
 
-        q = nets.critic(view.learned, rows["action"], random["masks"]).squeeze(-1)  # [2, B]
-        critic_loss = twin_critics(q, target, weight)
+        # The target of the critics is r + discount * V(s')    (eq. 6)
+        with torch.no_grad():
+            target = rows["reward"] + rows["discount"] * nets.value(seen.next_obs).squeeze(-1)
+        q = values(nets.critic, seen.learned, rows["action"], masks)
+        critic_loss = drl.losses.twin_critics(q, target, weight)
 
+        # The log-likelihood of the data's actions, weighted by exp(beta * advantage)    (eq. 7)
         action_weight = (config.beta * advantage.detach()).exp().clamp(max=config.max_weight)
-        log_prob = gaussian(nets, view.obs).log_prob(rows["action"])
-        actor_loss = -mean(action_weight * log_prob, valid)
-        metrics = {"critic_loss": critic_loss, "value_loss": value_loss, "actor_loss": actor_loss}
-        metrics |= {"q_mean": mean(q, valid), "advantage": mean(advantage, valid)}
-        return value_loss + critic_loss + actor_loss, metrics | {"td_error": (q - target).abs().mean(0)}
+        actor_loss = -drl.losses.mean(action_weight * gaussian(nets, x).log_prob(rows["action"]), valid)
 
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        rows = self.rows(batch)
-        masks = self.critic_masks(self.critic, len(rows["reward"]), self.noise)
-        loss, found = self.gradients(rows, masks)
-        return self.finish(loss, found, batch)
+        self.optimizer.minimize(value_loss + critic_loss + actor_loss)
+        self.params.follow(config.tau)
+        metrics = {"critic_loss": critic_loss, "value_loss": value_loss, "actor_loss": actor_loss}
+        metrics |= {"q_mean": drl.losses.mean(q, valid), "advantage": drl.losses.mean(advantage, valid)}
+        return drl.Update(metrics, self.per_sequence((q - target).abs().mean(0), batch))

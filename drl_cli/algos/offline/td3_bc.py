@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import td3
 from drl_cli.algos.off_policy.td3 import explore, networks, noise, policy, values
-from drl_cli.algos.offline._scale import mean_abs
+from drl_cli.algos.offline._shared import mean_abs
 from drl_cli.api import torch
 
 ACTIONS, TABLES = td3.ACTIONS, td3.TABLES
