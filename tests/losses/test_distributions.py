@@ -191,10 +191,53 @@ def test_the_entropy_of_a_squashed_gaussian_is_refused():
         drl.TanhGaussian(MEAN, LOG_STD).entropy()
 
 
+def mixture(kind):
+    """Return two Gaussians, or one, with their means and logits."""
+    components = 2 if kind == "two" else 1
+    out = RNG.standard_normal((6, 3 * components + (components if components > 1 else 0))).astype(np.float32)
+    return out, 0.5 * RNG.standard_normal((components, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["one", "two"])
+def test_a_mixture_equals_that_of_torch(kind):
+    out, log_std = mixture(kind)
+    array, tensor = drl.GaussianMixture(out, log_std), drl.GaussianMixture(*map(torch.from_numpy, (out, log_std)))
+    means = torch.from_numpy(out[:, : log_std.size]).tanh().view(6, -1, 3)
+    logits = torch.from_numpy(out[:, log_std.size :]) if kind == "two" else torch.zeros(6, 1)
+    kinds = torch.distributions
+    parts = kinds.Independent(kinds.Normal(means, torch.from_numpy(log_std).exp().expand_as(means)), 1)
+    expected = kinds.MixtureSameFamily(kinds.Categorical(logits=logits), parts)
+    action = np.tanh(MEAN)
+    for found in (torch.from_numpy(array.log_prob(action)), tensor.log_prob(torch.from_numpy(action))):
+        torch.testing.assert_close(found, expected.log_prob(torch.from_numpy(action)), rtol=1e-4, atol=1e-4)
+    best = means[torch.arange(6), logits.argmax(1)]
+    for found in (torch.from_numpy(array.mode), tensor.mode):
+        torch.testing.assert_close(found, best)
+    rows = drl.GaussianMixture(np.repeat(out[:1], 4000, 0), log_std - 2.0)
+    drawn, again = (one.sample(np.random.default_rng(0)) for one in (rows, rows))
+    np.testing.assert_array_equal(drawn, again)
+    np.testing.assert_allclose(drawn.mean(0), (logits[0].softmax(0)[:, None] * means[0]).sum(0), atol=0.05)
+    assert np.abs(drawn).max() <= 1
+    assert (tensor.sample(torch.Generator().manual_seed(0)).abs() <= 1).all()
+
+
+def test_a_gaussian_that_clips_has_the_density_of_the_other():
+    wide = drl.Gaussian(MEAN, 2.0 + 0 * LOG_STD, clips=True)
+    assert np.abs(wide.sample(np.random.default_rng(0))).max() == 1.0
+    np.testing.assert_array_equal(wide.log_prob(MEAN_2), drl.Gaussian(MEAN, 2.0 + 0 * LOG_STD).log_prob(MEAN_2))
+
+
+@pytest.mark.parametrize("method", ["log_prob", "entropy", "kl"])
+def test_a_deterministic_policy_has_no_density(method):
+    with pytest.raises(ValueError, match="Deterministic has no"):
+        getattr(drl.Deterministic(MEAN), method)(*[MEAN] * (method != "entropy"))
+
+
 def test_numpy_needs_no_torch():
     code = (
         "import sys, numpy as np, drl_cli.api as drl; rng = np.random.default_rng(0); x = np.zeros((2, 4), np.float32);"
         "all_ = drl.Categorical(x), drl.MultiCategorical(x, (2, 2)), drl.TanhGaussian(x, x);"
+        "drl.GaussianMixture(x, x[:1]).sample(rng);"
         "[one.sample_log_prob(rng) for one in all_];"
         "assert 'torch' not in sys.modules"
     )
