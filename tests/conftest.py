@@ -154,11 +154,13 @@ def build_graph(tmp_path, request):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
         from drl_cli.runtime.factories import opened
+        from drl_cli.runtime.files.checkpoint import open_checkpoint
+        from drl_cli.runtime.files.retention import cut_back
         from drl_cli.runtime.orchestrator.progress import Progress
         from drl_cli.runtime.place.handles import RayRuntime
         from drl_cli.runtime.place.nodes import live_nodes
         from drl_cli.runtime.program import build
-        from drl_cli.runtime.restore import clean_up, first_incarnation, open_checkpoint, restore
+        from drl_cli.runtime.restore import first_incarnation, restore
 
         config = change(make_config(*TINY, f"debug.in_process={not on_ray}", *overrides))
         folder = run or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -177,7 +179,7 @@ def build_graph(tmp_path, request):
         offers = live_nodes if elastic else tuple
         graph = build(config, spec, folder, progress, console, ray=ray, incarnation=first, offers=offers)
         if checkpoint:
-            clean_up(folder, checkpoint, config.clock)
+            cut_back(folder, checkpoint, config.clock)
             restore(checkpoint, config, graph)
         graph.folder, graph.evaluations = folder, evaluations
         return graph

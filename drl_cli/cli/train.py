@@ -249,7 +249,7 @@ def _train(
     with claim_run(folder):
         begin_job(folder)
         with as_usage_error(OSError, prefix="the run's folder can't be written: ", exit_code=RESOURCES):
-            record = resumed.begin(command) if resumed else run_record(config, folder, command)
+            record = resumed.cut_records(command) if resumed else run_record(config, folder, command)
             formats = kind_of(load_algorithm(config.algo.name).Policy, config.network).formats
             # which commands `end_text` may recommend
             record |= {"renders": config.has_env and spec.renders, "formats": list(formats)}

@@ -11,7 +11,7 @@ from drl_cli.envs.recorded import StepMap
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import read_manifest
-from drl_cli.runtime.files.replay_files import has_lost_rows, read_states, saved_rows
+from drl_cli.runtime.files.saved_replay import has_lost_rows, read_states, saved_rows
 from drl_cli.types import Array, Columns, EnvSpec, leaves
 
 

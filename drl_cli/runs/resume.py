@@ -2,27 +2,27 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from drl_cli.errors import CHECKPOINT, UsageError
+from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.changes import Change, changed_code, changed_keys, check_changes
+from drl_cli.runs.end_text import relative_path
 from drl_cli.runs.find import check_format, checkpoint_names, find_run, find_saved_run, read_config, warn_of_versions
-from drl_cli.runs.run import RUN_LOCK, read_json
+from drl_cli.runs.run import RUN_LOCK, Run, read_json
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import Checkpoint, damaged_files, is_replay, open_checkpoint
+from drl_cli.runtime.files.retention import candidates, cut_back, linked, older
 from drl_cli.settings.command_line import OVERRIDE, CommandLine, path_word
 from drl_cli.settings.conf import defaults
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.trust import trusts
 from drl_cli.utils.files import lock
 from drl_cli.utils.hydra_grammar import unquoted
-
-if TYPE_CHECKING:  # slow to import
-    from drl_cli.runtime.restore import Checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Resumed:
     """A run to resume. `checkpoint` is None if the run has none."""
 
     folder: Path
-    checkpoint: "Checkpoint | None"
+    checkpoint: Checkpoint | None
     config: Config
     changes: list[Change]
 
@@ -120,12 +120,11 @@ class Resumed:
         """The content of run.json."""
         return read_json(self.folder / "run.json")
 
-    def begin(self, command: list[str]) -> dict[str, Any]:
+    def cut_records(self, command: list[str]) -> dict[str, Any]:
         """Cut the records of the run at the checkpoint. Return the new content of run.json."""
-        from drl_cli.runtime.restore import clean_up
         from drl_cli.runtime.run_folder import code_hashes, description, resumed_record
 
-        for line in clean_up(self.folder, self.checkpoint, self.config.clock):
+        for line in cut_back(self.folder, self.checkpoint, self.config.clock):
             log.warning("%s", line)
         for name in ("summary.json", "error.txt"):  # they were written when the run ended, and the run now continues
             (self.folder / name).unlink(missing_ok=True)
@@ -137,8 +136,6 @@ class Resumed:
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
     """Return the run that `config.resume` names. Raise UsageError if the run can't continue with this config."""
-    from drl_cli.runs.choice import choose
-
     assert config.resume is not None
     folder, named = find_checkpoint(config.resume, config.output_dir)
     warn_of_versions(folder)
@@ -171,6 +168,72 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
         worker = dataclasses.replace(worker, random_steps=config.random_steps)
         config = dataclasses.replace(config, load_weights=None)
     return Resumed(folder, checkpoint, dataclasses.replace(config, worker=worker), changes)
+
+
+def choose(run: Path, named: Path | None, needs_replay: bool) -> Checkpoint | None:
+    """Return the checkpoint `named`, or the newest complete checkpoint of a run, or None if the run has saved nothing.
+
+    Print a warning if it is not the one to which `last` points. Raise UsageError (exit 8) if no checkpoint is complete,
+    or if `needs_replay` and the replay of the newest one is damaged: then the user chooses between losing the replay
+    and losing the steps after an older checkpoint.
+    """
+    root = run / "checkpoints"
+    problems = [] if named or linked(root, "last") else [f"{root / 'last'} is not a link to a checkpoint"]
+    for path in [named] if named else candidates(root):
+        try:
+            checkpoint, damaged = _examine(path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        if damaged and needs_replay:
+            other = _first_whole(reversed(older(root, path)))
+            way = f"; to go on from the older {other.name}: resume={relative_path(other)}" if other else ""
+            off = "to go on without its replay, which is then filled again: checkpoint.replay=off"
+            raise UsageError(f"resume: {path / damaged[0]} is missing or damaged; {off}{way}", CHECKPOINT)
+        if damaged:
+            problems.append(f"{path / damaged[0]} is missing or damaged, and the replay is filled again")
+        if problems:
+            log.warning("%s; going on from %s", "; ".join(problems), path.name)
+        return checkpoint.without_replay() if damaged else checkpoint
+    if named is not None:
+        other = _first_whole(each for each in candidates(root) if each.name != named.name)
+        hint = f"; to go on from another one: resume={relative_path(other)}" if other else ""
+        raise UsageError(f"resume: {problems[0]}{hint}", CHECKPOINT)
+    if _has_results(run):
+        hint = "no checkpoint is complete, and starting again would replace what the run has recorded"
+        raise UsageError([f"resume: {'; '.join(problems)}; {hint}; from_config=RUN starts a new run"], CHECKPOINT)
+    return None
+
+
+def _examine(folder: Path) -> tuple[Checkpoint, list[str]]:
+    """Open a checkpoint and read all its files. Return it and the names of the damaged files of its replay.
+
+    Raise CheckpointError if another file is missing or damaged.
+    """
+    checkpoint = open_checkpoint(folder)
+    damaged = damaged_files(folder, checkpoint.manifest)
+    if others := [name for name in damaged if not is_replay(name)]:
+        raise CheckpointError(f"{folder / others[0]} is missing or damaged")
+    return checkpoint, damaged
+
+
+def _first_whole(folders: Iterable[Path]) -> Path | None:
+    """Return the first of these checkpoints without a damaged file, or None."""
+    for folder in folders:
+        try:
+            _, damaged = _examine(folder)
+        except CheckpointError:
+            continue
+        if not damaged:
+            return folder
+    return None
+
+
+def _has_results(run: Path) -> bool:
+    """Return whether a run has saved a checkpoint or a model, damaged or not, or recorded a step."""
+    found = Run(run)
+    has_steps = bool(found.last_report.get(found.unit)) or bool((found.curve.positions > 0).any())
+    return has_steps or any((run / "checkpoints").glob("step_*"))
 
 
 @contextmanager

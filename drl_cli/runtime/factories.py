@@ -23,7 +23,6 @@ from drl_cli.replay.hindsight import HindsightTable
 from drl_cli.replay.mixed import MixedTable
 from drl_cli.replay.windows import WindowTable
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import Weights
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.rate_limiter import (
     REUSE,
@@ -38,6 +37,7 @@ from drl_cli.runtime.roles.reader import SHARE, Reader, fits, rows_of
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
+from drl_cli.runtime.weights import Weights
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments

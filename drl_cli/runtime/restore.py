@@ -1,20 +1,13 @@
 """Restore: give every role its part of a checkpoint, so that a run continues where it stopped."""
 
 import logging
-from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from drl_cli.errors import CheckpointError
-from drl_cli.metrics.truncate import Cut
-from drl_cli.optim.schedules import RunClock
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.pool import worker_of
-from drl_cli.runtime.files import left_behind, retention
-from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
+from drl_cli.runtime.files.checkpoint import EVALUATION, Checkpoint, read_arrays, read_manifest
 from drl_cli.runtime.interfaces import ReplayRole, TrainerRole, WorkerRole
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
@@ -22,97 +15,13 @@ from drl_cli.runtime.orchestrator.rate_limiter import ReadLimiter
 from drl_cli.runtime.place.ask import ask
 from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
-from drl_cli.types import Array
 
 log = logging.getLogger(__name__)
-
-EVALUATION = "state.evaluation.safetensors"
-"""The parameters of a version whose evaluation a resumed run repeats."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint for `resume`: a parameter version, the orchestrator's `state`, and the files of other roles."""
-
-    folder: Path
-    params_header: LoadParams
-    params: Array
-    manifest: dict[str, Any]
-    state: dict[str, Any]
-
-    @property
-    def env_steps(self) -> int:
-        return int(self.state["counts"]["env_steps"])
-
-    @property
-    def opt_steps(self) -> int:
-        return int(self.state["counts"]["opt_steps"])
-
-    @property
-    def unfinished(self) -> LoadParams | None:
-        """The version whose evaluation the resumed run has to repeat, if any."""
-        return LoadParams(**self.state["evaluation"]) if EVALUATION in self.manifest["sha256"] else None
-
-    @property
-    def has_replay(self) -> bool:
-        return any(map(is_replay, self.manifest["sha256"]))
-
-    def without_replay(self) -> "Checkpoint":
-        """Return the checkpoint as if it had been saved with checkpoint.replay=off."""
-        sums = {name: sha256 for name, sha256 in self.manifest["sha256"].items() if not is_replay(name)}
-        return replace(self, manifest=self.manifest | {"sha256": sums})
-
-
-def is_replay(name: str) -> bool:
-    """Return whether a file of a checkpoint belongs to the replay."""
-    return name.startswith("state.replay-")
-
-
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open a checkpoint and read its small files. Raise CheckpointError with the name of a missing or damaged file."""
-    params, manifest = load_model(folder)
-    if COUNTERS not in manifest["sha256"]:
-        raise CheckpointError(f"{folder} holds a model only, nothing to resume from; load_weights={folder} can use it")
-    params_header = LoadParams(
-        manifest["version"], manifest["opt_steps"], manifest["env_steps"], exploration=manifest["exploration"]
-    )
-    return Checkpoint(folder.resolve(), params_header, params, manifest, read_json(folder, COUNTERS, manifest))
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:
     """Return the first incarnation of the workers, which is above all incarnations before the checkpoint."""
     return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
-
-
-def clean_up(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> list[str]:
-    """Cut the records of a run at the checkpoint from which it resumes. Let `last` point to the checkpoint.
-
-    Return a line for each file with damaged records, and for a damaged best model. All checkpoints, and what is cut,
-    are kept until the run has saved a new checkpoint: a run that is killed before can resume from each of them.
-    Evaluations of later versions than the checkpoint's are cut, too. In mode=async, such a version may be of the same
-    position as the checkpoint.
-    """
-    root = run / "checkpoints"
-    base = Path() if checkpoint is None else checkpoint.folder
-    cut = Cut(-1, -1, clock.unit)
-    if checkpoint is not None:
-        unfinished = checkpoint.unfinished
-        evaluated = clock.of(unfinished) - 1 if unfinished else clock.of(checkpoint.params_header)
-        cut = Cut(clock.of(checkpoint), evaluated, clock.unit)
-        if base.name != "last":  # not a link in a copy of a run
-            point(root, "last", base)
-    retention.drop_drafts(root)
-    for path in run.glob(".*.[0-9]*"):  # half-written files of killed processes, see `replace_file`
-        if path.is_file() and (run / path.stem[1:]).exists():
-            path.unlink()
-    lines = retention.repair_best(root)
-    names = [path.name for path in retention.checkpoints(root) if (path / COUNTERS).exists()]  # not a model alone
-    left = left_behind.read(run)
-    if left is not None and not set(names) <= set(left.steps):  # the run was killed right after a new checkpoint
-        left_behind.forget(run)
-    behind = [path.name for path in retention.newer(root, base)]
-    left_behind.keep(run, base.name, names, behind)
-    return [*lines, *left_behind.cut_records(run, base.name, behind, cut)]
 
 
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref[int]) -> None:

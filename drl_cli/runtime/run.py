@@ -24,14 +24,14 @@ from drl_cli.errors import (
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import write_arrays
+from drl_cli.runtime.files.checkpoint import Checkpoint, write_arrays
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime
 from drl_cli.runtime.place.launch import Cluster, RaySession
 from drl_cli.runtime.place.signals import Interrupted, Signals
 from drl_cli.runtime.program import build
-from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
+from drl_cli.runtime.restore import first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.files import regular

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,28 @@ from drl_cli.algos.offline.iql import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.networks.encoder import ActingEncoder
 from drl_cli.networks.mlp import mlp_shapes, num_params, split
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import Weights, load_weights
+from drl_cli.runtime.files.checkpoint import TRAINER, load_model, read_arrays
 from drl_cli.runtime.roles.normalization import Statistics, make_layout
-from drl_cli.types import Array, EnvSpec, State
+from drl_cli.types import Array, EnvSpec, State, within
+
+
+class Weights(NamedTuple):
+    """The weights from which a run starts: the policy's vector, and all parameters and target networks by name.
+
+    A model that was saved alone, such as the best one, has no `networks`.
+    """
+
+    policy: Array
+    networks: State
+
+
+def load_weights(folder: Path) -> Weights:
+    """Return the weights in a checkpoint. Raise CheckpointError if a file is missing or damaged."""
+    policy, manifest = load_model(folder)
+    has_trainer = TRAINER in manifest["sha256"]
+    saved = within(read_arrays(folder, TRAINER, manifest), "algorithm") if has_trainer else {}
+    kinds = ("params", "target", "buffer")
+    return Weights(policy, {name: array for name, array in saved.items() if name.partition(".")[0] in kinds})
 
 
 def weights_for(config: Config, spec: EnvSpec, folder: Path) -> Weights:

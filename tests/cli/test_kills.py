@@ -10,10 +10,9 @@ from pages import blocks
 from processes import SMALL
 from records import check_checkpoints, check_curves, eval_steps, metrics_steps
 
-from drl_cli.runs.choice import choose
-from drl_cli.runtime.files.checkpoint import damaged_files, read_manifest
+from drl_cli.runs.resume import choose
+from drl_cli.runtime.files.checkpoint import damaged_files, open_checkpoint, read_manifest
 from drl_cli.runtime.files.retention import best_model, checkpoints
-from drl_cli.runtime.restore import open_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from drl_cli.metrics.aggregation import Means, spread
 from drl_cli.metrics.film import Film
 from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
 from drl_cli.metrics.tensorboard import LAYOUT, TensorBoard
-from drl_cli.metrics.truncate import Cut
+from drl_cli.runtime.files.records import Cut
 from drl_cli.runtime.roles.recording import describe
 from drl_cli.settings.compose import compose
 

@@ -8,8 +8,9 @@ from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.weights import find_weights, misfit, with_weights
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.files.checkpoint import load_model, load_weights, save_model
+from drl_cli.runtime.files.checkpoint import load_model, save_model
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.weights import load_weights
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 

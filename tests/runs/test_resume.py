@@ -18,8 +18,8 @@ from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
 from drl_cli.runs.resume import claim_run, named_run, resume, with_config_of
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.files import checkpoint
-from drl_cli.runtime.files.checkpoint import read_manifest
-from drl_cli.runtime.restore import clean_up, open_checkpoint
+from drl_cli.runtime.files.checkpoint import open_checkpoint, read_manifest
+from drl_cli.runtime.files.retention import cut_back
 from drl_cli.settings import fill
 from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
@@ -134,7 +134,7 @@ def test_a_run_is_resumed_from_an_older_checkpoint(copied, train):
 
 def test_the_resumed_checkpoint_becomes_the_last(copied):
     older = older_checkpoint(copied)
-    clean_up(copied, open_checkpoint(older), RunClock())
+    cut_back(copied, open_checkpoint(older), RunClock())
     assert (copied / "checkpoints" / "last").resolve() == older.resolve()
 
 
@@ -144,7 +144,7 @@ def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(copied):
     steps, header = checkpoint.env_steps, (copied / "eval.csv").read_text().splitlines()[0]
     rest = "," * header.count(",")
     (copied / "eval.csv").write_text("\n".join([header, f"{steps - 9}{rest}", f"{steps}{rest}", ""]))
-    clean_up(
+    cut_back(
         copied, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)), RunClock()
     )
     assert eval_steps(copied) == [steps - 9]

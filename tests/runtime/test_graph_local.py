@@ -15,11 +15,11 @@ from drl_cli.errors import RoleLost, UserCodeFailed
 from drl_cli.metrics.console import Console
 from drl_cli.runtime import program
 from drl_cli.runtime.edges import manage_link
+from drl_cli.runtime.files.checkpoint import EVALUATION
 from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime, get
 from drl_cli.runtime.program import build
-from drl_cli.runtime.restore import EVALUATION
 from drl_cli.runtime.roles import manage as manage_module
 from drl_cli.runtime.roles.evaluator import Score
 from drl_cli.runtime.roles.manage import Manage

@@ -11,9 +11,9 @@ from graphs import COUNTER, at, weights
 from outside import my_writer
 
 from drl_cli.errors import AlgorithmRefused, CheckpointError
+from drl_cli.runtime.files.checkpoint import open_checkpoint
 from drl_cli.runtime.orchestrator import saver
 from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.restore import open_checkpoint
 
 EVERY = ("checkpoint.period=128", "manage.eval_period=128")
 PROBES = "drl_cli.envs.probes"

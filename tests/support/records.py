@@ -4,8 +4,7 @@ import csv
 import json
 from collections import defaultdict
 
-from drl_cli.runtime.files.checkpoint import COUNTERS, read_manifest
-from drl_cli.runtime.restore import open_checkpoint
+from drl_cli.runtime.files.checkpoint import COUNTERS, open_checkpoint, read_manifest
 
 
 def eval_steps(folder):

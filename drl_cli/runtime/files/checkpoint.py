@@ -10,9 +10,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -20,14 +21,16 @@ import safetensors.numpy
 
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.types import Array, State, within
+from drl_cli.types import Array, State
 from drl_cli.utils.files import link, regular, remove_folder, replace_file, sync_folder
 
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
 TRAINER = "state.trainer.safetensors"
 FORMAT = 2
-"""The version of the file format. Manifests of format 1, which was never released, do not contain the version."""
+"""The version of the file format."""
+EVALUATION = "state.evaluation.safetensors"
+"""The parameters of a version whose evaluation a resumed run repeats."""
 DTYPES = {
     **{"uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32"},
     **{"int32": "I32", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"},
@@ -172,25 +175,6 @@ def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
     return arrays["policy"], manifest
 
 
-class Weights(NamedTuple):
-    """The weights from which a run starts: the policy's vector, and all parameters and target networks by name.
-
-    A model that was saved alone, such as the best one, has no `networks`.
-    """
-
-    policy: Array
-    networks: State
-
-
-def load_weights(folder: Path) -> Weights:
-    """Return the weights in a checkpoint. Raise CheckpointError if a file is missing or damaged."""
-    policy, manifest = load_model(folder)
-    has_trainer = TRAINER in manifest["sha256"]
-    saved = within(read_arrays(folder, TRAINER, manifest), "algorithm") if has_trainer else {}
-    kinds = ("params", "target", "buffer")
-    return Weights(policy, {name: array for name, array in saved.items() if name.partition(".")[0] in kinds})
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
     """Return a step folder's manifest. Raise CheckpointError if the file is missing, damaged, or of another format."""
     path = folder / "manifest.json"
@@ -211,6 +195,55 @@ def other_format(manifest: Mapping[str, Any]) -> str | None:
     """Return why the format of a manifest can't be read, or None if it can be read."""
     written = manifest.get("format", 1)
     return None if written == FORMAT else f"its checkpoint format is {written}, this drl-cli reads {FORMAT}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint for `resume`: a parameter version, the orchestrator's `state`, and the files of other roles."""
+
+    folder: Path
+    params_header: LoadParams
+    params: Array
+    manifest: dict[str, Any]
+    state: dict[str, Any]
+
+    @property
+    def env_steps(self) -> int:
+        return int(self.state["counts"]["env_steps"])
+
+    @property
+    def opt_steps(self) -> int:
+        return int(self.state["counts"]["opt_steps"])
+
+    @property
+    def unfinished(self) -> LoadParams | None:
+        """The version whose evaluation the resumed run has to repeat, if any."""
+        return LoadParams(**self.state["evaluation"]) if EVALUATION in self.manifest["sha256"] else None
+
+    @property
+    def has_replay(self) -> bool:
+        return any(map(is_replay, self.manifest["sha256"]))
+
+    def without_replay(self) -> "Checkpoint":
+        """Return the checkpoint as if it had been saved with checkpoint.replay=off."""
+        sums = {name: sha256 for name, sha256 in self.manifest["sha256"].items() if not is_replay(name)}
+        return replace(self, manifest=self.manifest | {"sha256": sums})
+
+
+def is_replay(name: str) -> bool:
+    """Return whether a file of a checkpoint belongs to the replay."""
+    return name.startswith("state.replay-")
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Open a checkpoint and read its small files. Raise CheckpointError with the name of a missing or damaged file."""
+    params, manifest = load_model(folder)
+    if COUNTERS not in manifest["sha256"]:
+        raise CheckpointError(f"{folder} holds a model only, nothing to resume from; load_weights={folder} can use it")
+    params_header = LoadParams(
+        manifest["version"], manifest["opt_steps"], manifest["env_steps"], exploration=manifest["exploration"]
+    )
+    return Checkpoint(folder.resolve(), params_header, params, manifest, read_json(folder, COUNTERS, manifest))
 
 
 def _pieces(arrays: State) -> Iterator[bytes | memoryview]:

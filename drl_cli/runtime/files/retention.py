@@ -1,23 +1,58 @@
-"""Retention: which checkpoint of a run is the last, which model is the best, and which folders are removed when.
+"""Which checkpoint of a run is the last, which model is the best, and what is removed when, also by a resume.
 
 All functions take the folder `checkpoints` of a run, which is here called `root`. Nothing is removed before something
 newer that replaces it is complete on the disk. The links `last` and `best` may be missing, point to nothing, or be
 folders in a copy of a run.
+
+A resume cuts the records of a run (metrics.jsonl, eval.csv, event files, videos) at its checkpoint. Before, it links
+the records into the folder `.resume` of the run, where they have numbers as names, so that TensorBoard ignores them.
+If the run is killed before its first new checkpoint, the next resume can still continue from every checkpoint.
 """
 
+import json
 import math
 import os
 import re
 import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from drl_cli.errors import CheckpointError
-from drl_cli.runtime.files import left_behind
-from drl_cli.runtime.files.checkpoint import load_model, point
-from drl_cli.utils.files import remove_folder
+from drl_cli.optim.schedules import RunClock
+from drl_cli.runtime.files.checkpoint import COUNTERS, Checkpoint, load_model, point
+from drl_cli.runtime.files.records import Cut, is_record, record_files
+from drl_cli.utils.files import link, remove_folder, replace_file, sync_folder
 
+FOLDER, LIST = ".resume", "resume.json"
 BEST = "-best"
 """The end of the name of a folder that holds only a model, which was the best model when it was saved."""
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """The content of resume.json. `records` has the size in bytes of each record, which other processes may append to.
+
+    `base` is the checkpoint from which the run resumed, "" for none. `steps` are all checkpoints at this moment, and
+    `behind` are those that the run no longer needs after its first new checkpoint.
+    """
+
+    base: str
+    steps: list[str]
+    behind: list[str]
+    records: Mapping[str, int]
+
+    def write(self, folder: Path) -> None:
+        replace_file(folder / LIST, json.dumps(asdict(self)).encode())
+
+
+def left_behind(run: Path) -> LeftBehind | None:
+    """Return what the last resume left behind, or None if a checkpoint was saved since."""
+    try:
+        found = LeftBehind(**json.loads((run / FOLDER / LIST).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if all(map(is_record, found.records)) else None
 
 
 def linked(root: Path, name: str) -> Path | None:
@@ -90,11 +125,11 @@ def settle(root: Path, keep_last: int) -> None:
 
 def settle_resume(root: Path) -> None:
     """Remove what the last resume left behind."""
-    if (left := left_behind.read(root.parent)) is not None:
+    if (left := left_behind(root.parent)) is not None:
         for path in checkpoints(root):
             if path.name in left.behind:
                 remove_folder(path)
-        left_behind.forget(root.parent)
+        forget(root.parent)
 
 
 def settle_best(root: Path) -> None:
@@ -109,6 +144,66 @@ def drop_drafts(root: Path) -> None:
     """Remove the folders of unfinished checkpoints, and what is left of removed checkpoints."""
     for path in root.glob(".step_*"):
         shutil.rmtree(path)
+
+
+def cut_back(run: Path, checkpoint: Checkpoint | None, clock: RunClock) -> list[str]:
+    """Cut the records of a run at the checkpoint from which it resumes. Let `last` point to the checkpoint.
+
+    Return a line for each file with damaged records, and for a damaged best model. All checkpoints, and what is cut,
+    are kept until the run has saved a new checkpoint: a run that is killed before can resume from each of them.
+    Evaluations of later versions than the checkpoint's are cut, too. In mode=async, such a version may be of the same
+    position as the checkpoint.
+    """
+    root, base, cut = run / "checkpoints", Path(), Cut(-1, -1, clock.unit)
+    if checkpoint is not None:
+        base, unfinished = checkpoint.folder, checkpoint.unfinished
+        evaluated = clock.of(unfinished) - 1 if unfinished else clock.of(checkpoint.params_header)
+        cut = Cut(clock.of(checkpoint), evaluated, clock.unit)
+        if base.name != "last":  # not a link in a copy of a run
+            point(root, "last", base)
+    drop_drafts(root)
+    for path in run.glob(".*.[0-9]*"):  # half-written files of killed processes, see `replace_file`
+        if path.is_file() and (run / path.stem[1:]).exists():
+            path.unlink()
+    lines = repair_best(root)
+    names = [path.name for path in checkpoints(root) if (path / COUNTERS).exists()]  # not a model alone
+    left, behind = left_behind(run), [path.name for path in newer(root, base)]
+    if left is None or not set(names) <= set(left.steps):  # the run was killed right after a new checkpoint
+        left = _keep(run, LeftBehind(base.name, names, behind, {}))
+    if left.base != base.name:  # the previous resume was from another checkpoint, and may have cut more
+        for path in record_files(run):
+            if str(path.relative_to(run)) not in left.records:  # the previous resume wrote it
+                path.unlink()
+        for number, (name, size) in enumerate(left.records.items()):
+            content = (run / FOLDER / str(number)).read_bytes()[:size]
+            (run / name).parent.mkdir(exist_ok=True)
+            replace_file(run / name, content)
+    lines += cut.apply(run)
+    replace(left, base=base.name, behind=behind).write(run / FOLDER)
+    return lines
+
+
+def _keep(run: Path, left: LeftBehind) -> LeftBehind:
+    """Keep the records of a run. Return `left` with their sizes."""
+    folder, draft, records = run / FOLDER, run / f"{FOLDER}.draft", dict[str, int]()
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    for number, path in enumerate(record_files(run)):
+        if not link(path, draft / str(number)):
+            shutil.copyfile(path, draft / str(number))
+        records[str(path.relative_to(run))] = path.stat().st_size
+    left = replace(left, records=records)
+    left.write(draft)
+    forget(run)
+    draft.rename(folder)
+    sync_folder(run)
+    return left
+
+
+def forget(run: Path) -> None:
+    """Remove what the last resume left behind, but not its checkpoints."""
+    if (run / FOLDER).exists():
+        remove_folder(run / FOLDER)
 
 
 def _folders(root: Path) -> list[Path]:

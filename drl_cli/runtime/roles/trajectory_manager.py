@@ -10,8 +10,7 @@ import numpy as np
 
 from drl_cli.replay.base import Table
 from drl_cli.replay.frames import batch_part
-from drl_cli.runtime.files.replay_files import read_states, refill
-from drl_cli.runtime.files.replay_saver import CHUNK_BYTES, ReplaySaver
+from drl_cli.runtime.files.saved_replay import CHUNK_BYTES, ReplaySaver, read_states, refill
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import Layout

@@ -13,10 +13,10 @@ import pytest
 from choices import some
 
 from drl_cli.optim.schedules import RunClock
-from drl_cli.runs.choice import choose
-from drl_cli.runtime.files import checkpoint, left_behind, retention
+from drl_cli.runs.resume import choose
+from drl_cli.runtime.files import checkpoint, retention
+from drl_cli.runtime.files.retention import cut_back
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.restore import clean_up
 
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -125,7 +125,7 @@ def run(tmp_path, monkeypatch):
 def life(run, named=None):
     """Resume, record, save a better model and two checkpoints, as a process that may be killed at any time."""
     base = choose(run, named, needs_replay=True)
-    clean_up(run, base, RunClock())
+    cut_back(run, base, RunClock())
     position = base.env_steps
     for step in (30, 60):
         record(run, position + step)
@@ -160,7 +160,7 @@ def test_a_run_killed_at_any_operation_resumes_from_its_newest_complete_checkpoi
         assert mean == max(checkpoint.read_manifest(path)["mean"] for path in copy.glob("checkpoints/step_*-best"))
         base = choose(copy, None, needs_replay=True)
         assert base.folder.name == newest, at
-        clean_up(copy, base, RunClock())
+        cut_back(copy, base, RunClock())
         assert recorded(copy) == [*BEFORE[:-1], *range(330, base.env_steps + 1, 30)], at
         assert checkpoint.read_manifest(copy / "checkpoints" / "best")["mean"] == mean
         life(copy)
@@ -182,7 +182,7 @@ def test_a_run_that_is_killed_twice_before_its_first_new_checkpoint_still_has_it
             break
         assert whole(copy) == {f"step_{position:09d}" for position in (100, 200, 300)}
         newest = choose(copy, copy / "checkpoints" / "step_000000300", needs_replay=True)
-        clean_up(copy, newest, RunClock())
+        cut_back(copy, newest, RunClock())
         assert recorded(copy) == BEFORE[:-1], at
         life(copy)
         assert recorded(copy) == [*BEFORE[:-1], 330, 360, 390]
@@ -191,38 +191,38 @@ def test_a_run_that_is_killed_twice_before_its_first_new_checkpoint_still_has_it
 
 def test_final_weights_that_were_saved_alone_do_not_end_a_resume(run):
     """After a resume from 100, no checkpoint fits on the disk. The old checkpoints and their records stay."""
-    clean_up(run, choose(run, run / "checkpoints" / "step_000000100", needs_replay=True), RunClock())
+    cut_back(run, choose(run, run / "checkpoints" / "step_000000100", needs_replay=True), RunClock())
     record(run, 130)
     checkpoint.save_model(run / "checkpoints" / "step_000000130", LoadParams(1, 130, 130), np.zeros(3), {})
     assert choose(run, None, needs_replay=True).env_steps == 100
-    clean_up(run, choose(run, run / "checkpoints" / "step_000000300", needs_replay=True), RunClock())
+    cut_back(run, choose(run, run / "checkpoints" / "step_000000300", needs_replay=True), RunClock())
     assert recorded(run) == BEFORE[:-1]
 
 
 def test_a_second_resume_from_the_same_checkpoint_keeps_what_the_first_has_recorded_up_to_it(run):
     """For example the evaluation of the checkpoint's version by a run that ends before its next checkpoint."""
     base = choose(run, None, needs_replay=True)
-    clean_up(run, base, RunClock())
+    cut_back(run, base, RunClock())
     with (run / "eval.csv").open("a") as file:
         file.write("299,299,0.5\n")
-    clean_up(run, base, RunClock())
+    cut_back(run, base, RunClock())
     assert "299,299,0.5" in (run / "eval.csv").read_text()
 
 
 def test_a_full_disk_costs_only_checkpoints_that_last_replaces(run):
     root = run / "checkpoints"
-    clean_up(run, choose(run, root / "step_000000200", needs_replay=True), RunClock())
+    cut_back(run, choose(run, root / "step_000000200", needs_replay=True), RunClock())
     assert [path.name for path in retention.replaced(root)] == ["step_000000100"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"base": 1}', '{"base":"","steps":[],"behind":[],"records":{"../a":1}}'])
 def test_a_damaged_list_of_what_a_resume_left_behind_is_ignored(run, text):
-    clean_up(run, choose(run, None, needs_replay=True), RunClock())
-    (run / left_behind.FOLDER / left_behind.LIST).write_text(text)
-    assert left_behind.read(run) is None
-    clean_up(run, choose(run, None, needs_replay=True), RunClock())
+    cut_back(run, choose(run, None, needs_replay=True), RunClock())
+    (run / retention.FOLDER / retention.LIST).write_text(text)
+    assert retention.left_behind(run) is None
+    cut_back(run, choose(run, None, needs_replay=True), RunClock())
     assert recorded(run) == BEFORE[:-1]
-    assert left_behind.read(run).base == "step_000000300"
+    assert retention.left_behind(run).base == "step_000000300"
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_checkpoints_and_records_that_a_resume_left_behind_are_removed_after_the
         has_new = not {"step_000000130", "step_000000160"}.isdisjoint(whole(copy))
         if has_new:
             assert base.env_steps == max(position for position in (130, 160) if f"step_{position:09d}" in whole(copy))
-            clean_up(copy, base, RunClock())
+            cut_back(copy, base, RunClock())
             assert recorded(copy) == [50, 100, *range(130, base.env_steps + 1, 30)], at
             life(copy)
             assert whole(copy) == {f"step_{base.env_steps + step:09d}" for step in (30, 60)}

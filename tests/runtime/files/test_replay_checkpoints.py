@@ -11,7 +11,7 @@ from images import IMAGES
 from replays import CONFIGS, SPEC, Source, check_equal_answers, check_same, clone, make
 
 from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.files import replay_saver
+from drl_cli.runtime.files import saved_replay
 from drl_cli.runtime.files.checkpoint import finish, make_draft, read_manifest
 from drl_cli.runtime.messages import SampleBatch
 from drl_cli.runtime.place.handles import LocalHandle, get
@@ -80,7 +80,7 @@ def chunks(folder):
 def small_parts():
     """Write one file per part."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_saver, "PART_BYTES", 1)
+        patch.setattr(saved_replay, "PART_BYTES", 1)
         yield
 
 

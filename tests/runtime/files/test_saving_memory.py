@@ -8,7 +8,7 @@ import pytest
 import safetensors.numpy
 
 from drl_cli.runtime.files.checkpoint import DTYPES, write_arrays
-from drl_cli.runtime.files.replay_saver import CHUNK_BYTES
+from drl_cli.runtime.files.saved_replay import CHUNK_BYTES
 
 MIB = 1 << 20
 SIZE = 64 * MIB
@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 from drl_cli.replay.config import UniformConfig
 from drl_cli.runtime.files.checkpoint import write_arrays
-from drl_cli.runtime.files.replay_saver import ReplaySaver
+from drl_cli.runtime.files.saved_replay import ReplaySaver
 from drl_cli.types import Column
 
 def limit(margin):

@@ -6,15 +6,14 @@ import pytest
 from replays import CONFIGS, Source, make
 
 from drl_cli.errors import CheckpointError
-from drl_cli.runtime.files import replay_saver
-from drl_cli.runtime.files.replay_files import file_name, read_states, refill
-from drl_cli.runtime.files.replay_saver import MARGIN_BYTES, ReplaySaver
+from drl_cli.runtime.files import saved_replay
+from drl_cli.runtime.files.saved_replay import MARGIN_BYTES, ReplaySaver, file_name, read_states, refill
 
 
 @pytest.fixture
 def save(tmp_path, monkeypatch):
     """Save shards, each given by the rows of its blocks; return their states and the manifest."""
-    monkeypatch.setattr(replay_saver, "now", lambda: 0.0)
+    monkeypatch.setattr(saved_replay, "now", lambda: 0.0)
 
     def save_it(kind, *shards):
         manifest, source = {"sha256": {}}, Source(kind)
@@ -96,7 +95,7 @@ def saver(*counts, kind="uniform", chunk_bytes=128):
 )
 def test_a_part_takes_50_ms_or_8_megabytes(tmp_path, monkeypatch, seconds, nbytes, per_part):
     made, clock = saver(40), SimpleNamespace(now=100.0)
-    monkeypatch.setattr(replay_saver, "now", lambda: clock.now)
+    monkeypatch.setattr(saved_replay, "now", lambda: clock.now)
     write = made._write
 
     def slow(*args):
@@ -114,7 +113,7 @@ def test_a_part_takes_50_ms_or_8_megabytes(tmp_path, monkeypatch, seconds, nbyte
 
 def test_the_last_part_returns_all_files_and_ends_the_save(tmp_path, monkeypatch):
     made = saver(30)
-    monkeypatch.setattr(replay_saver, "now", lambda: 0.0)
+    monkeypatch.setattr(saved_replay, "now", lambda: 0.0)
     made.begin(tmp_path, None, EXTRA)
     assert made.table.store.on_write is not None
     sums = made.part()
@@ -130,7 +129,7 @@ def test_the_last_part_returns_all_files_and_ends_the_save(tmp_path, monkeypatch
 
 def test_an_abort_removes_the_files_and_ends_the_save(tmp_path, monkeypatch):
     made = saver(40)
-    monkeypatch.setattr(replay_saver, "PART_BYTES", 1)
+    monkeypatch.setattr(saved_replay, "PART_BYTES", 1)
     made.begin(tmp_path, None, EXTRA)
     made.part()
     assert list(tmp_path.iterdir())
