@@ -90,10 +90,10 @@ def main(words: list[str]) -> int:
 
 def rates(config: Config, spec: EnvSpec) -> tuple[float, float]:
     """Return the environment steps/s of all workers, and the updates/s of the trainer without compilation."""
-    from drl_cli.preflight.device import with_device  # slow to import, as the others
     from drl_cli.runtime.roles.normalization import numpy_program
     from drl_cli.runtime.roles.worker import Worker
     from drl_cli.runtime.trial import lone_trainer, random_batch, single_trainer
+    from drl_cli.settings.device import with_device  # slow to import, as the others
     from drl_cli.utils.lazy import torch
 
     config, _ = with_device(config, spec)

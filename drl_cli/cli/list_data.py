@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
-from drl_cli.runs.recorded import all_datasets, dataset_path
+from drl_cli.runs.data_env import all_datasets, dataset_path
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.options import parse, usage
 from drl_cli.types import Column, EnvSpec, leaves

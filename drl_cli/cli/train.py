@@ -37,7 +37,6 @@ from drl_cli.settings.command_line import flags_for_hydra, read_command
 from drl_cli.settings.compose import complete_with_family, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
-from drl_cli.settings.synonyms import other_option
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
@@ -45,6 +44,7 @@ from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.run_log import run_log
 from drl_cli.utils.shown import print
+from drl_cli.utils.spelling import other_option
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.data.dataset import Dataset
@@ -174,15 +174,24 @@ def _prepared(
 
     The lines say what is changed to fit total_env_steps, and why device=auto is a GPU or the CPU.
     """
-    from drl_cli.preflight.data import check_identity, data_advice, with_absolute_paths, with_reference, with_table
-    from drl_cli.preflight.device import with_device
-    from drl_cli.preflight.environment import join_cluster
+    from drl_cli.preflight.data import check_identity
+    from drl_cli.preflight.environment import environment_spec
     from drl_cli.preflight.pace import node_problems
     from drl_cli.preflight.preflight import preflight_with_data, try_update
-    from drl_cli.preflight.resources import with_capacity
-    from drl_cli.preflight.weights import with_weights
+    from drl_cli.runs.start_text import data_advice
+    from drl_cli.runs.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
-    from drl_cli.settings.fill import few_workers_line, fill, with_short_warm_up
+    from drl_cli.runtime.place.launch import join_cluster
+    from drl_cli.settings.device import with_device
+    from drl_cli.settings.fill import (
+        few_workers_line,
+        fill,
+        with_absolute_paths,
+        with_capacity,
+        with_reference,
+        with_short_warm_up,
+        with_table,
+    )
 
     resumed = resume(config, args) if config.resume is not None else None
     config = with_absolute_paths(resumed.config, resumed.folder) if resumed else config
@@ -192,6 +201,7 @@ def _prepared(
     cluster = None
     if config.ray.address and not config.debug.in_process:
         console.awaits(f"the cluster at {config.ray.address}")
+        environment_spec(config)  # find errors of the environment here, which is faster than on the nodes
         cluster = join_cluster(config)
     nodes = cluster.nodes if cluster else ()
     few = None if resumed else few_workers_line(config, nodes)
@@ -229,7 +239,7 @@ def _train(
     config, changes, spec, resumed, cluster, dataset = _prepared(config, console, args)
     signals.raises = False  # `run` handles a signal from here on
     if config.dry_run:
-        from drl_cli.preflight.resources import memory_text
+        from drl_cli.runs.start_text import memory_text
 
         print("".join(f"{line}\n" for line in changes), end="")
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
@@ -237,13 +247,13 @@ def _train(
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from drl_cli.algos.lookup import load_algorithm
+    from drl_cli.data.dataset import describe, spaces_of
     from drl_cli.deploy.formats import kind_of
-    from drl_cli.preflight.algorithm import network_text, precision_text, reward_text
-    from drl_cli.preflight.data import data_text, describe, spaces_of, with_absolute_paths
-    from drl_cli.preflight.pace import rollout_text, waiting_text
+    from drl_cli.runs.start_text import start_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import description, make_folder, run_record
+    from drl_cli.settings.fill import with_absolute_paths
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claim_run(folder):
@@ -264,18 +274,12 @@ def _train(
         console.open(folder)
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from {'update' if config.is_offline else 'step'} {resumed.position:,}" if resumed else ""
-        network = [f"network: {network_text(config, spec)}", *reward_text(config), *precision_text(config, spec)]
-        network += [
-            *rollout_text(config),
-            *waiting_text(config, spec),
-            *(data_text(config, dataset) if dataset else ()),
-        ]
         described = ["   ".join(f"{key}: {as_typed(value)}" for key, value in description(config).items() if value)]
         for line in (
             f"{title}  ->  {relative_path(folder)}{start}",
             *notes,
             *changes,
-            *network,
+            *start_text(config, spec, dataset),
             *filter(None, described),
         ):
             console.line(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drl_cli.errors import UsageError
-from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.types import MASK, Array, Columns, EnvSpec, leaves
 
 if TYPE_CHECKING:  # slow: imports gymnasium
     from drl_cli.envs.trees import Space
@@ -110,3 +110,24 @@ def _bins(actions: Array, is_box: bool) -> Array:
     """Return the choices or bins of actions, int `[n, dimensions]`."""
     columns = actions.reshape(len(actions), -1)
     return np.clip((columns + 1) / 2 * BINS, 0, BINS - 1).astype(np.int64) if is_box else columns
+
+
+def describe(dataset: Dataset) -> dict[str, object]:
+    """Return the facts about a dataset for run.json."""
+    facts = dataset.facts
+    return {
+        "source": facts.source,
+        "identity": facts.identity,
+        "env": facts.env,
+        "steps": facts.steps,
+        "episodes": facts.episodes,
+    }
+
+
+def spaces_of(dataset: Dataset) -> dict[str, object]:
+    """Return the spaces of a dataset for spaces.json. They are the arguments of SpacesOnly."""
+    from drl_cli.envs.trees import inner, space_to_json
+
+    observations, actions = dataset.spaces
+    has_mask = MASK in leaves(dataset.spec.obs) and MASK not in (inner(observations) or {})
+    return {"observations": space_to_json(observations), "actions": space_to_json(actions), "has_mask": has_mask}

@@ -7,16 +7,14 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import IN_ORDER, algorithms, load_algorithm, title
-from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import USER_CODE, Refused, RunError, UsageError, as_usage_error
 from drl_cli.networks.config import TORSOS
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
-from drl_cli.optim.products import has_bf16
 from drl_cli.replay.frames import image_columns
+from drl_cli.runs.start_text import uses_network_group
 from drl_cli.runtime.config import Config
-from drl_cli.settings.build import as_typed
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
@@ -147,39 +145,6 @@ def _reward_problems(config: Config) -> list[str]:
         f"{', '.join(keys)}: {title(config.algo_name)} takes no reward module, because {why}; "
         f"{instead} an algorithm that computes advantages from new rollouts, such as algo=ppo"
     ]
-
-
-def uses_network_group(config: Config) -> bool:
-    """Return whether the algorithm builds its networks from the group `network`. A user's algorithm need not do so."""
-    policy = load_algorithm(config.algo.name).Policy
-    return issubclass(policy, NetworkPolicy) or (
-        config.algo.name in algorithms() and issubclass(policy, FunctionPolicy)
-    )
-
-
-def network_text(config: Config, spec: EnvSpec) -> str:
-    """Return a line that describes the network: its layers in order, and the torso that `auto` chooses."""
-    if not uses_network_group(config):
-        return f"{title(config.algo_name)}'s own"
-    chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
-    return chosen + describe(config.network, spec)
-
-
-def reward_text(config: Config) -> list[str]:
-    """Return a line that names the reward module and the options that are set, otherwise []."""
-    if config.reward.name == "none":
-        return []
-    options = [f"{key} {as_typed(value)}" for key, value in vars(config.reward).items() if value is not None]
-    return [f"reward module: {config.reward.name}, {', '.join(options[1:]) or 'with its own options'}"]
-
-
-def precision_text(config: Config, spec: EnvSpec) -> list[str]:
-    """Return a hint if `precision=bf16` makes the updates of this run faster on this CPU, otherwise []."""
-    if config.precision == "bf16" or config.device != "cpu" or config.ray.address or not has_bf16():
-        return []
-    if not uses_network_group(config) or torso_name(config.network, spec) is None:
-        return []
-    return ["this processor computes convolutions in bfloat16: precision=bf16 gives about 1.4 times as many updates/s"]
 
 
 def no_memory(config: Config) -> str | None:

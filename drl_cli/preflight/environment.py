@@ -1,12 +1,11 @@
-"""Checks of the environment: its spaces, its first steps, its evaluation variant, and the cluster that will run it."""
+"""Checks of the environment: its spaces, its first steps and its evaluation variant."""
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING
 
 from drl_cli.algos.lookup import title
 from drl_cli.envs.config import NO_ENV, EnvError, EnvFault, MissingExtra
-from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
+from drl_cli.errors import MISSING, USER_CODE, UsageError, as_usage_error
 from drl_cli.networks.images import as_image, is_large
 from drl_cli.replay.builders import RETURN
 from drl_cli.replay.hindsight import goal_problems
@@ -18,9 +17,6 @@ from drl_cli.utils.headless import has_display
 from drl_cli.utils.outside import missing_arguments, raised
 from drl_cli.utils.run_log import tell
 from drl_cli.utils.spelling import did_you_mean
-
-if TYPE_CHECKING:  # slow to import
-    from drl_cli.runtime.place.launch import Cluster
 
 OWN_SCALE = ("flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
 """The algorithms that scale rewards by themselves."""
@@ -62,18 +58,6 @@ def argument_line(config: Config, error: Exception) -> str | None:
     hint = did_you_mean(match[1], known)
     line = f"env.kwargs.{match[1]}: {config.env.id} has no argument '{match[1]}'.{hint}"
     return f"{line}   arguments: {', '.join(known)}"
-
-
-def join_cluster(config: Config) -> "Cluster":
-    """Join the Ray cluster at `ray.address`. Raise UsageError if it does not answer or a node can't run the roles."""
-    from drl_cli.runtime.place.launch import Cluster
-
-    environment_spec(config)  # find errors of the environment here, which is faster than on the nodes
-    assert config.ray.address is not None
-    try:
-        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.is_one_process)
-    except ClusterUnfit as error:
-        raise UsageError(error.problems, error.exit_code) from error
 
 
 def try_environment(config: Config, spec: EnvSpec) -> None:

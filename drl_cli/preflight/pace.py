@@ -11,7 +11,6 @@ from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.roles.exploration import exploration_problems
 from drl_cli.settings.env_names import typed_values
 from drl_cli.settings.fill import follows_nodes
-from drl_cli.types import EnvSpec
 
 
 def pace_problems(config: Config) -> list[str]:
@@ -102,35 +101,6 @@ def rollout_problems(config: Config) -> Iterator[str]:
             f"worker.unroll={config.worker.unroll} x worker.envs {config.worker.envs} = {block} transitions per block: "
             f"{whose} is no multiple of it, so a batch would end inside an unroll; say trainer.batch_size={fitting}"
         )
-
-
-def waiting_text(config: Config, spec: EnvSpec) -> list[str]:
-    """Return a warning if a run may end before the first episode of an environment, for whose end its rows wait."""
-    if not config.most_open_steps:
-        return []
-    longest = min(spec.time_limit or config.most_open_steps, config.most_open_steps)
-    num = config.num_workers * config.worker.envs
-    if (steps := config.total_env_steps // num) >= longest:
-        return []
-    return [
-        f"warning: rows of {title(config.algo_name)} reach replay when their episode ends, and an episode of {spec.id} "
-        f"may have {longest:,} steps; each of {num} environments takes {steps:,} steps, so there may be no update; "
-        f"say total_env_steps={num * longest + config.min_inserts}, or a smaller worker.envs or worker.num"
-    ]
-
-
-def rollout_text(config: Config) -> list[str]:
-    """Return a line with the unroll length and the size of a batch if the algorithm is on-policy, otherwise [].
-
-    A second line warns if the replay table makes some workers always wait.
-    """
-    if not config.is_on_policy:
-        return []
-    envs, steps = config.num_workers * config.worker.envs, config.rows_per_collect // config.worker.envs
-    batch = f"a batch has {config.trainer.batch_size:,} transitions"
-    text = f"rollouts: blocks of {steps} steps in each of {envs} environments; {batch} (worker.unroll sets the steps)"
-    is_limited = config.orchestrator.limiter != "none" and not config.num_proxies
-    return [text, *(config.replay.filled(config.load).notes(config.load) if is_limited else ())]
 
 
 def band_problems(config: Config) -> list[str]:

@@ -12,7 +12,7 @@ from drl_cli.preflight.algorithm import (
     try_algorithm,
     warn_of_slow_updates,
 )
-from drl_cli.preflight.data import check_data, open_data, with_table
+from drl_cli.preflight.data import check_data, open_data
 from drl_cli.preflight.environment import (
     check_evaluation,
     check_goals,
@@ -27,6 +27,7 @@ from drl_cli.preflight.unread import unread_keys
 from drl_cli.preflight.weights import check_weights
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import refusal
+from drl_cli.settings.fill import with_table
 from drl_cli.types import EnvSpec
 from drl_cli.utils.run_log import tell
 

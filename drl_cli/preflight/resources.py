@@ -1,32 +1,27 @@
 """Checks of this machine: the memory, disk, GPUs, compiler and packages that a config needs."""
 
-import dataclasses
 import errno
-import math
 import shutil
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.errors import MISSING, RESOURCES, UsageError
-from drl_cli.preflight.device import check_gpus
-from drl_cli.replay.base_config import MOST_TRANSITIONS
-from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
+from drl_cli.runs.start_text import WORKER_BYTES
 from drl_cli.runtime.config import Config
+from drl_cli.settings.device import check_gpus
+from drl_cli.settings.fill import check_fits, replay_bytes, with_capacity
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils import gpu
 from drl_cli.utils.machine import compiler, free_memory, num_cores
 from drl_cli.utils.run_log import tell
 
-GB = 2**30
 NETWORK_COPIES = 8
 """Minimum number of copies of the weights, such as gradients, optimizer state, critics, targets, published policy."""
 MOST_PER_CORE = 4
 """With more workers for each core there is a warning. Environments that wait, such as a simulator's, may need more."""
-WORKER_BYTES = 60 * 2**20
-"""Minimum memory [bytes] of a worker's process."""
 ENV_BYTES = 5000
 """Minimum memory [bytes] of an environment: measured for CartPole-v1, which has one of the smallest."""
 MIN_DISK_BYTES = 50 * 2**20
@@ -63,20 +58,6 @@ def _check_writable(folder: Path) -> None:
             raise UsageError(line, RESOURCES) from error
 
 
-def with_capacity(config: Config, spec: EnvSpec) -> Config:
-    """Replace `replay.capacity=null` by MOST_TRANSITIONS, halved until a full table fits in half of the free memory.
-
-    Halving, instead of an exact fit, usually gives the same command the same capacity. `total_env_steps` has no
-    influence, because a resumed run may have more steps.
-    """
-    if config.replay.capacity is not None:
-        return config
-    full = replay_bytes(dataclasses.replace(config, total_env_steps=MOST_TRANSITIONS), spec)
-    halvings = max(0, math.ceil(math.log2(2 * full / max(1, free_memory()))))
-    replay = dataclasses.replace(config.replay, capacity=max(1, MOST_TRANSITIONS >> halvings))
-    return dataclasses.replace(config, replay=replay)
-
-
 def check_workers(config: Config) -> None:
     """Raise UsageError if the processes of the workers, or their environments, don't fit in memory.
 
@@ -91,36 +72,6 @@ def check_workers(config: Config) -> None:
         if num > MOST_PER_CORE * num_cores():
             tell(f"warning: worker.num={num}: so many processes slow each other down; {advice}")
     check_fits(f"worker.num={num} x worker.envs={envs}", num * envs * ENV_BYTES, free, "say worker.envs=N with fewer")
-
-
-def memory_text(config: Config, spec: EnvSpec) -> str:
-    """Return a line with the memory that a full replay table and the other parts of the run need at least."""
-    parts = {"replay": replay_bytes(config, spec)}
-    if not config.is_one_process and not config.debug.in_process:
-        parts["workers"] = config.num_workers * WORKER_BYTES
-        parts["object store"] = (config.ray.object_store_mb or 0) * 2**20
-    text = ", ".join(f"{name} {size / GB:.2f} GiB" for name, size in parts.items() if size)
-    return f"memory: at least {text}; {free_memory() / GB:.1f} GiB are free"
-
-
-def check_fits(setting: str, needed: int, free: int, advice: str) -> None:
-    """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
-    if needed > free:
-        line = f"{setting} needs {needed / GB:.1f} GiB, {free / GB:.1f} GiB of memory are free; {advice}"
-        raise UsageError(line, RESOURCES)
-
-
-def replay_bytes(config: Config, spec: EnvSpec) -> int:
-    """Return the size of the replay table, summed over its shards [bytes]."""
-    from drl_cli.runtime.roles.worker import row_schema  # slow: imports gymnasium
-
-    schema = row_schema(config, spec)
-    shares = [config.replay.share(shard, config.num_shards) for shard in range(config.num_shards)]
-    stackings = config.stackings(spec)
-    most = config.most_inserts
-    rows = sum(share.table_bytes(reference_schema(schema, stackings), most) for share in shares)
-    codec = config.replay.frame_codec
-    return rows if codec is None else rows + frame_bytes(stackings, min(config.replay.num_transitions, most), codec)
 
 
 def check_hardware(config: Config) -> None:

@@ -1,7 +1,6 @@
 """`load_weights=PATH`: find the checkpoint, and check that its parameters fit this run's policy."""
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,11 @@ from drl_cli.algos.off_policy import sac
 from drl_cli.algos.offline import iql
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
-from drl_cli.runs.find import checkpoint_names, find_saved_run
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import MODEL
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.weights import weights_for
 from drl_cli.settings.build import as_typed, to_yaml_keys
-from drl_cli.settings.env_names import typed_values
 from drl_cli.types import EnvSpec, State, flatten
 from drl_cli.utils.outside import NotFound
 from drl_cli.utils.run_log import tell
@@ -27,47 +23,6 @@ SHAPING = (
     *("algo.atoms", "algo.critics", "algo.dueling", "algo.noisy", "algo.quantiles"),
 )
 """The beginnings of the keys that set the shapes of the saved parameters, besides the environment's."""
-
-
-def with_weights(config: Config, words: Sequence[str] = (), find: Callable[[str, str], Path] | None = None) -> Config:
-    """Return the config with the path of the checkpoint in `load_weights`. Raise UsageError if there is none.
-
-    Observations and rewards are normalised as in the run that saved the weights, and the hidden layers have the same
-    widths, unless the user's `words` say otherwise. `find` is by default `find_weights`.
-    """
-    if config.load_weights is None:
-        return config
-    path = (find or find_weights)(config.load_weights, config.output_dir)
-    trained, typed = Run(path.parent.parent).config, typed_values(words)
-    saved = {key: trained.get(f"env.{key}") for key in ("normalize_obs", "normalize_reward")}
-    taken: Any = {key: is_on for key, is_on in saved.items() if is_on is not None and f"env.{key}" not in typed}
-    hidden, network = trained.get("network.hidden"), config.network
-    if isinstance(hidden, list) and "network.hidden" not in typed:
-        network = dataclasses.replace(network, hidden=tuple(hidden))
-    env = dataclasses.replace(config.env, **taken)
-    return dataclasses.replace(config, load_weights=str(path), env=env, network=network)
-
-
-def find_weights(path: str, output_dir: str) -> Path:
-    """Return the checkpoint at `path`, or the best checkpoint of the run that `path` names. Raise UsageError.
-
-    Of a run in mode=offline, it is the last checkpoint, which has the critics, too.
-    """
-    folder = Path(path).parent if Path(path).name == MODEL else Path(path)
-    if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
-        return folder.resolve()
-    is_checkpoint = folder.parent.name == "checkpoints" and folder.parent.is_dir()
-    if not is_checkpoint:
-        try:
-            checkpoints = find_saved_run(path, output_dir) / "checkpoints"
-        except UsageError as error:
-            raise UsageError(f"load_weights: {error}; or name a checkpoint's folder") from error
-        is_offline = Run(checkpoints.parent).config.get("mode") == "offline"
-        folder = checkpoints / ("last" if is_offline else "best")
-    if is_checkpoint or not folder.exists():
-        there = checkpoint_names(folder.parent)
-        raise UsageError(f"load_weights: no '{folder.name}' in {folder.parent}; {there}", CHECKPOINT)
-    return folder.resolve()
 
 
 def check_weights(config: Config, spec: EnvSpec) -> None:

@@ -2,13 +2,18 @@
 
 import dataclasses
 import re
+import sys
+from pathlib import Path
 
-from drl_cli.data.find import consent_file
+from drl_cli.data.find import MINARI, RUN, consent_file, dataset_of_run, datasets_in, local_drafts, local_ids
 from drl_cli.envs.config import NO_ENV
+from drl_cli.runs.end_text import relative_path
+from drl_cli.runs.find import find_newest
 from drl_cli.settings.command_line import CommandLine
 from drl_cli.settings.env_names import typed_spec, typed_values
 from drl_cli.settings.trust import consent, trusts
 from drl_cli.utils.hydra_grammar import is_sweep, listed, unquoted
+from drl_cli.utils.shown import print
 
 ENV_NAME = re.compile(r"[\w./:-]+")
 """The signs in the name of an environment. A dataset with another text names none."""
@@ -27,8 +32,6 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
     value = typed.get("data.source", "")
     sources = listed(value) if value != "null" and not is_sweep(value) else []
     if any(source.startswith("run:") for source in sources):
-        from drl_cli.runs.recorded import dataset_path  # most commands do not need it
-
         folder = unquoted(typed.get("output_dir", "outputs"))
         paths = ",".join(dataset_path(source, folder) for source in sources)
         changed = f"data.source=[{paths}]" if len(sources) > 1 else f"data.source={paths}"
@@ -58,3 +61,25 @@ def with_data_env(command: CommandLine) -> tuple[CommandLine, str | None]:
     words = [f"env={NO_ENV}", *([] if found is None else [f"env.name={found}"])]
     line = f"no evaluations: {why}; env=ID names one"
     return dataclasses.replace(command, overrides=[*command.overrides, *words]), line
+
+
+def dataset_path(source: str, output_dir: str) -> str:
+    """Return `source`, or the path of a run's newest dataset in place of `run:RUN`. Print a note if it has others.
+
+    `latest` is the newest run that has a dataset. Raise UsageError if there is no such run, or if it has no dataset.
+    """
+    if not source.startswith(RUN):
+        return source
+    folder = find_newest(source.removeprefix(RUN), output_dir, lambda run: bool(datasets_in(run / "data")))
+    path, num = dataset_of_run(f"{RUN}{relative_path(folder)}"), len(datasets_in(folder / "data"))
+    if num > 1:
+        print(f"note: {source} is {path}, the newest of {num} datasets of this run", file=sys.stderr)
+    return str(path)
+
+
+def all_datasets(output_dir: str) -> list[str]:
+    """Return the datasets of runs, those of environments below `output_dir`/data, and those in Minari's folder."""
+    root = Path(output_dir)
+    folders = [*sorted(root.glob("*/*/*/data")), *sorted(root.glob("data/*"))]
+    found = [relative_path(path.absolute()) for folder in folders for path in datasets_in(folder)]
+    return [*found, *(f"{MINARI}{id}" for id in local_ids()), *map(str, local_drafts())]

@@ -11,9 +11,8 @@ from drl_cli.optim.schedules import Unit
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import DESCRIBING
 from drl_cli.settings.build import as_typed, is_within
-from drl_cli.settings.synonyms import synonyms
 from drl_cli.utils import hydra_grammar
-from drl_cli.utils.spelling import did_you_mean
+from drl_cli.utils.spelling import did_you_mean, synonyms
 
 SHORT = {"env": "env.name", "algo": "algo.preset", "reward": "reward.name"}
 """The short names of keys, which the user may type."""

@@ -21,11 +21,10 @@ from drl_cli.algos.lookup import (
 )
 from drl_cli.errors import USER_CODE, UsageError, as_usage_error
 from drl_cli.settings.conf import bases, conf_dir, defaults, option_file, options, read_yaml, unreadable
-from drl_cli.settings.synonyms import nearest_algorithm
 from drl_cli.settings.value_types import Unreadable, group_of
 from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import ModuleRaised, NotFound
-from drl_cli.utils.spelling import did_you_mean
+from drl_cli.utils.spelling import did_you_mean, nearest_algorithm
 
 DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
 """The default algorithm by the kind of actions. The default of train.yaml is for continuous actions."""

@@ -11,10 +11,9 @@ from drl_cli.errors import UsageError
 from drl_cli.settings.algorithm import algorithm_of, config_class
 from drl_cli.settings.conf import defaults, groups, options
 from drl_cli.settings.judge import is_free, is_on_policy, keys_of, unknown_key
-from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, synonym
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.hydra_grammar import PROSE, is_open
-from drl_cli.utils.spelling import did_you_mean
+from drl_cli.utils.spelling import OFF_POLICY, ON_POLICY, did_you_mean, synonym
 
 ENV_ID = re.compile(r"[\w./-]+(:[\w./-]+)?-v\d+|[\w.]+:[\w./-]+")
 KEY = re.compile(r"[+~]*[\w./-]+")

@@ -20,11 +20,10 @@ from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec,
 from drl_cli.settings.first_try import WITH_TUNED
 from drl_cli.settings.judge import Key, is_free, keys_of, problems_of
 from drl_cli.settings.options import warn_of_repeats
-from drl_cli.settings.synonyms import in_updates, other_option, synonym
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.hydra_grammar import PROSE, is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
-from drl_cli.utils.spelling import did_you_mean, nearest
+from drl_cli.utils.spelling import did_you_mean, in_updates, nearest, other_option, synonym
 
 USED_HYDRA_KEYS = ("hydra.searchpath", "hydra.job.env_set")
 """The settings of Hydra that have an effect in drl-train."""

@@ -4,7 +4,6 @@ import fnmatch
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +81,6 @@ def read_yaml(file: Path) -> Any:  # Any: the content of a yaml file
         return yaml.load(text, LOADER)
     except yaml.YAMLError:
         return yaml.safe_load(text)
-
-
-@cache
-def data_file(name: str) -> Any:  # Any: the content of a yaml file
-    """Return the content of a yaml file beside this module, which is data for the modules here."""
-    return read_yaml(Path(__file__).with_name(f"{name}.yaml"))
 
 
 def bases(node: Mapping[str, Any]) -> list[str]:

@@ -16,13 +16,13 @@ from drl_cli.networks.images import as_image, is_large
 from drl_cli.settings.algorithm import DEFAULT_ALGORITHMS
 from drl_cli.settings.build import option_values
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import conf_dir, data_file, defaults, option_file, option_text, read_yaml
+from drl_cli.settings.conf import conf_dir, defaults, option_file, option_text, read_yaml
 from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
-from drl_cli.utils.spelling import nearest
+from drl_cli.utils.spelling import nearest, tables
 
 if TYPE_CHECKING:  # slow: imports gymnasium
     from drl_cli.envs.trials.apart import Seen
@@ -81,7 +81,7 @@ def check_env(name: str, ours: Sequence[str]) -> None:
 
 def _dm_task(name: str) -> re.Match[str] | None:
     """Match a way to write a task of dm_control. Its id is dm_control/DOMAIN-TASK-v0."""
-    domains = "|".join(data_file("dm_control"))
+    domains = "|".join(tables()["dm_control"])
     task = r"(?P<task>(?!v\d)[a-z0-9_]+)(-v\d+)?"
     return re.fullmatch(rf"((dm_control|dmc)[/:])?(?P<domain>{domains})[-_/]{task}", name)
 
@@ -91,7 +91,7 @@ def _nearest_task(name: str) -> str | None:
 
     The package need not be installed.
     """
-    tasks = [f"{domain}-{task}" for domain, names in data_file("dm_control").items() for task in names.split()]
+    tasks = [f"{domain}-{task}" for domain, names in tables()["dm_control"].items() for task in names.split()]
     text = re.sub(r"^(dm_control|dmc)[/:]|-v\d+$", "", name)
     match = _dm_task(name)
     if not re.search(r"[-_/]", text) or (match and f"{match['domain']}-{match['task']}" in tasks):

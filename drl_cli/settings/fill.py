@@ -1,15 +1,23 @@
-"""Fill in the config values that depend on this machine, on the nodes of a cluster, or on a small total_env_steps."""
+"""Fill in the config values that depend on this machine, on a cluster, on a dataset, or on a small total_env_steps."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
+from drl_cli.data.dataset import Dataset
+from drl_cli.data.find import absolute
+from drl_cli.errors import RESOURCES, UsageError
 from drl_cli.replay.base import Load
+from drl_cli.replay.base_config import MOST_TRANSITIONS
+from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.sections import WorkerConfig
 from drl_cli.settings.env_names import typed_values
-from drl_cli.utils.machine import num_cores
+from drl_cli.types import EnvSpec
+from drl_cli.utils.machine import free_memory, num_cores
 
 THREAD_PRODUCT = 2**26
 """A trainer gets one thread per this number of multiplications, which take one core about 1.5 ms."""
@@ -19,6 +27,7 @@ MAX_WORKERS = 64
 """The maximum number of workers with worker.num=auto if worker.max_num is null."""
 LEAST_STEPS, LEAST_BLOCKS = 16, 50
 """The steps of an environment in a rollout, and the blocks of a worker in an off-policy run, for `useful_workers`."""
+GB = 2**30
 INSERTS, RANDOM = "orchestrator.min_inserts", "worker.random_steps"
 
 
@@ -153,3 +162,75 @@ def measure(config: Config) -> str:
     """Return how long a shortened warm-up is: a tenth of total_env_steps, or one batch if a batch has more rows."""
     is_share = config.total_env_steps // WARM_UP_SHARE >= config.trainer.batch_size
     return f"{'a tenth of' if is_share else 'one batch for'} total_env_steps={config.total_env_steps}"
+
+
+def check_fits(setting: str, needed: int, free: int, advice: str) -> None:
+    """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
+    if needed > free:
+        line = f"{setting} needs {needed / GB:.1f} GiB, {free / GB:.1f} GiB of memory are free; {advice}"
+        raise UsageError(line, RESOURCES)
+
+
+def replay_bytes(config: Config, spec: EnvSpec) -> int:
+    """Return the size of the replay table, summed over its shards [bytes]."""
+    from drl_cli.runtime.roles.worker import row_schema  # slow: imports gymnasium
+
+    schema = row_schema(config, spec)
+    shares = [config.replay.share(shard, config.num_shards) for shard in range(config.num_shards)]
+    stackings = config.stackings(spec)
+    most = config.most_inserts
+    rows = sum(share.table_bytes(reference_schema(schema, stackings), most) for share in shares)
+    codec = config.replay.frame_codec
+    return rows if codec is None else rows + frame_bytes(stackings, min(config.replay.num_transitions, most), codec)
+
+
+def with_capacity(config: Config, spec: EnvSpec) -> Config:
+    """Replace `replay.capacity=null` by MOST_TRANSITIONS, halved until a full table fits in half of the free memory.
+
+    Halving, instead of an exact fit, usually gives the same command the same capacity. `total_env_steps` has no
+    influence, because a resumed run may have more steps.
+    """
+    if config.replay.capacity is not None:
+        return config
+    full = replay_bytes(dataclasses.replace(config, total_env_steps=MOST_TRANSITIONS), spec)
+    halvings = max(0, math.ceil(math.log2(2 * full / max(1, free_memory()))))
+    replay = dataclasses.replace(config.replay, capacity=max(1, MOST_TRANSITIONS >> halvings))
+    return dataclasses.replace(config, replay=replay)
+
+
+def with_table(config: Config, spec: EnvSpec, dataset: Dataset) -> Config:
+    """Replace `replay.capacity=null` by the size of the dataset, or by what fits in half of the free memory.
+
+    With workers, the table of their rows has its usual size. Raise UsageError if the whole dataset does not fit, too.
+    """
+    if config.mixes_data:
+        from drl_cli.runtime.factories import with_whole_table  # slow: imports torch and gymnasium
+
+        needed = replay_bytes(with_whole_table(config, dataset), spec)
+        check_fits(f"data={config.data.text}", needed, free_memory(), "say mode=offline, which reads it in parts")
+        return with_capacity(config, spec)
+    from drl_cli.runtime.roles.reader import rows_of  # slow: imports gymnasium
+
+    if config.replay.capacity is not None:
+        return config
+    needed = rows_of(config, dataset) * config.replay.row_stride
+    full = dataclasses.replace(config, replay=dataclasses.replace(config.replay, capacity=needed))
+    share = free_memory() / 2 / max(1, replay_bytes(full, spec))
+    capacity = needed if share >= 1 else max(1, int(needed * share))
+    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, capacity=capacity))
+
+
+def with_reference(config: Config, dataset: Dataset) -> Config:
+    """Replace `data.reference=null` by the reference returns of the dataset, if there are any."""
+    if config.data.reference is not None:
+        return config
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, reference=dataset.facts.reference))
+
+
+def with_absolute_paths(config: Config, run: Path | None = None) -> Config:
+    """Make the paths of datasets absolute, as `absolute` does. Raise DatasetError if a resumed run has lost one."""
+    if not config.data.sources:
+        return config
+    paths = tuple(absolute(source, run) for source in config.data.sources)
+    source = paths[0] if isinstance(config.data.source, str) else paths
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, source=source))

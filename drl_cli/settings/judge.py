@@ -14,7 +14,6 @@ from drl_cli.replay.base_config import ReplayConfig
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithms_with, short_name
-from drl_cli.settings.synonyms import OFF_POLICY, ON_POLICY, absent, note, synonyms
 from drl_cli.settings.value_types import (
     NO_UNIT,
     Choice,
@@ -26,7 +25,7 @@ from drl_cli.settings.value_types import (
     cached,
     group_of,
 )
-from drl_cli.utils.spelling import nearest
+from drl_cli.utils.spelling import OFF_POLICY, ON_POLICY, absent, nearest, note, synonyms
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     missing file, because the file may exist when the job starts or when the sweep is resumed.
     """
     from drl_cli.preflight.preflight import preflight_with_data
-    from drl_cli.preflight.weights import find_weights, with_weights
+    from drl_cli.runs.weights import find_weights, with_weights
     from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
     from drl_cli.settings.fill import fill, with_short_warm_up

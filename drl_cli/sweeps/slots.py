@@ -12,6 +12,7 @@ from drl_cli.errors import LOST, MISSING, ClusterUnfit, UsageError
 from drl_cli.metrics.display import announce, erase
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
+from drl_cli.settings.device import check_gpus, gain
 from drl_cli.sweeps.launcher import Process, Slot, Start, start_here
 from drl_cli.utils import gpu
 from drl_cli.utils.machine import cores, free_memory
@@ -40,7 +41,6 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     (address,) = addresses
     if address is None:
         return
-    from drl_cli.preflight.device import check_gpus
     from drl_cli.preflight.pace import pace_problems
     from drl_cli.runtime.place.launch import Cluster
     from drl_cli.runtime.place.nodes import node_gpus, unshared
@@ -92,8 +92,6 @@ def gpu_shares(configs: Sequence[Config]) -> list[str]:
 
     A job that names its GPU by number sees all GPUs.
     """
-    from drl_cli.preflight.device import takes_gpu
-
     if not any(gpu.expects_gpu(config.device) and takes_gpu(config) for config in configs):
         return []
     ids, num = [one.id for one in gpu.gpus() if not one.problem], max(config.trainer.num for config in configs)
@@ -112,7 +110,6 @@ def share_processors(processors: Sequence[int], need: int, most: int, asked: int
 
 def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
     """Return the number of jobs that fit on the nodes (at least 1), and a function that starts a job on a free node."""
-    from drl_cli.preflight.device import takes_gpu
     from drl_cli.runtime.place.nodes import NodeProcess
 
     # a job with mode=single runs on one node; any other job uses an equal share of every node
@@ -148,7 +145,16 @@ def busy_processors(config: Config) -> int:
 def memory_bytes(config: Config) -> int:
     """Return the bytes of memory that a job needs for its processes, Ray's processes and replay."""
     from drl_cli.preflight.environment import environment_spec
-    from drl_cli.preflight.resources import replay_bytes, with_capacity
+    from drl_cli.settings.fill import replay_bytes, with_capacity
 
     processes, spec = 5 if config.is_one_process else 6 + config.num_workers, environment_spec(config)
     return processes * PROCESS_BYTES + replay_bytes(with_capacity(config, spec), spec)
+
+
+def takes_gpu(config: Config) -> bool:
+    """Return whether the run takes a GPU where there is one."""
+    if config.device != "auto":
+        return config.device != "cpu"
+    from drl_cli.preflight.environment import environment_spec  # slow to import
+
+    return gain(config, environment_spec(config)) is not None

@@ -9,16 +9,15 @@ from gymnasium import spaces
 from recorded_envs import env_config
 
 from drl_cli.cli.train import answer
-from drl_cli.data.dataset import DatasetError
+from drl_cli.data.dataset import DatasetError, spaces_of
 from drl_cli.data.open import open_recording
 from drl_cli.data.recorded import RecordedDataset
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.recorded import SpacesOnly, StepMap
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.preflight.data import data_advice, data_text, spaces_of
-from drl_cli.preflight.pace import waiting_text
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.run import Run
+from drl_cli.runs.start_text import data_advice, data_text, waiting_text
 from drl_cli.settings.command_line import read_command
 
 OFFLINE = "mode=offline data=pendulum.npz env=Pendulum-v1 algo=td3"

@@ -11,16 +11,16 @@ import pytest
 from graphs import make_config
 
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.preflight.algorithm import precision_text, reward_text
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.preflight.pace import pace_problems, rollout_text
+from drl_cli.preflight.pace import pace_problems
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.resources import check_resources, memory_text, replay_bytes, with_capacity
+from drl_cli.preflight.resources import check_resources
+from drl_cli.runs.start_text import memory_text, precision_text, reward_text, rollout_text
 from drl_cli.runtime.factories import make_limiter, make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
 from drl_cli.settings.build import build
-from drl_cli.settings.fill import fill
+from drl_cli.settings.fill import fill, replay_bytes, with_capacity
 from drl_cli.utils import gpu
 
 
@@ -357,7 +357,7 @@ def test_only_a_new_run_needs_much_free_space_on_the_disk(config, monkeypatch):
 
 @pytest.mark.parametrize(("gib", "capacity"), [(8, 125_000), (2, 31_250), (0.001, 15), (2**10, 10**6)])
 def test_the_default_capacity_fits_in_half_of_the_free_memory(config, monkeypatch, gib, capacity):
-    monkeypatch.setattr("drl_cli.preflight.resources.free_memory", lambda: int(gib * 2**30))
+    monkeypatch.setattr("drl_cli.settings.fill.free_memory", lambda: int(gib * 2**30))
     made = config(*PATCH, "total_env_steps=1000000")
     spec = environment_spec(made)
     fitted = with_capacity(made, spec)

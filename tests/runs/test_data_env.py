@@ -5,7 +5,6 @@ import pytest
 import drl_cli.runs.data_env as module
 from drl_cli.envs.config import NO_ENV
 from drl_cli.errors import UsageError
-from drl_cli.runs import recorded
 from drl_cli.runs.auto import with_auto
 from drl_cli.settings.command_line import read_command
 
@@ -13,7 +12,7 @@ from drl_cli.settings.command_line import read_command
 def read(monkeypatch, line, env="Pendulum-v1"):
     """Return the overrides after `with_data_env`, and the sources that were opened; every dataset names `env`."""
     opened, named = [], isinstance(env, dict)
-    monkeypatch.setattr(recorded, "dataset_path", lambda source, folder: source.replace("run:", f"{folder}/of-"))
+    monkeypatch.setattr(module, "dataset_path", lambda source, folder: source.replace("run:", f"{folder}/of-"))
     monkeypatch.setattr(
         "drl_cli.data.open.open_recording",
         lambda source, download: (
@@ -31,15 +30,6 @@ def test_a_run_stands_for_its_dataset(monkeypatch):
     overrides, opened = read(monkeypatch, "mode=offline data=run:latest env=Pendulum-v1")
     assert "data.source=outputs/of-latest" in overrides
     assert opened == []
-
-
-@pytest.mark.parametrize(("num", "told"), [(1, 0), (2, 1)])
-def test_a_run_with_several_datasets_is_told(monkeypatch, capsys, tmp_path, num, told):
-    monkeypatch.setattr(recorded, "find_newest", lambda *args: tmp_path)
-    monkeypatch.setattr(recorded, "datasets_in", lambda folder: ["a"] * num)
-    monkeypatch.setattr(recorded, "dataset_of_run", lambda source: tmp_path / "a.npz")
-    assert recorded.dataset_path("run:latest", "outputs") == str(tmp_path / "a.npz")
-    assert capsys.readouterr().err.count("the newest of 2 datasets of this run") == told
 
 
 def test_several_datasets_may_be_of_runs_and_have_the_environment_that_all_name(monkeypatch):

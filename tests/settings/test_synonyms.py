@@ -8,11 +8,11 @@ from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
 from drl_cli.settings.algorithm import algorithm_of, algorithms_with, config_class
 from drl_cli.settings.bare_words import meant
-from drl_cli.settings.conf import data_file, groups, options
+from drl_cli.settings.conf import groups, options
 from drl_cli.settings.judge import keys_of, problems_of
-from drl_cli.settings.synonyms import nearest_algorithm
+from drl_cli.utils.spelling import nearest_algorithm, tables
 
-WORDS, NOTES, ALGORITHMS = (data_file("synonyms")[name] for name in ("keys", "notes", "algorithms"))
+WORDS, NOTES, ALGORITHMS = (tables()[name] for name in ("keys", "notes", "algorithms"))
 
 NO_COUNTERPART = (
     "use_sde use_sde_at_warmup sde_sample_freq rollout_buffer_class rollout_buffer_kwargs stats_window_size "

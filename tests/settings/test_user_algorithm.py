@@ -14,11 +14,11 @@ from drl_cli.cli.eval import Options, evaluate
 from drl_cli.cli.train import help_text, overview, train
 from drl_cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.weights import with_weights
 from drl_cli.runs.changes import changed_code, verdict
 from drl_cli.runs.find import read_config
 from drl_cli.runs.resume import named_run, resume, with_config_of
 from drl_cli.runs.run import read_json
+from drl_cli.runs.weights import with_weights
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.run_folder import make_folder
 from drl_cli.settings.algorithm import config_class
@@ -312,7 +312,7 @@ def test_another_source_is_confirmed_or_refused(copied, outside_folder):
         assert code == CHECKPOINT
         what = f"{source} has changed (sha256 {new[:8]}, was {old[:8]})"
         assert problem == f"resume: {what}: changes what is learned from here on; say confirm=true"
-        record = resume(replace(config, confirm=True), []).begin(["drl-train"])
+        record = resume(replace(config, confirm=True), []).cut_records(["drl-train"])
     finally:
         source.write_text(FILES["my_pkg/my_algo.py"])
     assert record["code"] == {"my_pkg.my_algo": new}

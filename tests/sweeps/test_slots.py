@@ -6,9 +6,9 @@ import psutil
 import pytest
 
 from drl_cli.errors import ClusterUnfit, UsageError
-from drl_cli.preflight.environment import join_cluster
 from drl_cli.runtime.place import launch, nodes
 from drl_cli.runtime.place.cluster import Node
+from drl_cli.runtime.place.launch import join_cluster
 from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.fill import fill
@@ -165,7 +165,7 @@ def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize(("args", "processes"), [(["mode=single"], 5), (["mode=async", "worker.num=3"], 6 + 3)])
 def test_every_process_of_a_job_needs_memory(monkeypatch, args, processes):
-    monkeypatch.setattr("drl_cli.preflight.resources.replay_bytes", lambda config, spec: 7)
+    monkeypatch.setattr("drl_cli.settings.fill.replay_bytes", lambda config, spec: 7)
     assert memory_bytes(typed(*args)) == processes * slots.PROCESS_BYTES + 7
 
 

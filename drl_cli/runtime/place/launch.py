@@ -15,7 +15,8 @@ from typing import NoReturn
 import psutil
 
 from drl_cli.envs.config import EnvConfig
-from drl_cli.errors import ClusterUnfit, RoleLost
+from drl_cli.errors import ClusterUnfit, RoleLost, UsageError
+from drl_cli.runtime.config import Config
 from drl_cli.runtime.place import cluster
 from drl_cli.runtime.place.cluster import Answer, Node
 from drl_cli.runtime.place.handles import ray
@@ -293,3 +294,12 @@ def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: 
         else:
             answers[node] = answer and Answer(*answer)
     return answers
+
+
+def join_cluster(config: Config) -> Cluster:
+    """Join the Ray cluster at `ray.address`. Raise UsageError if it does not answer or a node can't run the roles."""
+    assert config.ray.address is not None
+    try:
+        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.is_one_process)
+    except ClusterUnfit as error:
+        raise UsageError(error.problems, error.exit_code) from error

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from drl_cli.errors import MISSING, UsageError
 from drl_cli.networks.config import TORSOS
 from drl_cli.networks.torsos import torso_name
-from drl_cli.preflight.environment import environment_spec
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.types import EnvSpec
@@ -58,13 +57,6 @@ def gain(config: Config, spec: EnvSpec) -> str | None:
         return "images" if torso in TORSOS else f"the torso {torso}"
     widest = max([*network.hidden, network.memory_size if network.memory != "none" else 0], default=0)
     return f"layers of {widest} units" if widest >= WIDE else None
-
-
-def takes_gpu(config: Config) -> bool:
-    """Return whether the run takes a GPU where there is one."""
-    if config.device != "auto":
-        return config.device != "cpu"
-    return gain(config, environment_spec(config)) is not None
 
 
 def check_gpus(config: Config, found: Sequence[Gpu], place: str = "here") -> None:

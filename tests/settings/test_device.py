@@ -1,4 +1,4 @@
-"""preflight/device.py: what device=auto chooses, and which GPUs are refused, with fake GPUs."""
+"""What device=auto chooses, and which GPUs are refused, with fake GPUs."""
 
 import dataclasses
 import io
@@ -14,10 +14,11 @@ from drl_cli.envs.make import read_spec
 from drl_cli.envs.trials import apart
 from drl_cli.errors import MISSING, RESOURCES, USAGE, UsageError
 from drl_cli.metrics.console import Console
-from drl_cli.preflight.device import check_gpus, gain, takes_gpu, with_device
 from drl_cli.preflight.preflight import preflight
 from drl_cli.runtime.place import launch, nodes
 from drl_cli.runtime.place.cluster import Node
+from drl_cli.settings.device import check_gpus, gain, with_device
+from drl_cli.sweeps.slots import takes_gpu
 from drl_cli.utils import gpu
 from drl_cli.utils.gpu import Gpu
 
