@@ -8,7 +8,7 @@ from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.products import has_bf16
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed
-from drl_cli.settings.capacity import GB, replay_bytes
+from drl_cli.settings.fill import GB, replay_bytes
 from drl_cli.types import EnvSpec
 from drl_cli.utils.machine import free_memory
 from drl_cli.utils.shown import score_text

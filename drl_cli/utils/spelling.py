@@ -46,7 +46,7 @@ def did_you_mean(word: str, known: Iterable[str], quote: str = "") -> str:
 
 @cache
 def tables() -> Mapping[str, Mapping[str, str]]:
-    """Return the tables in names.yaml: the names of other tools for our keys and algorithms, and tasks of dm_control."""
+    """Return the tables in names.yaml: names of other tools for our keys and algorithms, and tasks of dm_control."""
     import yaml  # most commands do not need it
 
     text = Path(__file__).with_name("names.yaml").read_text()
