@@ -11,6 +11,8 @@ from drl_cli.algos import base
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.context import AlgoContext
 from drl_cli.algos.function_policy import function_policy
+from drl_cli.algos.reward_stream import PART as REWARD
+from drl_cli.algos.reward_stream import RewardStream
 from drl_cli.algos.steps import n_step_sequences, per_sequence, steps
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, NetEncoder
@@ -41,10 +43,14 @@ class Algorithm(base.Algorithm):
     rates: ClassVar[Mapping[str, str]] = {}
     has_own_weights: ClassVar[bool] = True
     """Whether a generator with the trainer's seed draws the initial weights of MLPs, or torch's default generator."""
+    has_noise: ClassVar[bool] = True
+    """Whether updates draw noise. If False, there is no `generator`."""
     file: ClassVar[Mapping[str, Any]]  # Any: the functions, classes and constants of the algorithm's file
     nets: Nets
     encoder: Encoder
     """The encoder among the networks, if there is one."""
+    stream: RewardStream | None = None
+    """The intrinsic rewards, if the file has REWARDS = True and a reward module is chosen (`reward=`)."""
 
     def __init_subclass__(cls) -> None:
         """Make the class Policy of a file that has the functions `networks` and `policy`."""
@@ -56,10 +62,14 @@ class Algorithm(base.Algorithm):
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: AlgoContext) -> None:
         if network.memory != "none":
             context = replace(context, compiles=False)  # torch.compile cannot compile an LSTM or a GRU
-        self.config, self.network, self.spec, self.context = config, network, spec, context
+        self.config, self.network, self.spec, self.seed, self.context = config, network, spec, seed, context
         weights = torch.Generator().manual_seed(seed)
         with building(encoder=weights, heads=weights if self.has_own_weights else None):
             parts = self.file["networks"](config, network, spec)
+            if self.file.get("REWARDS"):
+                self.stream = RewardStream.build(context, network, spec, seed + 3)
+            if self.stream is not None:
+                parts |= self.stream.networks(parts.get("encoder"), network, spec)
         self.params = Params(context, **parts)
         self.policy_parts = self.params.names(self.policy_parts)
         for name in self.params.names(self.targets):
@@ -67,7 +77,10 @@ class Algorithm(base.Algorithm):
         rates = {name: self.part(name) for name in parts}
         inner = {each: rate for name, rate in rates.items() for each in self.params.names((name,))}
         self.optimizer = Optimizer(self.params, inner, context)
-        self.generator = self.params.generator("noise", seed + 1)
+        if self.has_noise:
+            self.generator = self.params.generator("noise", seed + 1)
+        if self.stream is not None:
+            self.params.generator(REWARD, seed + 4, on_cpu=True)  # shuffles the minibatches of the reward module
         self.nets = self._nets(parts)
 
     def _nets(self, parts: Mapping[str, Any]) -> Nets:
@@ -87,6 +100,8 @@ class Algorithm(base.Algorithm):
 
     def part(self, name: str) -> Part:
         """Return the learning rate of a network. Override this method to add other options, such as `max_norm`."""
+        if self.stream is not None and name == REWARD:
+            return Part(self.stream.lr)
         return Part(getattr(self.config, self.rates.get(name, "lr")))
 
     def learn(self, batch: Batch, counts: Counts) -> Update:

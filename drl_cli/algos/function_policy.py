@@ -12,9 +12,9 @@ import numpy as np
 
 from drl_cli.algos.noise import Noise
 from drl_cli.algos.policy import RandomActions, mlp_head
-from drl_cli.algos.torch_policy import TorchPolicy
+from drl_cli.algos.torch_policy import RANDOM, TorchPolicy
 from drl_cli.errors import Refused
-from drl_cli.losses.distributions import Distribution
+from drl_cli.losses.distributions import Distribution, TanhGaussian
 from drl_cli.networks.acting import NUMPY_FORMS, ActingMLP
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, Encoder, memory_columns
@@ -137,11 +137,21 @@ class FunctionPolicy(TorchPolicy):
         random = self.rng if self.noise is None else self.noise.draw(num_rows(obs), self.last, self.rng)
         if "log_prob" not in self.declared_columns:
             return distribution.sample(random), columns
+        if isinstance(distribution, TanhGaussian):  # of the rounded action (tanh may give 1), which the trainer sees
+            action = distribution.sample(random)
+            return action, {**columns, "log_prob": distribution.log_prob(action)}
         action, log_prob = distribution.sample_log_prob(random)
         return action, {**columns, "log_prob": log_prob}
 
     def warm_up(self, obs: Any, last: PreviousStep | None) -> dict[str, Any]:
         return self.distribution(obs, last)[1]  # also makes a step of the memory
+
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
+        if self.acting is None or RANDOM in self.declared_columns:
+            return super().act(obs, last)
+        self.last = last
+        action, columns = self.sample(obs, last)
+        return {"action": action, **columns, **self.stored}
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         action = super().greedy(obs, last)

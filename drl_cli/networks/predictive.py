@@ -1,13 +1,13 @@
 """A categorical critic that also predicts the next embedding, for REPPO."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
-
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp_module import MLP, Embedding
+from drl_cli.utils.deferred import nn, torch
+from drl_cli.utils.lazy import Tensor
 
 
 class PredictiveCritic(nn.Module):
@@ -21,6 +21,8 @@ class PredictiveCritic(nn.Module):
 
     def __init__(self, network: NetworkConfig, features: int, actions: int, outputs: int) -> None:
         super().__init__()
+        from drl_cli.networks.mlp_module import MLP, Embedding  # not at the top, because mlp_module.py imports torch
+
         *_, width = network.hidden
         self.encoder = Embedding(features + actions, width, network)
         one_layer = dataclasses.replace(network, hidden=(width,))

@@ -167,7 +167,7 @@ class Replaying:
         header, columns = self.blocks[self.number % len(self.blocks)]
         self.number += 1
         self.replay.last_block.clear()  # the table refuses a block that was inserted before
-        self.replay.insert(header, columns)
+        self.replay.insert([header], columns)
         return header.rows
 
     def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:

@@ -1,9 +1,10 @@
 import pytest
 import torch
 from choices import some
+from learners import first_rows
 
-from drl_cli.algos.on_policy.rewards.stream import RewardStream
-from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli import api as drl
+from drl_cli.algos.reward_stream import RewardStream
 from drl_cli.errors import UsageError
 from drl_cli.preflight.algorithm import check_network
 from drl_cli.testing import Case, check_algorithm
@@ -184,21 +185,14 @@ def test_the_stream_of_impala_has_vtrace_advantages_that_pass_the_ends_of_episod
     algorithm, batch = case.algorithm(), dict(case.batch(1))
     batch["log_prob"] = batch["log_prob"] + 1.0  # the acting policy was more certain: rho is below 1
 
-    def rollout_of():
-        rollout = EncodedRollouts(batch, algorithm.encoder, algorithm.context.group)
-        algorithm.prepare(batch, rollout)
-        return rollout
-
+    nets = algorithm.nets
+    bonus = first_rows(algorithm, batch)["advantage"]
+    algorithm.stream.module.coef = 0.0
+    bonus = bonus - first_rows(algorithm, batch)["advantage"]
     with torch.no_grad():
-        rollout = rollout_of()
-        rewards = algorithm.stream.rewards(batch)
-        features = algorithm.encoder.features(batch["obs"])
-        value = algorithm.reward_critic(features)[:, 0]
-        policy = algorithm.distribution(algorithm.actor(features), algorithm.log_std, {})
-        log_prob = policy.log_prob(batch["action"])
-        bonus = rollout.rows["advantage"]
-        algorithm.stream.module.coef = 0.0
-        bonus = bonus - rollout_of().rows["advantage"]
+        rewards, features = algorithm.stream.rewards(batch), nets.encoder(batch["obs"])
+        value = nets.reward_critic(features)[:, 0]
+        log_prob = drl.Categorical(nets.actor(features)).log_prob(batch["action"])
     rho = (log_prob - batch["log_prob"]).exp().clamp_max(1.0)
     assert (rho < 1).any()
     torch.testing.assert_close(bonus, rho * (rewards - value), rtol=1e-4, atol=1e-5)

@@ -132,8 +132,8 @@ def test_ppo(obs, memory, kind):
     algorithm, config = learner.algorithm(), learner.config
     batch = learner.batch(algorithm)
     batch["log_prob"] += torch.linspace(-0.5, 0.5, 30)  # some ratios lie beyond the clip
-    plain = Plain(algorithm.encoder, actor=algorithm.actor, critic=algorithm.critic)
-    log_std = algorithm.log_std.clone().requires_grad_()
+    plain = Plain(algorithm.encoder, actor=algorithm.nets.actor, critic=algorithm.nets.critic)
+    log_std = algorithm.params["log_std"].flat.clone().requires_grad_()
     if memory == "none":
         features, next_features, *_ = seen(plain, batch, 0)
     else:

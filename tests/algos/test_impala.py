@@ -3,12 +3,12 @@ import pytest
 import torch
 from choices import some
 from continuous import gradient
+from learners import first_rows
 from references import flattened, sequential
 from torch.distributions import Categorical
 
 from drl_cli import api as drl
 from drl_cli.algos.base import Counts
-from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.losses import returns
 from drl_cli.testing import Case, check_algorithm
 
@@ -86,25 +86,16 @@ def test_an_update_equals_an_independent_implementation(options):
         torch.testing.assert_close(algorithm.params[part].flat.double(), flattened(network), rtol=0, atol=2e-5)
 
 
-def rollout_of(algorithm, batch):
-    """Return the rollout at the start of an update."""
-    rollout = EncodedRollouts(dict(batch), algorithm.encoder, algorithm.context.group, algorithm.config.seq_len)
-    with torch.no_grad():
-        algorithm.prepare(dict(batch), rollout)
-    return rollout
-
-
 def test_on_policy_the_advantages_are_those_of_ppo():
     case = Case("impala", *SMALL)
     algorithm, batch = case.algorithm(), case.batch(0, 40)
     cut = batch["cut"][:-1, None]
     batch["next_obs"] = torch.cat([torch.where(cut, batch["next_obs"][:-1], batch["obs"][1:]), batch["next_obs"][-1:]])
-    rollout = rollout_of(algorithm, batch)
-    batch["log_prob"] = rollout.rows["log_prob"]  # of the trainer's policy
-    rollout = rollout_of(algorithm, batch)
-    value, then = (algorithm.critic(x)[:, 0].detach() for x in rollout.features())
+    batch["log_prob"] = first_rows(algorithm, batch)["log_prob"]  # of the trainer's policy
+    rows = first_rows(algorithm, batch)
+    value, then = (algorithm.nets.critic(batch[name])[:, 0].detach() for name in ("obs", "next_obs"))
     gae = returns.gae(batch["reward"], batch["discount"], value, then, batch["cut"], 1.0)
-    torch.testing.assert_close(rollout.rows["advantage"], gae, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rows["advantage"], gae, rtol=1e-4, atol=1e-4)
 
 
 def test_a2c_makes_one_step_of_the_whole_rollout_with_ratio_one():
@@ -131,14 +122,14 @@ def test_the_target_policy_is_replaced_after_its_period(env):
     words = (f"env={env}", *SMALL[1:], "algo.minibatch_size=10", "algo.target_period=24")
     case = Case("appo", *words)
     algorithm, batch = case.algorithm(), case.batch(0, 40)
-    first = rollout_of(algorithm, batch).rows["log_prob"].clone()
+    first = first_rows(algorithm, batch)["log_prob"].clone()
     for opt_steps, is_new in ((0, False), (16, True)):  # 4 epochs of 4 minibatches
         algorithm.learn(dict(batch), Counts(opt_steps=opt_steps))
-        now = rollout_of(algorithm, batch).rows["log_prob"]
+        now = first_rows(algorithm, batch)["log_prob"]
         assert torch.equal(now, first) is not is_new
     plain = Case("appo", *words[:-1]).algorithm()
     plain.params.flat.copy_(algorithm.params.flat)
-    torch.testing.assert_close(now, rollout_of(plain, batch).rows["log_prob"])
+    torch.testing.assert_close(now, first_rows(plain, batch)["log_prob"])
     check_algorithm("appo", f"env={env}", "network.hidden=[8]", "algo.target_period=24")
 
 

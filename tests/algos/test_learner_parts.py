@@ -29,7 +29,6 @@ def test_each_random_stream_has_its_own_seed(name):
     assert {stream: generator.initial_seed() for stream, generator in streams.items()} == {
         stream: known[stream] for stream in streams
     }
-    assert algorithm.init.initial_seed() == 10
     assert plain.params.generators.keys() == streams.keys() - {"dropout"} != streams.keys()
 
 

@@ -97,7 +97,7 @@ def test_ppos_own_policy_has_ratio_1(kind, look):
     """The trainer's chunks, encoder and memory reproduce the log-probabilities that the policy recorded."""
     learner = Learner("ppo", kind, *look, epochs=1, minibatch_size=1000, seq_len=4)
     algorithm = learner.algorithm()
-    algorithm.actor.on(algorithm.actor.flat.data).init(
+    algorithm.nets.actor.on(algorithm.nets.actor.flat.data).init(
         "uniform", torch.Generator().manual_seed(3)
     )  # a last layer of full size
     update = algorithm.learn(learner.batch(algorithm), Counts())
@@ -192,7 +192,7 @@ def test_ppo_learns_nothing_of_actions_that_are_not_allowed(kind, memory):
     algorithm = learner.algorithm()
     update = algorithm.learn(learner.batch(algorithm), Counts())
     assert abs(float(update.metrics["approx_kl"])) < 1e-6
-    weight, bias = algorithm.actor.on(algorithm.params["actor"].grad).networks[0][-2:]  # the gradients
+    weight, bias = algorithm.nets.actor.on(algorithm.params["actor"].grad).networks[0][-2:]  # the gradients
     assert not bias[forbidden].any()
     assert not weight[:, forbidden].any()
     assert bias[~forbidden].all()

@@ -7,9 +7,9 @@ from ppo_reference import CONFIG, CPU, KINDS, SPECS, Reference, make, make_batch
 from references import flattened
 from torch.distributions import Categorical, Normal, kl_divergence
 
+from drl_cli import api as drl
 from drl_cli.algos.base import Counts
-from drl_cli.algos.on_policy._actor import distribution
-from drl_cli.algos.on_policy.ppo import Algorithm, Policy
+from drl_cli.algos.on_policy.ppo import Algorithm, Policy, check, distribution
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.networks.config import NetworkConfig
@@ -38,11 +38,11 @@ def test_padding_changes_neither_metrics_nor_gradients(kind):
         "advantage": batch["reward"],
         "target": batch["reward"],
     }
-    loss, expected = algorithm.gradients({name: column[:30] for name, column in rows.items()}, ())
+    loss, expected = algorithm.minibatches.gradients({name: column[:30] for name, column in rows.items()}, ())
     grad = algorithm.params.grad.clone()
     real = torch.cat([torch.full((30,), 4 / 3), torch.zeros(10)])
     rows["log_prob"][30:] -= 1.0
-    same, metrics = algorithm.gradients(rows | {"weight": real}, ())
+    same, metrics = algorithm.minibatches.gradients(rows | {"weight": real}, ())
     torch.testing.assert_close((same, metrics), (loss, expected))
     torch.testing.assert_close(algorithm.params.grad, grad)
 
@@ -51,8 +51,9 @@ def test_padding_changes_neither_metrics_nor_gradients(kind):
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 def test_the_recorded_log_probability_is_correct(kind, activation):
     algorithm = make(kind, activation)
-    networks(algorithm.actor).init("orthogonal", torch.Generator().manual_seed(3))  # a last layer of full size
-    algorithm.log_std += torch.tensor([-1.0, 0.3, 0.5])[: len(algorithm.log_std)]
+    networks(algorithm.nets.actor).init("orthogonal", torch.Generator().manual_seed(3))  # a last layer of full size
+    log_std = algorithm.params["log_std"].flat
+    log_std += torch.tensor([-1.0, 0.3, 0.5])[: len(log_std)]
     obs = np.random.default_rng(0).standard_normal((500, 5)).astype(np.float32)
     columns = make_policy(algorithm, kind, activation=activation).act(obs)
     reference = Reference(algorithm, kind, activation)
@@ -77,7 +78,7 @@ def test_the_log_probability_of_choices_is_the_sum_over_them(choices):
     parts = torch.split(torch.from_numpy(logits), list(choices), 1)
     expected = sum(Categorical(logits=part).log_prob(torch.from_numpy(action[:, i])) for i, part in enumerate(parts))
     kind = "multidiscrete" if len(choices) > 1 else "discrete"
-    chosen = distribution(ActionSpec(kind, 5, kind, choices), False, logits, None)
+    chosen = drl.distribution(ActionSpec(kind, 5, kind, choices), logits, None)
     got = chosen.log_prob(action if len(choices) > 1 else action[:, 0])
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
@@ -87,8 +88,8 @@ def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
     obs = np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
     for kind in KINDS:
         algorithm = make(kind)
-        networks(algorithm.actor).init("orthogonal", torch.Generator().manual_seed(3))
-        out = algorithm.actor(torch.from_numpy(obs)).detach()
+        networks(algorithm.nets.actor).init("orthogonal", torch.Generator().manual_seed(3))
+        out = algorithm.nets.actor(torch.from_numpy(obs)).detach()
         greedy = torch.from_numpy(make_policy(algorithm, kind).greedy(obs))
         if kind == "box":
             torch.testing.assert_close(greedy, out.clamp(-1, 1))
@@ -100,8 +101,8 @@ def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
 def test_greedy_actions_without_bounds_are_not_clipped():
     free = EnvSpec("x", SPECS["box"].obs, ActionSpec("box", 3, "box", is_free=True))
     algorithm, obs = make("box", spec=free), 3 * np.ones((1, 5), np.float32)
-    networks(algorithm.actor).init("orthogonal", torch.Generator().manual_seed(3))
-    networks(algorithm.actor).networks[0][-1][:] = 4.0
+    networks(algorithm.nets.actor).init("orthogonal", torch.Generator().manual_seed(3))
+    networks(algorithm.nets.actor).networks[0][-1][:] = 4.0
     policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "orthogonal"), free, 0)
     policy.load(algorithm.policy_params())
     assert policy.greedy(obs).max() > 2.0
@@ -112,7 +113,7 @@ def test_explained_variance_compares_values_with_their_targets():
     """With discount 0, the targets are the rewards."""
     algorithm, batch = make(), make_batch("box", 1)
     batch["discount"] = torch.zeros_like(batch["discount"])
-    value = algorithm.critic(batch["obs"])[:, 0].detach()
+    value = algorithm.nets.critic(batch["obs"])[:, 0].detach()
     expected = 1 - (batch["reward"] - value).var(correction=0) / batch["reward"].var(correction=0)
     assert float(algorithm.learn(batch, Counts()).metrics["explained_variance"]) == pytest.approx(
         float(expected), rel=1e-4
@@ -182,8 +183,8 @@ def test_the_squashed_log_probability_is_a_density_of_actions_in_the_unit_interv
     obs = torch.randn(500, 5, generator=torch.Generator().manual_seed(0))
     columns = make_policy(algorithm, "box").act(obs.numpy())
     assert (abs(columns["action"]) <= 1).all()
-    out, action = algorithm.actor(obs).detach(), torch.from_numpy(columns["action"])
-    squashed = algorithm.distribution(out, algorithm.log_std, {})
+    out, action = algorithm.nets.actor(obs).detach(), torch.from_numpy(columns["action"])
+    squashed = distribution(algorithm.config, algorithm.spec, out, algorithm.params["log_std"].flat, None)
     log_prob, entropy = squashed.log_prob(action), squashed.entropy_at(action)
     torch.testing.assert_close(log_prob, torch.from_numpy(columns["log_prob"]), rtol=1e-4, atol=1e-4)
     assert entropy.mean().item() == pytest.approx(-log_prob.mean().item(), abs=0.2)
@@ -193,11 +194,13 @@ def test_the_squashed_log_probability_is_a_density_of_actions_in_the_unit_interv
 
 def test_the_recorded_log_probability_is_of_the_action_also_where_it_is_rounded_to_1():
     algorithm = make("box", squash=True)
-    algorithm.log_std.fill_(2.0)
+    algorithm.params["log_std"].flat.fill_(2.0)
     obs = torch.zeros(2000, 5)
     columns = make_policy(algorithm, "box").act(obs.numpy())
     assert (abs(columns["action"]) == 1).any()
-    squashed = algorithm.distribution(algorithm.actor(obs).detach(), algorithm.log_std, {})
+    squashed = distribution(
+        algorithm.config, algorithm.spec, algorithm.nets.actor(obs).detach(), algorithm.params["log_std"].flat, None
+    )
     log_prob = squashed.log_prob(torch.from_numpy(columns["action"]))
     torch.testing.assert_close(torch.from_numpy(columns["log_prob"]), log_prob, rtol=1e-4, atol=1e-4)
 
@@ -208,14 +211,14 @@ def test_the_penalty_is_the_divergence_of_the_new_policy_from_the_old_one(kind):
     algorithm, batch, rng = make(kind, kl_coef=1.0), make_batch(kind, 0), torch.Generator().manual_seed(0)
     rows = {name: batch[name] for name in ("obs", "action", "log_prob")}
     rows |= {"advantage": batch["reward"], "target": batch["reward"], "old_out": 2 * torch.randn(40, 3, generator=rng)}
-    out, std = algorithm.actor(batch["obs"]).detach(), torch.full((40, 3), 2.0)
+    out, std = algorithm.nets.actor(batch["obs"]).detach(), torch.full((40, 3), 2.0)
     if kind == "box":
         rows["old_log_std"] = std.log()
         old, by_mean, by_std = Normal(rows["old_out"], std), Normal(out, std), Normal(rows["old_out"], std / 2)
         expected = (kl_divergence(old, by_mean) + kl_divergence(old, by_std)).sum(-1).mean()
     else:
         expected = kl_divergence(Categorical(logits=rows["old_out"]), Categorical(logits=out)).mean()
-    _, metrics = algorithm.gradients(rows, ())
+    _, metrics = algorithm.minibatches.gradients(rows, ())
     torch.testing.assert_close(metrics["kl"], expected)
 
 
@@ -224,7 +227,7 @@ def test_the_penalty_is_the_divergence_of_the_new_policy_from_the_old_one(kind):
 )
 def test_squashing_needs_actions_with_bounds(action):
     with pytest.raises(Refused, match="squash=true needs actions with bounds"):
-        make(spec=EnvSpec("x", Column((5,), "float32"), action), squash=True)
+        check(dataclasses.replace(CONFIG, squash=True), None, EnvSpec("x", Column((5,), "float32"), action))
 
 
 def test_the_entropy_coefficient_falls_linearly():

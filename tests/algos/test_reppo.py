@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 import torch
 from continuous import gradient
-from learners import LOOKS, Learner, mapped
+from learners import LOOKS, Learner, first_rows, mapped
 from references import sequential
 from test_pqn import q_lambda
 from torch.distributions import Normal, kl_divergence
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.rollout import EncodedRollouts
 from drl_cli.errors import UsageError
 from drl_cli.testing import Case, check_algorithm
 from drl_cli.types import PreviousStep
@@ -72,10 +71,7 @@ def test_the_columns_are_right():
     generator.set_state(algorithm.state()["generator.noise"])
     noise = torch.randn(NUM, 1, generator=generator).double()
     actor, critic = networks(algorithm.params)
-    rollout = EncodedRollouts(batch, algorithm.encoder, algorithm.context.group)
-    with torch.no_grad():
-        algorithm.prepare(batch, rollout)
-    rows = rollout.rows
+    rows = first_rows(algorithm, batch)
     with torch.no_grad():
         action, log_prob = sample(actor(batch["next_obs"].double()), noise)
         log_probs, embedding, _ = criticised(critic, batch["next_obs"].double(), action)
@@ -103,7 +99,7 @@ def test_the_gradients_are_right():
     rows |= {"terminated": torch.rand(NUM, generator=rng) < 0.3}
     rows |= {"next_embedding": torch.randn(NUM, WIDTH, generator=rng)}
     actor, critic = networks(algorithm.params)
-    loss, metrics = algorithm.gradients(rows, ())
+    loss, metrics = algorithm.minibatches.gradients(rows, ())
     rows = {name: column.double() for name, column in rows.items()}
     weight, obs = rows["weight"], rows["obs"]
     log_probs, _, predicted = criticised(critic, obs, rows["action"])
@@ -141,14 +137,14 @@ def test_the_gradients_are_right():
 def test_an_update_is_right():
     """Every epoch has all rows once, with new noise, and the targets and the old policy from before the update."""
     case, algorithm = case_of("algo.epochs=2", "algo.minibatch_size=250")
-    seen, gradients = [], algorithm.gradients
+    seen, gradients = [], algorithm.minibatches.gradients
 
     def watched(rows, masks):
         seen.append({name: rows[name].clone() for name in ("action", "noise", "old", "target", "next_embedding")})
         return gradients(rows, masks)
 
     watched.parts = gradients.parts
-    algorithm.gradients = watched
+    algorithm.minibatches.gradients = watched
     batch = case.batch(0, NUM)
     actor, _ = networks(algorithm.params)
     before = {name: algorithm.params[name].flat.clone() for name in algorithm.params.slices}
@@ -210,7 +206,7 @@ def test_the_policy_has_the_greedy_actions_of_the_actor_and_everything_learns(lo
         features = algorithm.encoder.features(mapped(obs, torch.from_numpy))
         if learner.has_memory:
             features, _ = algorithm.encoder.memory.step(features, torch.zeros(6, algorithm.encoder.memory.state_size))
-        expected = algorithm.actor(features)[:, :2].tanh()
+        expected = algorithm.nets.actor(features)[:, :2].tanh()
     greedy = policy.greedy(obs, PreviousStep.none(learner.spec, 6))
     np.testing.assert_allclose(greedy, expected, rtol=1e-4, atol=1e-5)
 
@@ -224,8 +220,8 @@ def test_only_the_critic_trains_the_encoder(look):
     for is_whole in (True, False):
         algorithm = learner.algorithm()
         if not is_whole:
-            loss = algorithm.loss
-            algorithm.gradients.loss = lambda *args, loss=loss: (loss(*args)[1]["critic_loss"], {"none": torch.ones(1)})
+            loss, none = algorithm.loss, {"none": torch.ones(1)}
+            algorithm.minibatches.loss = lambda *args, loss=loss, none=none: (loss(*args)[1]["critic_loss"], none)
         algorithm.learn(dict(batch), Counts())
         assert algorithm.params.grad.isfinite().all()
         grads.append({name: algorithm.params[name].grad.clone() for name in algorithm.encoder.parts})
@@ -237,20 +233,19 @@ def test_only_the_critic_trains_the_encoder(look):
 
 def test_dropout_masks_the_hidden_layers_of_the_critic():
     case, algorithm = case_of("network.dropout=0.5")
-    rows = {"dropout": torch.rand(NUM, 8 + 3 * WIDTH)}
-    masks = algorithm.dropout_masks(rows)
+    masks = algorithm.minibatches.mlp.masks(torch.rand(NUM, 8 + 3 * WIDTH), 0.5)
     assert [tuple(mask.shape[1:]) for mask in masks] == [(NUM, 8), (NUM, WIDTH), (NUM, WIDTH), (NUM, WIDTH)]
     obs, action = torch.randn(NUM, 3), torch.rand(NUM, 1)
     with torch.no_grad():
-        dropped, plain = algorithm.critic(obs, action, masks), algorithm.critic(obs, action)
-        kept = algorithm.critic(obs, action, [torch.ones_like(mask) for mask in masks])
+        dropped, plain = algorithm.nets.critic(obs, action, masks), algorithm.nets.critic(obs, action)
+        kept = algorithm.nets.critic(obs, action, [torch.ones_like(mask) for mask in masks])
     for one, two, three in zip(dropped, plain, kept, strict=True):
         assert not torch.equal(one, two)
         assert torch.equal(two, three)
     ones = [torch.ones_like(mask) for mask in masks]
     for i, changes in enumerate([(True, True, True), (True, True, True), (True, False, False), (False, False, True)]):
         with torch.no_grad():
-            found = algorithm.critic(obs, action, [0 * one if i == j else one for j, one in enumerate(ones)])
+            found = algorithm.nets.critic(obs, action, [0 * one if i == j else one for j, one in enumerate(ones)])
         assert [not torch.equal(a, b) for a, b in zip(found, plain, strict=True)] == [*changes], i
     assert case.learn(algorithm, 0, 2)[-1].steps > 0
 

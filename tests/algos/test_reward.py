@@ -1,10 +1,10 @@
 import pytest
 import torch
+from learners import first_rows
 from pages import blocks
 
-from drl_cli.algos.on_policy.rewards.stream import Reward, RewardStream
 from drl_cli.algos.reward_config import RewardConfig
-from drl_cli.algos.rollout import EncodedRollouts
+from drl_cli.algos.reward_stream import Reward, RewardStream
 from drl_cli.api import Context
 from drl_cli.errors import Refused, UsageError
 from drl_cli.networks.config import NetworkConfig
@@ -119,9 +119,7 @@ def test_the_advantages_of_the_stream_are_added_times_coef():
     for coef in (0.0, 1.0, 2.0):
         algorithm = case.algorithm()
         algorithm.stream.module.coef = coef
-        with torch.no_grad():
-            algorithm.prepare(batch, rollout := EncodedRollouts(batch, algorithm.encoder, algorithm.context.group))
-            advantage[coef] = rollout.rows["advantage"]
+        advantage[coef] = first_rows(algorithm, batch)["advantage"]
     bonus = advantage[1.0] - advantage[0.0]
     assert bonus.abs().min() > 0
     torch.testing.assert_close(advantage[2.0] - advantage[0.0], 2 * bonus)

@@ -35,14 +35,14 @@ def test_an_update_equals_an_independent_implementation(kind):
     critic = sequential(params["critic"].flat.clone(), (size, 8, 1), "tanh")
     old = sequential(params["actor"].flat.clone(), (size, 8, outputs), "tanh")
     old_log_std = params["log_std"].flat.double().clone()
-    before_epoch, moves = algorithm.before_epoch, torch.Generator().manual_seed(5)
+    make_steps, moves = algorithm.minibatches.of, torch.Generator().manual_seed(5)
 
     def moved(rollout):
-        before_epoch(rollout)
         for name in ("actor", "log_std"):
             params[name].flat.add_(0.2 * torch.randn(params[name].flat.shape, generator=moves))
+        return make_steps(rollout)
 
-    algorithm.before_epoch = moved
+    algorithm.minibatches.of = moved
     lr = {name: params[name].flat.clone() for name in ("temperature", "alpha")}
     algorithm.optimizer.step = lambda *args, **kwargs: None  # so that the gradients are those before the step
     update = algorithm.learn(dict(batch), Counts())

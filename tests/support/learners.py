@@ -10,6 +10,7 @@ from confs import algo_config
 
 from drl_cli.algos import learner
 from drl_cli.algos.algorithm import Algorithm
+from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
@@ -115,6 +116,15 @@ class Learner:
         columns = {"action": columns["action"], "obs": obs, "next_obs": self.obs(rows, rng), "reward": reward}
         columns |= {"terminated": ended, "truncated": np.zeros_like(ended)}
         return columns | {"discount": np.where(ended, 0, 0.9).astype(np.float32)}
+
+
+def first_rows(algorithm, batch):
+    """Return the columns of a rollout at the start of its first epoch. Make no gradient step."""
+    seen, minibatches = [], algorithm.minibatches
+    minibatches.of = lambda rollout: [] if seen else seen.append(rollout.rows) or []
+    algorithm.learn(dict(batch), Counts())
+    del minibatches.of
+    return seen[0]
 
 
 def values(column, rows, rng):

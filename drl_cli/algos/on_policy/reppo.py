@@ -6,38 +6,38 @@ variables are learned: alpha, the weight of the entropy, and beta, the weight of
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.off_policy._actors import SquashedPolicy, check_support, squashed
-from drl_cli.algos.on_policy._base import Metrics, OnPolicy, OnPolicyConfig
-from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.losses.critics import mean
+import drl_cli.api as drl
+from drl_cli.algos.epochs import Epochs, Minibatches
+from drl_cli.algos.off_policy._actors import check_support
+from drl_cli.api import torch
 from drl_cli.losses.distributional import hl_gauss
-from drl_cli.losses.returns import lambda_returns
-from drl_cli.optim.gradients import Nets
-from drl_cli.optim.optimizer_config import Part
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
+from drl_cli.networks.predictive import PredictiveCritic
 
 ACTIONS = ("box",)
 TABLES = ("fifo-once",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnPolicyConfig):
+class Config(drl.AlgoConfig):
     """The options of REPPO, which conf/algo/reppo.yaml explains. Raise Refused if the critic's support is wrong."""
 
-    dual_lr: Positive
-    td_lambda: Fraction
-    initial_alpha: Positive
+    lr: drl.Positive
+    n_step: Literal[1]
+    epochs: drl.Count
+    minibatch_size: drl.Count | None
+    seq_len: drl.Count
+    dual_lr: drl.Positive
+    td_lambda: drl.Fraction
+    initial_alpha: drl.Positive
     target_entropy: float | None
-    initial_beta: Positive
-    kl_bound: Positive
-    prediction_coef: NonNegative
-    atoms: Count
+    initial_beta: drl.Positive
+    kl_bound: drl.Positive
+    prediction_coef: drl.NonNegative
+    atoms: drl.Count
     v_min: float
     v_max: float
 
@@ -45,97 +45,95 @@ class Config(OnPolicyConfig):
         check_support(self.atoms, self.v_min, self.v_max)
 
 
-class Policy(SquashedPolicy):
-    """The tanh-Gaussian actor, as in SAC."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. Only the loss of the critic trains the encoder."""
+    encoder, size = drl.encoder(network, spec), spec.action.size
+    return {
+        "encoder": encoder,
+        "actor": drl.MLP(encoder.size, 2 * size, network, last=0.01),
+        "critic": PredictiveCritic(network, encoder.size, size, config.atoms),
+        "log_alpha": drl.Scalar(math.log(config.initial_alpha)),
+        "log_beta": drl.Scalar(math.log(config.initial_beta)),
+    }
 
 
-class Algorithm(OnPolicy):
-    """Trains the actor, the critic and both dual variables from rollouts. Only the critic trains the encoder."""
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.TanhGaussian:
+    """Return pi(a|s)."""
+    return drl.TanhGaussian.of(nets.actor(nets.encoder(obs)))
 
-    has_own_weights = False
-    shuffle_seed_offset = 2
-    config: Config
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        from drl_cli.networks.predictive import PredictiveCritic  # imports torch
+class Algorithm(drl.Algorithm):
+    """Learns the actor, the critic and both dual variables from rollouts (algorithm 1)."""
 
-        self.size = spec.action.size
-        self.target_entropy = -0.5 * self.size if config.target_entropy is None else config.target_entropy
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
-        self.actor = self.mlp(2 * self.size, last=0.01)
-        self.critic = PredictiveCritic(self.network, self.encoder.size, self.size, config.atoms)
-        options = Part(config.lr, max_norm=self.context.optimizer.max_norm)  # clips the gradient of each network alone
-        duals = dict.fromkeys(("log_alpha", "log_beta"), Part(config.dual_lr))
-        actor, critic = self.actor, self.critic
-        self.build(policy=("actor",), lr=options, lrs=duals, actor=actor, critic=critic, log_alpha=1, log_beta=1)
-        self.params["log_alpha"].flat.fill_(math.log(config.initial_alpha))  # the 1 above is its size
-        self.params["log_beta"].flat.fill_(math.log(config.initial_beta))
-        self.noise = self.params.generator("noise", self.seed + 1)
+    policy_parts = ("encoder", "actor")
+    rates = {"log_alpha": "dual_lr", "log_beta": "dual_lr"}
+    has_own_weights = is_one_step = False
 
-    def draw(self, rollout: EncodedRollouts) -> Tensor:
-        """Return standard normal noise `[N, A]`: A numbers for each of the rollout's N transitions."""
-        return self.context.randn(rollout.num, self.size, self.noise)
+    def __init__(self, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, seed: int, context: drl.Context):
+        super().__init__(config, network, spec, seed, context)
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=context.device)
+        self.minibatches = Minibatches(self, self.loss, shuffle=2)
 
-    def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Store what the loss of N transitions needs as new columns of `rollout.rows`; return {}.
+    def part(self, name: str) -> drl.Part:
+        """Return the learning rate of a network. The gradient of each network is clipped alone."""
+        is_dual = name in self.rates
+        return replace(super().part(name), max_norm=None if is_dual else self.context.optimizer.max_norm)
 
-        - `target` `[N]`: the soft lambda-returns G = r + d ((1 - lambda) Q(s', a') + lambda G' - alpha log pi(a'|s')),
-          where d is the discount, a' is a sample of pi(s'), and G' is the next step's return, or Q(s', a') at a cut.
-        - `next_embedding` `[N, Z]`: the critic's embeddings of next_obs and a', which the critic learns to predict.
-        - `old` `[N, 2 A]`: the actor's outputs before the update.
-        - `terminated` `[N]`: True if the episode terminated with this step.
-        """
-        features, next_features = rollout.features()
-        next_policy = squashed(self.actor(next_features))
-        next_action, log_prob = next_policy.sample_log_prob(self.draw(rollout))
-        logits, embedding, _ = self.critic(next_features, next_action)
-        entropy_cost = self.params["log_alpha"].flat.exp() * log_prob
-        discount = batch["discount"]
-        soft_reward = batch["reward"] - discount * entropy_cost
-        next_q = self.q_value(logits)
-        target = lambda_returns(soft_reward, discount, next_q, batch["cut"], self.config.td_lambda)
-        columns = {"old": self.actor(features), "next_embedding": embedding, "target": target}
-        rollout.rows.update(columns | {"terminated": batch["terminated"]})
-        return {}
-
-    def before_epoch(self, rollout: EncodedRollouts) -> None:
-        super().before_epoch(rollout)
-        rollout.rows["noise"] = self.draw(rollout)
-
-    def q_value(self, logits: Tensor) -> Tensor:
+    def mean_of(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the means `[N]` of distributions of the return, given their logits `[N, atoms]`."""
-        value: Tensor = logits.softmax(-1) @ self.support
+        value: torch.Tensor = logits.softmax(-1) @ self.support
         return value
 
-    def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the loss of a minibatch (a scalar), and metrics.
+    def loss(
+        self, nets: Any, x: torch.Tensor, rows: drl.Batch, masks: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, drl.Metrics]:
+        """Return the loss of a minibatch, and metrics. `x` `[M, F]` are features, `masks` are for dropout."""
+        config, weight, mean = self.config, rows.get("weight"), drl.losses.mean
 
-        The loss is the sum of the losses of the critic, of its prediction of next_embedding (times `prediction_coef`),
-        of the actor and of the dual variables. In states where the KL divergence from the old policy is below
-        `kl_bound`, the actor maximises the soft Q value. In all other states, it minimises the KL divergence.
-        """
-        config, weight, features = self.config, rows.get("weight"), self.features(nets, rows)
-        logits, _, predicted = nets.critic(features, rows["action"], masks)
+        # critic: the cross-entropy with the targets, and the squared error of the predicted next embedding
+        logits, _, predicted = nets.critic(x, rows["action"], masks)
         target_probs = hl_gauss(rows["target"], self.support)
         critic_loss = -mean((target_probs * logits.log_softmax(-1)).sum(-1), weight)
         error = (predicted - rows["next_embedding"]).square().mean(-1)
         has_next = (~rows["terminated"]).float()
         prediction_loss = mean(error * has_next, weight)  # no action follows the end of an episode
 
-        fixed_features = features.detach()  # so that the actor does not train the encoder
-        policy, old_policy = squashed(nets.actor(fixed_features)), squashed(rows["old"])
-        action, log_prob = policy.sample_log_prob(rows["noise"])
-        alpha, beta = nets.log_alpha.exp(), nets.log_beta.exp()
-        q_logits, _, _ = nets.frozen.critic(fixed_features, action, masks)  # the actor does not train the critic
-        q, kl = self.q_value(q_logits), old_policy.kl(policy)
+        # actor: alpha log pi(a|s) - Q(s, a) if the KL divergence from the old policy is within its bound, else beta KL
+        x = x.detach()  # so that the actor does not train the encoder
+        pi, old = drl.TanhGaussian.of(nets.actor(x)), drl.TanhGaussian.of(rows["old"])
+        action, log_prob = pi.sample_log_prob(rows["noise"])
+        alpha, beta = nets.log_alpha().exp(), nets.log_beta().exp()
+        q = self.mean_of(nets.frozen.critic(x, action, masks)[0])  # the actor does not train the critic
+        kl = old.kl(pi)
         is_near = kl < config.kl_bound
-        soft_q_loss, kl_loss = alpha.detach() * log_prob - q, beta.detach() * kl
-        actor_loss = mean(torch.where(is_near, soft_q_loss, kl_loss), weight)
+        actor_loss = mean(torch.where(is_near, alpha.detach() * log_prob - q, beta.detach() * kl), weight)
 
-        # Alpha grows while the entropy is below its target, and beta grows while the KL divergence is above its bound.
+        # duals: alpha grows while the entropy is below its target, and beta while the KL divergence is above its bound
         entropy, mean_kl = -mean(log_prob.detach(), weight), mean(kl.detach(), weight)
-        dual_loss = alpha * (entropy - self.target_entropy) - beta * (mean_kl - config.kl_bound)  # [1]
+        wanted = -0.5 * self.spec.action.size if config.target_entropy is None else config.target_entropy
+        dual_loss = alpha * (entropy - wanted) - beta * (mean_kl - config.kl_bound)
         metrics = {"critic_loss": critic_loss, "prediction_loss": prediction_loss, "actor_loss": actor_loss}
-        metrics |= {"q_mean": mean(self.q_value(logits.detach()), weight), "entropy": entropy, "kl": mean_kl}
-        metrics |= {"alpha": alpha.squeeze(), "beta": beta.squeeze(), "near": mean(is_near.float(), weight)}
-        return critic_loss + config.prediction_coef * prediction_loss + actor_loss + dual_loss.sum(), metrics
+        metrics |= {"q_mean": mean(self.mean_of(logits.detach()), weight), "entropy": entropy, "kl": mean_kl}
+        metrics |= {"alpha": alpha, "beta": beta, "near": mean(is_near.float(), weight)}
+        return critic_loss + config.prediction_coef * prediction_loss + actor_loss + dual_loss, metrics
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, size, rollout = self.nets, self.spec.action.size, self.minibatches.rollout(batch)
+        rows, epochs = rollout.rows, Epochs(self.minibatches, rollout)
+
+        # targets: G = r + d ((1 - lambda) Q(s', a') + lambda G' - alpha log pi(a'|s')) with a' from pi(s'). G' is the
+        # return of the next step, or Q(s', a') at a cut.
+        with torch.no_grad():
+            x, next_x = rollout.features()
+            (noise,) = self.randn(rollout.num, size)
+            next_action, log_prob = drl.TanhGaussian.of(nets.actor(next_x)).sample_log_prob(noise)
+            logits, rows["next_embedding"], _ = nets.critic(next_x, next_action)
+            reward = batch["reward"] - batch["discount"] * (nets.log_alpha().exp() * log_prob)
+            steps = (reward, batch["discount"], self.mean_of(logits), batch["cut"])
+            rows["target"] = drl.losses.lambda_returns(*steps, self.config.td_lambda)
+            rows["old"], rows["terminated"] = nets.actor(x), batch["terminated"]
+
+        for _ in range(self.config.epochs):
+            (rows["noise"],) = self.randn(rollout.num, size)
+            epochs.run()  # a gradient step with each minibatch
+        return epochs.update({})

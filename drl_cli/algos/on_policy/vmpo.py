@@ -8,109 +8,146 @@ regions, are learned dual variables.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from drl_cli.algos.base import Batch
-from drl_cli.algos.on_policy._actor import Policy as Policy
-from drl_cli.algos.on_policy._actor_critic import ActorCritic, ActorCriticConfig
-from drl_cli.algos.on_policy._base import Metrics
+import drl_cli.api as drl
+from drl_cli.algos.epochs import Epochs, Minibatches
+from drl_cli.algos.on_policy.ppo import actor_critic, check, columns, distribution, old_policy, policy
 from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.losses.critics import mean
-from drl_cli.losses.distributions import Distribution
-from drl_cli.optim.gradients import Gradients, Nets
-from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Positive
+from drl_cli.api import torch
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 TABLES = ("fifo-once",)
 REWARDS = True
+__all__ = ["Algorithm", "Config", "check", "columns", "networks", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig):
+class Config(drl.AlgoConfig):
     """The options of V-MPO, which conf/algo/vmpo.yaml explains."""
 
-    dual_lr: Positive
-    temperature_start: Positive
-    alpha_start: Positive
-    epsilon_temperature: Positive
-    epsilon_kl: Positive
-    epsilon_std: Positive
+    lr: drl.Positive
+    n_step: Literal[1]
+    epochs: drl.Count
+    minibatch_size: drl.Count | None
+    seq_len: drl.Count
+    gae_lambda: drl.Fraction
+    value_coef: drl.Positive
+    squash: bool
+    dual_lr: drl.Positive
+    temperature_start: drl.Positive
+    alpha_start: drl.Positive
+    epsilon_temperature: drl.Positive
+    epsilon_kl: drl.Positive
+    epsilon_std: drl.Positive
 
 
-class Algorithm(ActorCritic):
-    """Trains V-MPO's actor, critic and dual variables from rollouts."""
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name, and the dual variables before softplus, which keeps them positive."""
+    temperature, alpha = (math.log(math.expm1(x)) for x in (config.temperature_start, config.alpha_start))
+    duals = {"temperature": drl.Scalar(temperature), "alpha": drl.Vector(len(bounds(config, spec)), alpha)}
+    return actor_critic(network, spec) | duals
 
-    config: Config
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.lrs = dict.fromkeys(("temperature", "alpha"), config.dual_lr)
-        super().setup(config, spec)
-        starts = {"temperature": config.temperature_start, "alpha": config.alpha_start}
-        for name, start in starts.items():  # a dual variable is the softplus of its parameter, which keeps it positive
-            inverse_softplus = torch.tensor(start).expm1().log()
-            self.params[name].flat.copy_(inverse_softplus)
-        self.temperature_gradients = Gradients(self.params, self.temperature_loss, self.context, "temperature")
+def bounds(config: Any, spec: drl.EnvSpec) -> tuple[float, ...]:
+    """Return the largest KL divergence of each trust region."""
+    return (config.epsilon_kl, config.epsilon_std) if spec.action.kind == "box" else (config.epsilon_kl,)
+
+
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    """Return log(1 + exp(x))."""
+    return torch.nn.functional.softplus(x)
+
+
+class Algorithm(drl.Algorithm):
+    """Learns actor, critic and dual variables from rollouts (algorithm 1)."""
+
+    policy_parts = ("encoder", "actor", "log_std")
+    rates = {"temperature": "dual_lr", "alpha": "dual_lr"}
+    is_one_step = has_noise = False
+
+    def __init__(self, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, seed: int, context: drl.Context):
+        super().__init__(config, network, spec, seed, context)
+        self.minibatches = Minibatches(self, self.loss)
+        self.temperature_gradients = drl.Gradients(self.params, self.temperature_loss, self.context, "temperature")
         self.temperature_grad = torch.zeros_like(self.params["temperature"].flat)  # of the last E-step
-        bounds = (config.epsilon_kl, config.epsilon_std) if spec.action.kind == "box" else (config.epsilon_kl,)
-        self.bounds = torch.tensor(bounds, device=self.context.device)  # one for each value of alpha
+        self.bounds = torch.tensor(bounds(config, spec), device=context.device)
 
-    def extra_parts(self, config: Config) -> dict[str, int]:
-        return {"temperature": 1, "alpha": 2 if self.action.kind == "box" else 1}  # one alpha for each trust region
-
-    def remember(self, rollout: EncodedRollouts, features: Tensor, value: Tensor) -> None:
-        """Store the policy before the update. The trust regions bound the KL divergence from this policy."""
-        self.keep_policy(rollout, features)
-
-    def before_epoch(self, rollout: EncodedRollouts) -> None:
-        """Make the E-step: store the weights of N transitions as the column `psi` `[N]` of `rollout.rows` (eq. 3).
-
-        The half with the larger advantages, among the transitions of all trainers, has weights proportional to
-        exp(advantage / temperature). Transitions that tie with the smallest advantage of this half have a weight, too.
-        All other weights are 0. Without such ties, the mean of all weights is 1; with ties, it is larger. Also compute
-        the gradient of the temperature's loss, which the gradient steps of this epoch use.
-        """
-        super().before_epoch(rollout)
-        advantage = rollout.rows["advantage"]
-        all_advantages = self.context.group.gather(advantage)
-        best = all_advantages.topk(max(1, len(all_advantages) // 2)).values  # sorted, the largest first
-        temperature = softplus(self.params["temperature"].flat)
-        log_psi = advantage / temperature - (best / temperature).logsumexp(0)
-        psi = log_psi.exp() * len(all_advantages)
-        rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)  # best[-1] is the smallest of the best
-        self.temperature_gradients(best)  # writes `grad`
-        self.temperature_grad.copy_(self.params["temperature"].grad)  # in place: a compiled step reads this tensor
-
-    def temperature_loss(self, nets: Nets, best: Tensor, noise: None) -> tuple[Tensor, Metrics]:
-        """Return the temperature's loss (a scalar, eq. 4), and {}. `best` has the larger half of the advantages.
-
-        The loss is temperature * (epsilon_temperature + log(mean(exp(best / temperature)))).
-        """
-        temperature = softplus(nets.temperature).sum()  # the sum makes the tensor `[1]` a scalar
+    def temperature_loss(self, nets: Any, best: torch.Tensor, noise: None) -> tuple[torch.Tensor, drl.Metrics]:
+        """Return eta (epsilon + log(mean(exp(best / eta)))), a scalar, and {}. `best` are the larger advantages."""
+        temperature = softplus(nets.temperature())
         log_mean = (best / temperature).logsumexp(0) - math.log(len(best))
         return temperature * (self.config.epsilon_temperature + log_mean), {}
 
-    def policy_loss(self, nets: Nets, policy: Distribution, rows: Batch) -> tuple[Tensor, Metrics]:
-        """Return the loss of the M-step on a minibatch (a scalar, eq. 2 and 5), and metrics.
+    def e_step(self, rollout: EncodedRollouts) -> None:
+        """Store the weights psi of the actions (eq. 3), and the gradient of the temperature's loss (eq. 4).
 
-        The loss has three terms: the negative log-likelihood of the actions, weighted by `psi`; the loss of the trust
-        regions, which trains the policy and alpha; and a term whose gradient is the E-step's gradient of the
-        temperature, so that each gradient step also trains the temperature.
+        The half of the transitions with the larger advantages, of all trainers, has weights proportional to
+        exp(advantage / temperature). Transitions that tie with the smallest advantage of this half have a weight, too.
+        All other weights are 0. Without such ties, the mean of all weights is 1; with ties, it is larger.
         """
-        weight = rows.get("weight")
-        policy_loss = -mean(rows["psi"] * policy.log_prob(rows["action"]), weight)
-        kls = self.kept_policy(rows).kl_parts(policy)  # a Gaussian has two: of the mean, and of the standard deviation
-        kl = torch.stack([mean(each, weight) for each in kls])
-        alpha = softplus(nets.alpha)
+        advantage = rollout.rows["advantage"]
+        all_advantages = self.context.group.gather(advantage)
+        best = all_advantages.topk(max(1, len(all_advantages) // 2)).values  # sorted, the largest first
+        with torch.no_grad():
+            temperature = softplus(self.nets.temperature())
+            log_psi = advantage / temperature - (best / temperature).logsumexp(0)
+            psi = log_psi.exp() * len(all_advantages)
+            rollout.rows["psi"] = torch.where(advantage >= best[-1], psi, 0.0)  # best[-1] is the smallest of the best
+            self.temperature_gradients(best)  # writes `grad`
+            self.temperature_grad.copy_(self.params["temperature"].grad)  # in place: a compiled step reads this tensor
+
+    def loss(
+        self, nets: Any, x: torch.Tensor, rows: drl.Batch, masks: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, drl.Metrics]:
+        """Return the loss of the M-step on a minibatch, and metrics. `x` `[M, F]` are features, `masks` of dropout."""
+        config, weight, mask = self.config, rows.get("weight"), rows.get("action_mask")
+        pi = distribution(config, self.spec, nets.actor(x), nets.log_std(), mask)
+        old = distribution(config, self.spec, rows["old_out"], rows.get("old_log_std"), mask)
+
+        # policy: -psi log pi(a|s)    (eq. 2)
+        policy_loss = -drl.losses.mean(rows["psi"] * pi.log_prob(rows["action"]), weight)
+        # trust regions: alpha (epsilon - KL), which trains alpha, and alpha KL, which trains the policy    (eq. 5)
+        kl = torch.stack([drl.losses.mean(each, weight) for each in old.kl_parts(pi)])
+        alpha = softplus(nets.alpha())
         trust_loss = (alpha * (self.bounds - kl.detach()) + alpha.detach() * kl).sum()
-        temperature_loss = (nets.temperature * self.temperature_grad).sum()
-        metrics = {"policy_loss": policy_loss, "entropy": mean(policy.entropy_at(rows["action"]), weight)}
+        # temperature: a term with the gradient that the E-step has computed    (eq. 4)
+        temperature_loss = (nets.temperature() * self.temperature_grad).sum()
+        metrics = {"entropy": drl.losses.mean(pi.entropy_at(rows["action"]), weight)}
         metrics |= dict(zip(("kl", "kl_std"), kl.unbind(), strict=False))  # a softmax has no `kl_std`
-        metrics |= {"alpha": alpha.mean(), "temperature": softplus(nets.temperature).mean()}
-        return policy_loss + trust_loss + temperature_loss, metrics
+        metrics |= {"alpha": alpha.mean(), "temperature": softplus(nets.temperature())}
 
+        value_loss = drl.losses.mean(0.5 * (nets.critic(x, masks).squeeze(-1) - rows["target"]).square(), weight)
+        if self.stream is not None:
+            reward_error = nets.reward_critic(x).squeeze(-1) - rows["reward_target"]
+            value_loss = value_loss + drl.losses.mean(0.5 * reward_error.square(), weight)
+        loss = policy_loss + trust_loss + temperature_loss + config.value_coef * value_loss
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, **metrics}
 
-def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + exp(x))."""
-    return torch.nn.functional.softplus(x)
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        nets, lambda_, rollout = self.nets, self.config.gae_lambda, self.minibatches.rollout(batch)
+        rows, cut, epochs = rollout.rows, batch["cut"], Epochs(self.minibatches, rollout)
+
+        with torch.no_grad():
+            x, next_x = rollout.features()
+            value, next_value = (nets.critic(each).squeeze(-1) for each in (x, next_x))
+            advantage = drl.losses.gae(batch["reward"], batch["discount"], value, next_value, cut, lambda_)
+            rows["target"] = advantage + value
+            unexplained = advantage.var(correction=0) / rows["target"].var(correction=0).clamp_min(1e-8)
+            metrics = {"explained_variance": 1.0 - unexplained}
+            if self.stream is not None:
+                rewards = self.stream.rewards(batch)
+                value, next_value = (nets.reward_critic(each).squeeze(-1) for each in (x, next_x))
+                bonus, rows["reward_target"] = self.stream.advantages(rewards, value, next_value, cut, lambda_)
+                advantage = advantage + bonus
+            rows["advantage"] = advantage
+            rows.update(old_policy(nets, x, self.spec))
+
+        for _ in range(self.config.epochs):
+            self.e_step(rollout)
+            epochs.run()  # the M-step: a gradient step with each minibatch
+        if epochs.done and self.stream is not None:
+            metrics["reward_loss"] = self.stream.learn(batch, self.optimizer)
+        return epochs.update(metrics)

@@ -10,6 +10,7 @@ from drl_cli.algos.rollout import Rollouts
 from drl_cli.errors import Refused
 from drl_cli.losses.returns import gae
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import Encoder
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.replay.stacks import like, unjoined
@@ -78,6 +79,7 @@ class RewardStream:
 
     def __init__(self, module: Any, context: AlgoContext) -> None:  # Any: a Reward that is a torch module
         self.module, self.context = module, context
+        self.lr: float = module.lr
         module.register_buffer("moments", torch.zeros(3))  # number of batches, sums of the bonus's means and squares
         self.modules: dict[str, nn.Module] = {PART: module}
         self._moments: Tensor = module.moments  # with the latest batch; `keep` copies them to the module
@@ -104,6 +106,16 @@ class RewardStream:
             if value is not None:  # None keeps the value of the class
                 setattr(module, name, value)
         return cls(module, context)
+
+    def networks(self, encoder: Encoder | None, network: NetworkConfig, spec: EnvSpec) -> dict[str, nn.Module]:
+        """Return the critic of these rewards, `reward_critic`, and the module. The critic reads the encoder's features.
+
+        Without an encoder, the critic reads observations.
+        """
+        from drl_cli.networks.mlp_module import MLP, Network  # imports torch
+
+        critic = Network(network, spec, 1) if encoder is None else MLP(encoder.size, 1, network)
+        return {"reward_critic": critic, **self.modules}
 
     def rewards(self, batch: Batch) -> Tensor:
         """Return the module's rewards `[B]` of a batch, divided by the standard deviation of all rewards so far.
