@@ -22,6 +22,7 @@ from drl_cli.algos.base import Update as Update
 from drl_cli.algos.noise import Noise as Noise
 from drl_cli.algos.noise import OUNoise as OUNoise
 from drl_cli.algos.noise import PinkNoise as PinkNoise
+from drl_cli.algos.noise import Repeats as Repeats
 from drl_cli.algos.policy import RandomActions as RandomActions
 from drl_cli.algos.reward_stream import Reward as Reward
 from drl_cli.algos.reward_stream import RewardStream as RewardStream
@@ -32,11 +33,14 @@ from drl_cli.losses import public
 from drl_cli.losses.distributions import Categorical as Categorical
 from drl_cli.losses.distributions import Deterministic as Deterministic
 from drl_cli.losses.distributions import Distribution as Distribution
+from drl_cli.losses.distributions import EpsilonGreedy as EpsilonGreedy
 from drl_cli.losses.distributions import Gaussian as Gaussian
 from drl_cli.losses.distributions import GaussianMixture as GaussianMixture
 from drl_cli.losses.distributions import MultiCategorical as MultiCategorical
 from drl_cli.losses.distributions import TanhGaussian as TanhGaussian
 from drl_cli.losses.distributions import distribution as distribution
+from drl_cli.losses.policy import permitted as permitted
+from drl_cli.networks.acting import NUMPY_FORMS as _NUMPY_FORMS
 from drl_cli.networks.acting import network_class as _network_class
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.encoder import action_mask as action_mask
@@ -47,6 +51,7 @@ from drl_cli.optim.gradients import Nets as Nets
 from drl_cli.optim.optimizer import Optimizer as Optimizer
 from drl_cli.optim.optimizer_config import Part as Part
 from drl_cli.optim.params import Params as Params
+from drl_cli.optim.schedules import linear as linear
 from drl_cli.types import Array as Array
 from drl_cli.types import Column as Column
 from drl_cli.types import Columns as Columns
@@ -71,6 +76,8 @@ if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import Network as Network
     from drl_cli.networks.mlp_module import Scalar as Scalar
     from drl_cli.networks.mlp_module import Vector as Vector
+    from drl_cli.networks.q_module import ImplicitQNetwork as ImplicitQNetwork
+    from drl_cli.networks.q_module import QNetwork as QNetwork
     from drl_cli.search import run
 
     search = run
@@ -81,7 +88,7 @@ else:  # so that a type checker refuses a misspelt name
             from drl_cli.search import run
 
             return run
-        if name in ("MLP", "Network", "Scalar", "Vector"):
+        if name in _NUMPY_FORMS:
             return _network_class(name)
         from drl_cli.renamed import new_attribute
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar
 
 from drl_cli.algos import base
@@ -88,13 +90,15 @@ class Algorithm(base.Algorithm):
         own = Nets(self.params.modules)
         frozen = Nets({name: self.params.frozen(name) for name in self.params.modules})
         target = Nets({name: each.module for name, each in self.params.targets.items()})
-        for name, part in parts.items():
+        groups = {name: part for name, part in parts.items() if name in self.params.groups}
+        for (name, part), nets in product(groups.items(), (own, frozen, target)):
+            has_all = all(inner in vars(nets) for inner in part.parts)
             if isinstance(part, Encoder):
                 self.encoder = part
-                for nets in (own, frozen, target):
-                    has_all = all(inner in vars(nets) for inner in part.parts)
-                    encoder = part.on(nets if has_all else own)
-                    setattr(nets, name, NetEncoder(encoder, self.context.burn_in, learns=nets is own))
+                encoder = part.on(nets if has_all else own)
+                setattr(nets, name, NetEncoder(encoder, self.context.burn_in, learns=nets is own))
+            elif has_all:
+                setattr(nets, name, part.on(nets))
         own.frozen, own.target = frozen, target
         return own
 
@@ -103,6 +107,14 @@ class Algorithm(base.Algorithm):
         if self.stream is not None and name == REWARD:
             return Part(self.stream.lr)
         return Part(getattr(self.config, self.rates.get(name, "lr")))
+
+    def exploration(self, env_steps: int) -> Mapping[str, float]:
+        """Return the result of the file's function `explore(config, env_steps)`; {} if it has no such argument."""
+        explore = self.file.get("explore")
+        if explore is None or "env_steps" not in inspect.signature(explore).parameters:
+            return {}
+        values: Mapping[str, float] = explore(self.config, env_steps)
+        return values
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         if self.makes_n_steps:

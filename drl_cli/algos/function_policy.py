@@ -15,13 +15,14 @@ from drl_cli.algos.policy import RandomActions, mlp_head
 from drl_cli.algos.torch_policy import RANDOM, TorchPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import Distribution, TanhGaussian
-from drl_cli.networks.acting import NUMPY_FORMS, ActingMLP
+from drl_cli.networks.acting import NUMPY_FORMS
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, Encoder, memory_columns
 from drl_cli.networks.head import Head
 from drl_cli.optim.gradients import Nets
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows, tree
 from drl_cli.utils.deferred import NotInNumpy, building
+from drl_cli.utils.lazy import torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,9 +48,12 @@ def function_policy(algorithm: type[Declared]) -> type[FunctionPolicy]:
         own = file["columns"](config, network, spec) if "columns" in file else {}
         return {**memory_columns(network), **own} if has_memory(algorithm, config, network, spec) else own
 
-    names = {"__module__": algorithm.__module__, "algorithm": algorithm, "extra_columns": staticmethod(extra_columns)}
+    names: dict[str, Any] = {"__module__": algorithm.__module__, "algorithm": algorithm}
+    names["extra_columns"] = staticmethod(extra_columns)
     if "check" in file:
         names["check"] = staticmethod(file["check"])
+    if "priorities" in file:
+        names["priorities"] = FunctionPolicy.rated
     return type("Policy", (FunctionPolicy,), names)
 
 
@@ -83,14 +87,20 @@ class FunctionPolicy(TorchPolicy):
 
     `policy` returns the distribution of the actions, or the distribution and extra columns. It may have two more
     parameters, `config` and `spec`. `explore` has the exploration values by name. Before the first parameters arrive,
-    they are the result of the file's function `explore(config)`. A function `noise(config, spec)` returns None, or the
-    Noise with which actions are sampled, and `columns(config, network, spec)` the schema of the extra columns.
+    they are the result of the file's function `explore(config)`. While `act` samples actions, `explore["rng"]` is the
+    generator of random numbers, for networks with noisy weights. More functions of the file:
+
+    - `noise(config, spec)` returns None, or the Noise with which actions are sampled.
+    - `columns(config, network, spec)` returns the schema of the extra columns.
+    - `priorities(config, nets, rows)` returns the initial priorities of new transitions, as `Policy.priorities` does.
+    - `head(config)` returns the fields of the exported Head that the network itself does not know.
 
     If all networks have numpy forms (drl_cli.networks.acting), `policy` gets arrays. Torch is then only imported for a
     torso or a memory. Otherwise, `policy` gets tensors.
     """
 
     algorithm: ClassVar[type[Declared]]
+    acting: Acting | None = None  # the networks that act in numpy
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         file = self.algorithm.file
@@ -125,15 +135,15 @@ class FunctionPolicy(TorchPolicy):
                 if part.memory is not None:
                     raise Refused(f"network.memory={network.memory}: {name} can't act; say network.memory=none")
                 setattr(self.nets, name, part.features)
-            modules |= part.parts if isinstance(part, Encoder) else {name: part}
+            modules |= {name: part} if isinstance(part, torch.nn.Module) else part.parts
         return modules
 
-    def distribution(self, obs: Any, last: PreviousStep | None) -> tuple[Distribution, dict[str, Any]]:
-        result = self.function(self.nets, obs, {**self.first, **self.exploration})
+    def distribution(self, obs: Any, last: PreviousStep | None, **more: Any) -> tuple[Distribution, dict[str, Any]]:
+        result = self.function(self.nets, obs, {**self.first, **self.exploration, **more})
         return result if isinstance(result, tuple) else (result, {})
 
     def sample(self, obs: Any, last: PreviousStep | None) -> tuple[Any, dict[str, Any]]:
-        distribution, columns = self.distribution(obs, last)
+        distribution, columns = self.distribution(obs, last, rng=self.rng)
         random = self.rng if self.noise is None else self.noise.draw(num_rows(obs), self.last, self.rng)
         if "log_prob" not in self.declared_columns:
             return distribution.sample(random), columns
@@ -156,6 +166,12 @@ class FunctionPolicy(TorchPolicy):
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         action = super().greedy(obs, last)
         return action if self.action.kind != "box" or self.action.is_free else np.clip(action, -1.0, 1.0)
+
+    def rated(self, rows: Columns) -> Array:
+        """Return what the file's function `priorities` returns: it is the method `priorities` of such a file."""
+        trees = {name: tree(rows, name) for name in ("obs", "next_obs")}
+        priorities: Array = self.algorithm.file["priorities"](self.config, self.nets, {**rows, **trees})
+        return priorities
 
     def load(self, params: Array) -> None:
         if self.acting is None:
@@ -181,18 +197,19 @@ class FunctionPolicy(TorchPolicy):
         return features
 
     def exported_head(self) -> Head | None:
-        """Return the Head of a policy with one MLP after an encoder; None for other policies."""
-        fields = [part.head() for part in (self.acting or {}).values() if isinstance(part, ActingMLP)]
-        if len(fields) != 1 or self.encoder is None or self.acting is None:
+        """Return the Head of a policy with one network after an encoder; None for other policies."""
+        networks = [part for part in (self.acting or {}).values() if hasattr(part, "head")]
+        if len(networks) != 1 or self.encoder is None or self.acting is None:
             return None
         features = np.zeros((1, self.encoder.size), np.float32)
         encoder = {name: lambda obs: features for name, part in self.acting.items() if part is self.encoder}
         distribution = self.function(Nets({**self.acting, **encoder}), None, self.first)
         if isinstance(distribution, tuple):  # with extra columns
             distribution, _ = distribution
-        outputs = len(fields[0]["layers"][-1])
-        head = replace(mlp_head(self.encoder, fields[0]["layers"], self.network, outputs, False), **fields[0])
-        exported: Head = distribution.exported(head)
+        fields, file = networks[0].head(), self.algorithm.file
+        head = mlp_head(self.encoder, fields["layers"], self.network, len(fields["layers"][-1]), False)
+        more = file["head"](self.config) if "head" in file else {}
+        exported: Head = distribution.exported(replace(head, **fields, **more))
         return exported
 
     def state(self) -> State:

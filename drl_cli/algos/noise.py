@@ -1,9 +1,10 @@
-"""Exploration noise that is correlated in time: the function `noise` of an algorithm's file returns an object of these.
+"""Exploration that is correlated in time: the function `noise` of an algorithm's file returns an object of these.
 
 `draw` returns noise for a distribution's `sample`. `parts` is the state, which checkpoints save.
 """
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,10 @@ class Noise(ABC):
     parts: Array
 
     @abstractmethod
-    def draw(self, rows: int, last: PreviousStep | None, rng: np.random.Generator) -> Array:
+    def draw(self, rows: int, last: PreviousStep | None, rng: np.random.Generator) -> Any:
         """Draw the noise `[rows, A]` of the next step. It starts again where `last.begins` says that an episode begins.
 
-        If `last` is None, no episode begins.
+        If `last` is None, no episode begins. The result is the argument of a distribution's `sample`.
         """
 
 
@@ -66,6 +67,44 @@ class OUNoise(Noise):
         before = np.where(_begins(rows, last), np.float32(0), self.parts)
         self.parts = np.asarray(before - self.theta * before + white, np.float32)
         return self.parts
+
+
+class Repeats(Noise):
+    """Random actions of EpsilonGreedy that are repeated: for n steps with a probability in proportion to 1 / n^2.
+
+    A single random action is undone by the greedy actions after it. A repeated action reaches further (Dabney et al.
+    2021, "Temporally-Extended epsilon-Greedy Exploration", ICLR). The largest n is `most`. `parts` `[2, E]` has the
+    action that each of E environments repeats, and the number of steps for which it is still repeated.
+    """
+
+    rng: np.random.Generator
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        weights = np.arange(1, most + 1) ** -2.0
+        self.probs: Array = weights / weights.sum()
+        self.parts = np.zeros((2, 0), np.int64)
+
+    def draw(self, rows: int, last: PreviousStep | None, rng: np.random.Generator) -> "Repeats":
+        """End the repetitions of episodes that have ended, and return self, which EpsilonGreedy needs."""
+        self.rng = rng
+        if self.parts.shape[1] != rows:  # the first call, or another number of environments than before
+            self.parts = np.zeros((2, rows), np.int64)
+        elif last is not None:
+            self.parts[1] = np.where(last.begins, 0, self.parts[1])
+        return self
+
+    def start(self, is_random: Array, action: Array) -> tuple[Array, Array]:
+        """Start to repeat `action` `[E]` where `is_random` `[E]` and nothing is repeated.
+
+        Return where an action is repeated, and the repeated actions, `[E]` each.
+        """
+        repeated, left = self.parts
+        starts = is_random & (left == 0)
+        lengths = 1 + self.rng.choice(self.most, len(action), p=self.probs)
+        repeated, left = np.where(starts, action, repeated), np.where(starts, lengths, left)
+        self.parts = np.stack([repeated, np.maximum(left - 1, 0)])
+        return left > 0, repeated
 
 
 def _begins(rows: int, last: PreviousStep | None) -> Array:

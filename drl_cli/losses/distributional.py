@@ -126,7 +126,7 @@ def midpoints(num: int) -> Array:
     return (np.arange(num, dtype=np.float32) + np.float32(0.5)) / np.float32(num)
 
 
-def distorted_cumulative(cumulative: Array, risk: str, level: float) -> Array:
+def distorted_cumulative(cumulative: Any, risk: str, level: float) -> Any:  # Any: numpy or torch
     """Return the weights that a risk measure gives to the worst returns, in the shape of `cumulative`.
 
     For each c in `cumulative`, the result is the total weight of the worst returns whose total probability is c.
@@ -139,10 +139,9 @@ def distorted_cumulative(cumulative: Array, risk: str, level: float) -> Array:
       1 - (1 - c)^(1 - level), which avoids risk (IQN, Dabney et al. 2018b, arXiv 1806.06923, section 3.1).
     """
     if risk == "cvar":
-        return np.minimum(cumulative / np.float32(level), np.float32(1.0))
+        return (cumulative / np.float32(level)).clip(max=1.0)
     if risk == "power":
-        weight: Array = cumulative ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - cumulative) ** (1.0 - level)
-        return weight
+        return cumulative ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - cumulative) ** (1.0 - level)
     return cumulative
 
 
@@ -161,7 +160,9 @@ def distorted_fraction(fraction: Array, risk: str, level: float) -> Array:
     return fraction
 
 
-def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
-    """Return the softmax of an array over its last axis, in the shape of `logits`."""
+def softmax(logits: Any) -> Any:  # Any: numpy or torch
+    """Return the softmax over the last axis, in the shape of `logits`."""
+    if not isinstance(logits, np.ndarray):
+        return logits.softmax(-1)
     powers = np.exp(logits - logits.max(-1, keepdims=True))  # the difference avoids an overflow
     return powers / powers.sum(-1, keepdims=True)

@@ -307,6 +307,43 @@ class Deterministic(Distribution):
         return self.action
 
 
+class EpsilonGreedy(Distribution):
+    """The discrete action with the largest value `[B, A]` or, with the probability `epsilon`, a random legal action.
+
+    With `temperature` > 0, actions that are not random are sampled from softmax(values / temperature). `epsilon` and
+    `temperature` are numbers, or arrays `[B]`. `mask`, bool `[B, A]`, is False for illegal actions.
+    """
+
+    def __init__(self, values: Any, epsilon: Any, mask: Any = None, temperature: Any = 0.0) -> None:
+        self.values, self.mask = permitted(values, mask), mask
+        self.epsilon, self.temperature = epsilon, temperature
+
+    def sample(self, random: Any) -> Any:
+        """Return random actions. `random` is a numpy generator, or drl.Repeats, which repeats random actions."""
+        if not isinstance(self.values, np.ndarray):
+            mask = None if self.mask is None else self.mask.cpu().numpy()
+            own = EpsilonGreedy(self.values.detach().cpu().numpy(), self.epsilon, mask, self.temperature)
+            return torch.from_numpy(own.sample(random)).to(self.values.device)
+        rng = random if isinstance(random, np.random.Generator) else random.rng
+        is_random = rng.random(len(self.values)) < self.epsilon
+        has_ladder = isinstance(self.temperature, np.ndarray)  # one temperature for each row; all or none are 0
+        chosen = self.mode
+        if self.temperature.all() if has_ladder else self.temperature:
+            temperature = self.temperature[:, None] if has_ladder else self.temperature
+            chosen = Categorical(self.values / temperature).sample(rng)
+        if self.mask is None:
+            drawn = rng.integers(self.values.shape[1], size=len(self.values))
+        else:
+            drawn = Categorical(np.zeros_like(self.values), self.mask).sample(rng)
+        if rng is not random:
+            is_random, drawn = random.start(is_random, drawn)
+        return np.where(is_random, drawn, chosen)
+
+    @property
+    def mode(self) -> Any:
+        return self.values.argmax(-1)
+
+
 def distribution(action: ActionSpec, out: Any, log_std: Any, mask: Any = None, *, squash: bool = False) -> Distribution:
     """Return the distribution of actions of any space in N states, given an actor's outputs `out` `[N, action.size]`.
 

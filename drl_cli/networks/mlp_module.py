@@ -108,6 +108,10 @@ class MLP(nn.Module):
             pieces[i] = (weight / largest[:, None, None]).flatten(1)
         return torch.cat(pieces, 1).flatten()
 
+    def _keep_zeros_(self, gradient: Tensor) -> Tensor:
+        """Set the gradients of weights that stay 0 to 0 in place; return `gradient` `[size]`. An MLP has none."""
+        return gradient
+
     @property
     def dropout_size(self) -> int:
         """The number of hidden units of all networks. `masks` needs a random number for each of them in each row."""
@@ -245,7 +249,7 @@ class _HandWritten(torch.autograd.Function):
     def forward(ctx: Any, module: MLP, num: int, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's
         out: Tensor
         whole, kind = module.kept_on(flat), x.device.type
-        ctx.networks = whole if num == module.ensemble else whole.first(num)
+        ctx.module, ctx.networks = module, whole if num == module.ensemble else whole.first(num)
         if torch.is_autocast_enabled(kind):  # switched off, because `products` decides what is rounded to bfloat16
             with torch.autocast(kind, enabled=False):
                 out, ctx.trace = ctx.networks.forward(x, masks)
@@ -267,4 +271,6 @@ class _HandWritten(torch.autograd.Function):
             d_flat = torch.empty_like(flat) if size == len(flat) else torch.zeros_like(flat)
             d_evaluated = d_flat[:size]
         d_x = ctx.networks.backward(ctx.trace, d_out, d_evaluated, to_inputs=needs_x)
+        if d_flat is not None:
+            ctx.module._keep_zeros_(d_flat)
         return None, None, d_x, d_flat, *[None] * len(masks)

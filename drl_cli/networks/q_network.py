@@ -6,9 +6,19 @@ would connect one stream to the output of the other stay 0.
 
 Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean + sigma * noise, with factorised noise.
 
-Policies evaluate Q networks in numpy, with ActingQNetwork. `drl_cli.networks.q_module` has the trainer's torch module.
+Implicit quantile networks estimate any quantile of a return (Dabney et al. 2018, arXiv 1806.06923, eq. 4). Their parts
+are:
+
+- `trunk`: all hidden layers except the last.
+- `embedding`: a linear layer and a relu, from cosines of the quantile fraction to the width of the trunk's output.
+- `online`: the last hidden layer and the output layer. Their input is the product of trunk and embedding.
+
+This file has the shapes and the noise. The networks are in `drl_cli.networks.q_module` (torch) and
+`drl_cli.networks.acting` (numpy).
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +26,11 @@ import numpy as np
 
 from drl_cli.errors import Refused
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import Shapes, mlp_numpy, mlp_shapes
-from drl_cli.types import Array
+from drl_cli.networks.mlp import Shapes, mlp_shapes
+from drl_cli.utils.lazy import torch
+
+COSINES = 64
+"""The number of inputs of the embedding, which are cos(pi i fraction) for i = 0, ..., COSINES - 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,40 +117,32 @@ def factorised(shapes: Shapes, normals: Any) -> list[Any]:  # Any: numpy or torc
     return noise
 
 
-class ActingQNetwork:
-    """A policy's Q network in numpy. `shapes` has the shapes of its parameters: the means, and then any sigmas.
+def implicit_shapes(
+    network: NetworkConfig, features: int, actions: int, *, dueling: bool, noisy: bool
+) -> dict[str, QShape]:
+    """Return the shapes of the MLPs `trunk` (with more than one hidden layer), `embedding` and `online`, by name.
 
-    Only a noisy network is called. Without noise, the policy evaluates the MLP that `load` returns.
+    For `trunk` and `embedding`, `QShape.actions` is the number of outputs. The embedding has no noise, and only
+    `online` has dueling streams.
     """
 
-    def __init__(self, shape: QShape) -> None:
-        self.shape, self.activation = shape, shape.network.activation
-        means = sigmas = shape.shapes
-        self.shapes: Shapes = [*means, *sigmas] if shape.noisy else means
-        self.params: list[Array] = []
+    def mlp(hidden: Sequence[int]) -> NetworkConfig:
+        return dataclasses.replace(network, hidden=tuple(hidden))
 
-    def load(self, params: list[Array]) -> list[Array]:
-        """Load the mean weights and, for a noisy network, the sigmas; return the parameters of an MLP without noise.
+    trunk, last = network.hidden[:-1], network.hidden[-1:]  # the layers of `trunk`, and the hidden layer of `online`
+    width = trunk[-1] if trunk else features  # the number of inputs of `online`
+    shapes = {
+        "embedding": QShape(network=mlp(()), features=COSINES, actions=width),
+        "online": QShape(network=mlp(last), features=width, actions=actions, dueling=dueling, noisy=noisy),
+    }
+    if not trunk:
+        return shapes
+    trunk_shape = QShape(network=mlp(trunk[:-1]), features=features, actions=width, noisy=noisy)
+    return {"trunk": trunk_shape} | shapes
 
-        This MLP has the mean weights. It has no dueling streams, because the last layer and `joined` are linear and can
-        be combined into one layer.
-        """
-        self.params = params
-        means = params[: len(self.shape.shapes)]
-        if self.shape.dueling:
-            *_, weight, bias = means
-            means[-2:] = self.shape.joined(weight), self.shape.joined(bias[None])[0]
-        return means
 
-    def __call__(self, features: Array, rng: np.random.Generator) -> Array:
-        """Return the outputs `[E, actions * atoms]` of a noisy network for features `[E, features]`.
-
-        `rng` draws new noise for the weights, which is the same for all E rows.
-        """
-        shapes = self.shape.shapes
-        noise = factorised(shapes, rng.standard_normal(self.shape.noise_size, np.float32))
-        means, sigmas = self.params[: len(shapes)], self.params[len(shapes) :]
-        weights = [mean + sigma * draw for mean, sigma, draw in zip(means, sigmas, noise, strict=True)]
-        out = mlp_numpy(weights, features, self.activation)
-        values: Array = self.shape.joined(out) if self.shape.dueling else out
-        return values
+def cosines(fraction: Any) -> Any:  # Any: numpy or torch
+    """Return the embedding's inputs, `[..., COSINES]`, for quantile fractions `[...]` (Dabney et al. 2018, eq. 4)."""
+    if isinstance(fraction, np.ndarray):
+        return np.cos(fraction[..., None] * np.arange(COSINES, dtype=np.float32) * np.float32(np.pi))
+    return torch.cos(fraction.unsqueeze(-1) * torch.arange(COSINES, device=fraction.device) * torch.pi)

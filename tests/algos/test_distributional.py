@@ -5,15 +5,14 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_config
-from nets import layers, nets
+from nets import layers
 from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.value import c51, iqn, qr_dqn
-from drl_cli.algos.value._q_learner import NOT_RANDOM
 from drl_cli.api import Context
-from drl_cli.losses.distributional import project
+from drl_cli.losses.distributional import project, softmax
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.testing import check_algorithm
@@ -43,6 +42,22 @@ def make_policy(module, algorithm, **options):
     policy = module.Policy(config, algorithm.network, SPEC, 0)
     policy.load(algorithm.policy_params())
     return policy
+
+
+def values_of(policy, obs):
+    return policy.distribution(obs.numpy(), None)[0].values
+
+
+def outputs(algorithm, obs, fraction=None):
+    """Return what the network returns, `[N, 3, K]`; at these fractions, or at those of IQN's policy."""
+    with torch.no_grad():
+        if "policy_quantiles" not in vars(algorithm.config):
+            return algorithm.nets.q(obs)
+        return algorithm.nets.q(obs, algorithm.midpoints if fraction is None else fraction)
+
+
+def mean(module, out):
+    return out.softmax(-1) @ torch.linspace(-3, 3, 7) if module is c51 else out.mean(-1)
 
 
 def make_batch(seed=0, rows=32):
@@ -123,18 +138,15 @@ def test_gradients_equal_autograd(module, options):
     def read(flat, obs, at):
         if module is iqn:
             return implicit(flat, obs, dueling, at)
-        return network(flat, obs, dueling, algorithm.config.outputs)
-
-    def mean(out):
-        return out.softmax(-1) @ torch.linspace(-3, 3, 7) if module is c51 else out.mean(-1)
+        return network(flat, obs, dueling, 7 if module is c51 else 6)
 
     with torch.no_grad():
         target, reward = read(theirs, batch["next_obs"], target_tau), batch["reward"]
         law = target.softmax(-1) if module is c51 else target
-        chooser = mean(read(online, batch["next_obs"], middles)) if options["double"] else mean(target)
+        chooser = mean(module, read(online, batch["next_obs"], middles) if options["double"] else target)
         if "munchausen" in options:
             pi = functional.softmax(chooser / 0.3, -1)
-            log_pi = functional.log_softmax(mean(read(theirs, batch["obs"], middles)) / 0.3, -1)
+            log_pi = functional.log_softmax(mean(module, read(theirs, batch["obs"], middles)) / 0.3, -1)
             reward = reward + 0.9 * (0.3 * log_pi[rows, batch["action"]]).clamp(-1, 0)
             reward = reward - batch["discount"] * 0.3 * (pi * pi.log()).sum(-1)
             law = (pi[:, :, None] * law).sum(1)
@@ -157,7 +169,9 @@ def test_gradients_equal_autograd(module, options):
     loss.backward()
     update = algorithm.learn(batch, Counts())
     assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
-    assert float(update.metrics["q_mean"]) == pytest.approx(float(mean(out.detach()).mean()), rel=1e-4, abs=1e-6)
+    assert float(update.metrics["q_mean"]) == pytest.approx(
+        float(mean(module, out.detach()).mean()), rel=1e-4, abs=1e-6
+    )
     torch.testing.assert_close(update.priorities, error.detach(), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(algorithm.params.grad, online.grad, rtol=1e-3, atol=1e-6)
 
@@ -166,10 +180,8 @@ def test_gradients_equal_autograd(module, options):
 @pytest.mark.parametrize("dueling", [True, False])
 def test_values_and_priorities_of_policy_and_trainer_are_equal(module, dueling):
     algorithm, batch = make(module, dueling=dueling, double=False), make_batch()
-    policy = make_policy(module, algorithm)
-    with torch.no_grad():
-        means = algorithm.means(nets(algorithm), batch["obs"])
-    values, _ = policy.forward(batch["obs"].numpy(), None)
+    policy, means = make_policy(module, algorithm), mean(module, outputs(algorithm, batch["obs"]))
+    values = values_of(policy, batch["obs"])
     np.testing.assert_allclose(values, means, rtol=1e-4, atol=1e-5)
     assert values.dtype == np.float32
     assert np.array_equal(policy.greedy(batch["obs"].numpy()), means.argmax(-1))
@@ -183,17 +195,25 @@ def test_values_and_priorities_of_policy_and_trainer_are_equal(module, dueling):
 @pytest.mark.parametrize("hidden", [(12,), (9, 10, 12)], ids=["no trunk", "two layers of trunk"])
 def test_iqn_in_numpy_equals_the_network_for_every_trunk(hidden):
     algorithm, obs = make(iqn, hidden=hidden, dueling=True), make_batch()["obs"]
-    with torch.no_grad():
-        means = algorithm.means(nets(algorithm), obs)
-    np.testing.assert_allclose(make_policy(iqn, algorithm).forward(obs.numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
+    expected = mean(iqn, outputs(algorithm, obs))
+    np.testing.assert_allclose(values_of(make_policy(iqn, algorithm), obs), expected, rtol=1e-4, atol=1e-5)
     assert ("trunk" in algorithm.params.slices) == (len(hidden) > 1)
 
 
+@every
+def test_policies_act_with_noise_and_compute_what_they_computed_anew_after_new_parameters(module):
+    first, second = make(module, noisy=True), make(module, seed=1, noisy=True)
+    policy, obs = make_policy(module, first), make_batch()["obs"]
+    np.testing.assert_allclose(values_of(policy, obs), mean(module, outputs(first, obs)), rtol=1e-4, atol=1e-5)
+    policy.load(second.policy_params())
+    expected = mean(module, outputs(second, obs))
+    np.testing.assert_allclose(values_of(policy, obs), expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(policy.distribution(obs.numpy(), None, rng=policy.rng)[0].values, expected, atol=1e-3)
+
+
 def test_fractions_are_drawn_for_each_row_and_each_part_of_the_unit_interval():
-    algorithm, seen = make(iqn), []
-    for _ in range(2):
-        draws = algorithm.draw(32)
-        seen += [draws.online.fraction, draws.target.fraction]
+    algorithm = make(iqn)
+    seen = [fraction for _ in range(2) for fraction in algorithm.fractions(32, 4, 6)]
     for fraction, num in zip(seen, (4, 6, 4, 6), strict=True):
         assert fraction.shape == (32, num)
         assert torch.equal((fraction * num).floor(), torch.arange(num).expand(32, num).float())
@@ -203,11 +223,10 @@ def test_fractions_are_drawn_for_each_row_and_each_part_of_the_unit_interval():
 
 def test_iqn_draws_noise_for_trunk_and_outputs():
     algorithm = make(iqn, noisy=True, double=True)
-    assert set(algorithm.params.slices) == {"trunk", "embedding", "online", "trunk_sigma", "online_sigma"}
-    seen = [one for _ in range(2) for random in algorithm.draw(32) for one in random.noise.values()]
-    assert len({tuple(one.tolist()) for one in seen}) == 12
-    noise = algorithm.draw(32).online.noise
-    biases = [bias for name, one in noise.items() for bias in layers(getattr(nets(algorithm), name), one)[1::2]]
+    assert [*algorithm.params.slices] == ["trunk", "embedding", "online", "trunk_sigma", "online_sigma"]
+    samples = algorithm.nets.q.noise(6, algorithm.generator)
+    assert len({tuple(one.tolist()) for sample in samples for one in sample.values()}) == 12
+    biases = [bias for name, one in samples[0].items() for bias in layers(getattr(algorithm.nets, name), one)[1::2]]
     assert len(torch.cat(biases).unique()) == sum(map(len, biases))
 
 
@@ -220,36 +239,35 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
     """Computed from 20,000 quantiles of the distribution."""
     options = {"quantiles": 40} if module is qr_dqn else {"policy_quantiles": 2000} if module is iqn else {}
     algorithm, obs = make(module, **options), make_batch()["obs"][:4]
-    value = make_policy(module, algorithm, risk=risk, risk_level=level).forward(obs.numpy(), None)[0]
+    value = values_of(make_policy(module, algorithm, risk=risk, risk_level=level), obs)
     share, power = (torch.arange(20_000) + 0.5) / 20_000, 1 / (1 + abs(level))
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
-    with torch.no_grad():
-        if module is iqn:
-            expected = algorithm.evaluate(nets(algorithm), obs, NOT_RANDOM._replace(fraction=at[::10])).mean(-1)
-        else:
-            law = algorithm.distribution(algorithm.evaluate(nets(algorithm), obs, NOT_RANDOM))
-            if module is qr_dqn:
-                expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
-            else:
-                place = torch.searchsorted(law.cumsum(-1).contiguous(), at.expand(4, 3, -1).contiguous())
-                expected = algorithm.support[place.clamp(max=6)].mean(-1)
+    if module is iqn:
+        expected = outputs(algorithm, obs, at[::10]).mean(-1)
+    elif module is qr_dqn:
+        expected = outputs(algorithm, obs)[..., (at * 40).long().clamp(max=39)].mean(-1)
+    else:
+        law = outputs(algorithm, obs).softmax(-1)
+        place = torch.searchsorted(law.cumsum(-1).contiguous(), at.expand(4, 3, -1).contiguous())
+        expected = algorithm.support[place.clamp(max=6)].mean(-1)
     np.testing.assert_allclose(value, expected, rtol=0, atol=3e-3)
-    mean = make_policy(module, algorithm).forward(obs.numpy(), None)[0]
+    plain = values_of(make_policy(module, algorithm), obs)
     if level not in (1.0,):
-        assert (value < mean).all() if module is c51 and (risk == "cvar" or level < 0) else not np.allclose(value, mean)
+        is_below = module is c51 and (risk == "cvar" or level < 0)
+        assert (value < plain).all() if is_below else not np.allclose(value, plain)
 
 
 def test_a_risk_measure_is_finite_where_rounding_takes_the_mass_above_1():
-    logits = np.random.default_rng(0).normal(size=(64, 3 * 7)).astype(np.float32)
-    policy = make_policy(c51, make(c51), risk="power", risk_level=-1.5)  # a power of 2.5
-    assert (policy.distribution(logits).cumsum(-1)[..., -1] > 1).any()
-    assert np.isfinite(policy.expected(logits)).all()
+    probs = softmax(np.random.default_rng(0).normal(size=(64, 3, 7)).astype(np.float32))
+    config = dataclasses.replace(make(c51).config, risk="power", risk_level=-1.5)  # a power of 2.5
+    assert (probs.cumsum(-1)[..., -1] > 1).any()
+    assert np.isfinite(c51.expected(config, probs)).all()
 
 
 @every
 def test_dueling_starts_with_outputs_of_the_usual_size(module):
     """Each output depends on half of the weights, which are drawn from U(-1, 1) / sqrt(half the width)."""
-    last = layers(make(module, dueling=True).online)[-2]
+    last = layers(make(module, dueling=True).nets.online)[-2]
     assert 0.8 / 12**0.5 < float(last.abs().max()) <= 1 / 12**0.5
 
 

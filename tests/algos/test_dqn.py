@@ -10,6 +10,7 @@ from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
+from drl_cli.algos.value import dqn
 from drl_cli.algos.value.dqn import Algorithm, Config, Policy
 from drl_cli.api import Context
 from drl_cli.networks.config import NetworkConfig
@@ -38,7 +39,7 @@ def make_policy(seed=0, activation="tanh"):
 def test_epsilon_falls_with_the_environment_steps():
     algorithm = make()
     values = [algorithm.exploration(env_steps)["epsilon"] for env_steps in (0, 100, 200, 400, 10**6)]
-    assert (values, make_policy().epsilon) == (pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1]), 0.9)
+    assert (values, make_policy().first) == (pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1]), {"epsilon": 0.9})
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
@@ -81,6 +82,10 @@ def policy_with_options(algorithm, seed=0, network=NETWORK):
     return policy
 
 
+def values_of(policy, obs):
+    return policy.distribution(obs, None)[0].values
+
+
 def q_values(x, flat, dueling):
     """Return the Q network's outputs from flat parameters; dueling streams are computed as separate layers."""
     sizes = (5, 16, 24, 5) if dueling else (5, 16, 12, 4)
@@ -94,6 +99,10 @@ def q_values(x, flat, dueling):
     value = x[:, :12] @ weight[:12, :1] + bias[:1]
     advantage = x[:, 12:] @ weight[12:, 1:] + bias[1:]
     return value + advantage - advantage.mean(1, keepdim=True)
+
+
+def num_normals(dueling):
+    return 5 + 2 * (16 + (24 if dueling else 12)) + (5 if dueling else 4)
 
 
 def factorised(normals, dueling):
@@ -115,7 +124,7 @@ def reference(algorithm, batch):
     if config.noisy:
         generator = torch.Generator()
         generator.set_state(algorithm.state()["generator.noise"])
-        normals = torch.randn(3, algorithm.online.shape.noise_size, generator=generator).double()
+        normals = torch.randn(3, num_normals(config.dueling), generator=generator).double()
 
     def q(parts, obs, normal):
         flat = parts["online"]
@@ -184,7 +193,7 @@ def test_streams_stay_apart():
     for i in range(5):
         algorithm.learn(q_batch(i), Counts(i))
     for part in ("online", "sigma"):
-        views = layers(algorithm.online, algorithm.params[part].flat)
+        views = layers(algorithm.nets.online, algorithm.params[part].flat)
         assert views[-2].shape == (24, 5)
         assert not views[-2][:12, 1:].any()
         assert not views[-2][12:, :1].any()
@@ -195,7 +204,7 @@ def test_streams_stay_apart():
 def test_sigma_begins_at_half_over_the_root_of_the_inputs():
     network = dataclasses.replace(NETWORK, layer_norm=True)
     algorithm = with_options(network=network, noisy=True)
-    sigmas = layers(algorithm.online, algorithm.params["sigma"].flat)
+    sigmas = layers(algorithm.nets.online, algorithm.params["sigma"].flat)
     assert [float(sigma.unique()) for sigma in sigmas] == pytest.approx(
         [0.5 / 5**0.5] * 2 + [0] * 2 + [0.5 / 4] * 2 + [0] * 2 + [0.5 / 12**0.5] * 2
     )
@@ -206,10 +215,9 @@ def test_sigma_begins_at_half_over_the_root_of_the_inputs():
 
 def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
     """E[f(x) f(y)] = 0, E[|x| |y|] = 2 / pi."""
-    algorithm, draws = with_options(noisy=True), []
-    for _ in range(100):
-        draws += [random.noise["online"] for random in algorithm.draw(32)]
-        assert torch.linalg.matrix_rank(layers(algorithm.online, draws[-1])[0]) == 1
+    algorithm = with_options(noisy=True)
+    draws = [one["online"] for one in algorithm.nets.q.noise(300, algorithm.generator)]
+    assert all(torch.linalg.matrix_rank(layers(algorithm.nets.online, one)[0]) == 1 for one in draws[:30])
     draws = torch.stack(draws)[:, : 5 * 16]
     assert abs(float(draws.mean())) < 0.03
     assert float(draws.square().mean()) == pytest.approx(2 / np.pi, rel=0.05)
@@ -225,17 +233,20 @@ def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
     assert np.array_equal(policy.greedy(obs), policy.greedy(obs))
     mean = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, False)
     assert np.array_equal(policy.greedy(obs), mean.argmax(-1))
-    normals = torch.from_numpy(np.random.default_rng(7).standard_normal(policy.q.shape.noise_size, np.float32))
+    normals = torch.from_numpy(np.random.default_rng(7).standard_normal(num_normals(False), np.float32))
     noisy = algorithm.params["online"].flat + algorithm.params["sigma"].flat * factorised(normals, False)
     again = policy_with_options(algorithm, seed=7)
-    assert np.array_equal(again.act(obs)["action"], q_values(torch.from_numpy(obs), noisy, False).argmax(-1))
+    expected = q_values(torch.from_numpy(obs), noisy, False).argmax(-1)
+    assert np.array_equal(again.act(obs)["action"], expected)
+    in_torch = dqn.policy(algorithm.nets, torch.from_numpy(obs), {"rng": np.random.default_rng(7)})
+    assert torch.equal(in_torch.mode, expected)
 
 
 def test_the_dueling_policy_in_numpy_equals_the_network():
     algorithm = with_options(dueling=True)
     obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32)
     expected = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, True)
-    np.testing.assert_allclose(policy_with_options(algorithm).forward(obs, None)[0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(values_of(policy_with_options(algorithm), obs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_boltzmann_exploration_samples_from_the_softmax():
@@ -243,9 +254,9 @@ def test_boltzmann_exploration_samples_from_the_softmax():
     policy, obs = policy_with_options(algorithm), np.zeros((40_000, 5), np.float32)
     assert algorithm.exploration(10) == {"epsilon": 0.0, "temperature": 0.1}
     share = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
-    expected = torch.softmax(torch.from_numpy(policy.forward(obs[:1], None)[0][0]) / 0.1, -1)
+    expected = torch.softmax(torch.from_numpy(values_of(policy, obs[:1])[0]) / 0.1, -1)
     np.testing.assert_allclose(share, expected, atol=0.01)
-    policy.explore({"epsilon": 0.0})
+    policy.explore({"epsilon": 0.0, "temperature": 0.0})
     assert len(np.unique(policy.act(obs)["action"])) == 1
 
 

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 from learners import CPU, LOOKS, VECTOR, Learner
-from nets import nets
+from nets import layers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
@@ -25,11 +25,11 @@ def test_each_random_stream_has_its_own_seed(name):
     kind = load_algorithm(name).ACTIONS[0]
     algorithm, plain = (make(name, kind, dropout)[0] for dropout in (0.5, 0.0))
     streams = algorithm.params.generators
-    known = {"shuffle": 11, "dropout": 12, "fractions": 13}
+    known = {"shuffle": 11, "noise": 11, "dropout": 12, "fractions": 13}
     assert {stream: generator.initial_seed() for stream, generator in streams.items()} == {
         stream: known[stream] for stream in streams
     }
-    assert plain.params.generators.keys() == streams.keys() - {"dropout"} != streams.keys()
+    assert plain.params.generators.keys() == streams.keys() - {"dropout"}
 
 
 def test_shuffling_uses_the_cpu_and_noise_the_device(monkeypatch):
@@ -52,23 +52,19 @@ def test_a_loss_is_compiled_unless_the_encoder_has_a_memory():
         assert learner.algorithm().context.compiles == is_compiled
 
 
-@pytest.mark.parametrize(("name", "times"), [("dqn", 1), ("iqn", 8)])
-def test_dropout_masks_cover_all_rows_of_a_head(name, times):
-    algorithm, _ = make(name, "discrete", dropout=0.25)
-    masks = algorithm.draw(8).online.masks
+@pytest.mark.parametrize(("name", "times"), [("dqn", 1), ("c51", 1), ("qr_dqn", 1), ("cql_discrete", 1), ("iqn", 8)])
+def test_dropout_masks_cover_all_rows_of_a_head_and_reach_it(name, times):
+    algorithm, learner = make(name, "discrete", dropout=0.25)
+    seen, masks = [], algorithm.masks
+    algorithm.masks = lambda *args: [torch.zeros_like(mask) for mask in seen.extend(masks(*args)) or seen]
+    algorithm.learn(learner.batch(algorithm), Counts())
     widths = algorithm.network.hidden[-1:] if name == "iqn" else algorithm.network.hidden
-    assert [tuple(mask.shape) for mask in masks] == [(1, times * 8, width) for width in widths]
-    assert {round(value, 6) for mask in masks for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
-    assert make(name, "discrete")[0].draw(8).online.masks == ()
-
-
-def test_updates_are_made_without_autograd():
-    algorithm, learner = make("dqn", "discrete")
-    seen, update = [], algorithm.update
-    algorithm.update = lambda *args: (seen.append(torch.is_grad_enabled()), update(*args))[1]
-    given = algorithm.learn(learner.batch(algorithm), Counts())
-    assert (seen, given.steps) == ([False], 1)
-    assert torch.is_grad_enabled()
+    assert [tuple(mask.shape) for mask in seen] == [(1, times * 8, width) for width in widths]
+    assert {round(value, 6) for mask in seen for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
+    *hidden, bias = layers(algorithm.nets.online, algorithm.params["online"].grad)
+    assert bias.any()
+    assert not any(layer.any() for layer in hidden)
+    assert make(name, "discrete")[0].masks("online", 8) == ()
 
 
 class Halves(ProcessGroup):
@@ -116,12 +112,7 @@ def test_an_update_is_undone_if_the_loss_is_not_finite():
 
 
 def test_a_target_is_a_copy_with_its_own_encoder():
-    algorithm = Learner("dqn", "discrete", *LOOKS["image"]).algorithm()
-    live = nets(algorithm)
+    live = Learner("dqn", "discrete", *LOOKS["image"]).algorithm().nets
     for name in ("online", "torso"):
         own, theirs = ([*getattr(one, name).parameters()] for one in (live, live.target))
         assert all(torch.equal(a, b) and a.data_ptr() != b.data_ptr() for a, b in zip(own, theirs, strict=True))
-    plain, learner = make("dqn", "discrete")
-    rows = plain.rows(learner.batch(plain))
-    view = plain.see(nets(plain), rows)
-    assert plain.see_target(nets(plain), rows, view) is view

@@ -5,7 +5,7 @@ import pytest
 import torch
 from choices import some
 from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
-from nets import layers, nets
+from nets import layers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.function_policy import FunctionPolicy
@@ -83,8 +83,6 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
                 live = Nets(vars(algorithm.nets) | {"encoder": lambda _, x=features: x})
                 found = policy.function(live, mapped(obs, torch.from_numpy), policy.first)
                 expected = (found[0] if isinstance(found, tuple) else found).mode
-            elif hasattr(algorithm, "means"):
-                expected = algorithm.means(nets(algorithm), features)
             else:
                 expected = algorithm.params.modules["q" if name == "pqn" else "actor"](features)
             np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
@@ -150,10 +148,8 @@ def test_dqns_targets_use_allowed_actions_only(double, memory):
     batch["next_obs"]["action_mask"][...] = torch.tensor([True, False, True, False])
     batch["action"] = 2 * (batch["action"] // 2)
     for part in (algorithm.params["online"], algorithm.params.targets["online"]):
-        layers(algorithm.online, part.flat)[-1][1::2] = 1e4
-    with torch.no_grad():
-        priorities = algorithm.learn(batch, Counts()).priorities
-    assert priorities.max() < 100
+        layers(algorithm.nets.online, part.flat)[-1][1::2] = 1e4
+    assert algorithm.learn(batch, Counts()).priorities.max() < 100
     if memory == "none":
         fresh = learner.algorithm()
         policy = learner.policy(fresh)
@@ -171,7 +167,7 @@ def test_munchausens_policy_has_allowed_actions_only():
     batch["next_obs"]["action_mask"][...] = True
     batch["action"] = 2 * (batch["action"] // 2)
     batch["discount"][...] = 0.0
-    layers(algorithm.online, algorithm.params.targets["online"].flat)[-1][1::2] = 1e4
+    layers(algorithm.nets.online, algorithm.params.targets["online"].flat)[-1][1::2] = 1e4
     assert algorithm.learn(batch, Counts()).priorities.max() < 100
 
 

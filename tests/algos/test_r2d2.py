@@ -41,7 +41,7 @@ def projected(law, places):
 
 def expected(algorithm, batch, is_c51):
     """Loss, priorities by sequence and step, and the networks after `backward`."""
-    online = Plain(algorithm.encoder, online=algorithm.online)
+    online = Plain(algorithm.encoder, online=algorithm.nets.online)
     target = Plain(target_encoder(algorithm), online=algorithm.params.targets["online"].module)
     losses, priorities = [], {}
     for b, mask in enumerate(batch["valid"]):

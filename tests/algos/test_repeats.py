@@ -7,7 +7,7 @@ import pytest
 from confs import algo_config
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.algos.value._repeats import Repeats
+from drl_cli.algos.noise import Repeats
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
 
@@ -32,12 +32,17 @@ def lengths_of(choices):
     return np.diff(ends)
 
 
+def step(repeats, rng, is_random, action, last=None):
+    return repeats.draw(len(action), last, rng).start(np.array(is_random), np.array(action))
+
+
 def test_a_choice_is_repeated_with_a_probability_that_falls_with_the_square_of_its_length():
     repeats, rng = Repeats(128), np.random.default_rng(0)
     choices = []
-    for step in range(60_000):
-        assert repeats.start(np.array([True]), np.array([step]), None, rng) == [True]
-        choices.append(repeats.choice[0])
+    for number in range(60_000):
+        is_repeated, action = step(repeats, rng, [True], [number])
+        assert is_repeated == [True]
+        choices.append(action[0])
     lengths = lengths_of(choices)
     shares = [(lengths == n).mean() for n in (1, 2, 4)]
     np.testing.assert_allclose(shares, np.array([1, 1 / 4, 1 / 16]) * 0.611, rtol=0.07)  # 1 / sum(n^-2, n=1..128)
@@ -47,21 +52,20 @@ def test_a_choice_is_repeated_with_a_probability_that_falls_with_the_square_of_i
 def test_only_random_steps_start_to_repeat():
     repeats, rng = Repeats(8), np.random.default_rng(0)
     is_random = rng.random((5000, 1)) < 0.1
-    held = [repeats.start(row, np.array([1]), None, rng)[0] for row in is_random]
+    held = [step(repeats, rng, row, [1])[0][0] for row in is_random]
     starts = np.flatnonzero(np.diff([0, *map(int, held)]) == 1)
     assert is_random[starts].all()
     assert 0.1 < np.mean(held) < 0.3
-    assert not repeats.start(np.array([False] * 2), np.array([1, 1]), None, rng).any()
+    assert not step(repeats, rng, [False] * 2, [1, 1])[0].any()
 
 
 def test_a_repetition_ends_with_the_episode():
     repeats, rng = Repeats(128), np.random.default_rng(0)
-    nothing = np.array([False, False])
-    while not (repeats.left > 1).all() or len(repeats.left) < 2:
-        repeats.start(np.array([True, True]), np.array([3, 4]), None, rng)
-    held = repeats.start(nothing, np.array([5, 6]), previous([False, True]), rng)
+    while repeats.parts.shape[1] < 2 or not (repeats.parts[1] > 1).all():
+        step(repeats, rng, [True, True], [3, 4])
+    held, action = step(repeats, rng, [False, False], [5, 6], previous([False, True]))
     assert held.tolist() == [True, False]
-    assert repeats.choice[0] == 3
+    assert action[0] == 3
 
 
 @pytest.mark.parametrize("repeat", [1, 32])
@@ -91,7 +95,7 @@ def test_a_policy_repeats_random_choices_and_goes_on_from_its_state(repeat):
 def test_greedy_steps_are_greedy():
     policy, plain = policy_of(32, epsilon=0.0), policy_of(1, epsilon=0.0)
     rng = np.random.default_rng(0)
-    params = rng.standard_normal(sum(int(np.prod(shape)) for shape in policy.shapes)).astype(np.float32)
+    params = rng.standard_normal(5 * 16 + 16 + 16 * 50 + 50).astype(np.float32)
     for each in (policy, plain):
         each.load(params)
     obs = rng.standard_normal((6, 5)).astype(np.float32)

@@ -23,6 +23,7 @@ from drl_cli.deploy.policy import TrainedPolicy, action_at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import UsageError
+from drl_cli.networks.mlp import num_params
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import PreviousStep, random_obs
@@ -94,10 +95,11 @@ def recorded(trained):
     """Record the outputs of the network in a list."""
     policy, given = getattr(trained.policy, "policy", trained.policy), []
     if isinstance(policy, FunctionPolicy):
-        actor = policy.nets.actor
-        policy.nets.actor = lambda x: given.append(out := actor(x)) or out
+        name = "actor" if hasattr(policy.nets, "actor") else "q"
+        network = getattr(policy.nets, name)
+        setattr(policy.nets, name, lambda *args: given.append(out := network(*args)) or out)
         yield given
-        policy.nets.actor = actor
+        setattr(policy.nets, name, network)
         return
     forward = policy.forward
 
@@ -272,7 +274,10 @@ def make(tmp_path, monkeypatch):
         spec = read_spec(config.env)
         monkeypatch.setattr(module, "make_policy", lambda *args: kind(config.algo, config.network, spec, 0))
         own = kind(config.algo, config.network, spec, 0)
-        size = len(own.params.vector(["net"])) if hasattr(own.params, "vector") else sum(map(np.prod, own.shapes))
+        if isinstance(own, FunctionPolicy):
+            size = num_params(own.acting["q"].layers.shapes)
+        else:
+            size = len(own.params.vector(["net"])) if hasattr(own.params, "vector") else sum(map(np.prod, own.shapes))
         params = np.random.default_rng(0).standard_normal(int(size)).astype(np.float32)
         folder = tmp_path / "checkpoints" / "step_1"
         return TrainedPolicy(config, spec, params, folder, {"env_steps": 1, "opt_steps": 1})

@@ -6,121 +6,112 @@ policy chooses the action with the largest mean return, unless `risk` selects a 
 divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). All options of DQN except `loss` apply.
 """
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from drl_cli.algos.value import _distributional, dqn
-from drl_cli.algos.value._q_learner import Random
-from drl_cli.errors import Refused
-from drl_cli.losses.critics import mean
-from drl_cli.losses.distributional import distorted_cumulative, project, project_numpy, softmax_numpy
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.head import Head
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
-from drl_cli.utils.lazy import Tensor, torch
-from drl_cli.utils.ranges import Range
+import drl_cli.api as drl
+from drl_cli.algos.value import _shared, dqn
+from drl_cli.algos.value.dqn import explore, noise
+from drl_cli.api import torch
+from drl_cli.losses.distributional import distorted_cumulative, project_numpy, softmax
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
+__all__ = ["Algorithm", "Config", "explore", "head", "networks", "noise", "policy", "priorities"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(_distributional.Config):
+class Config(dqn.Config):
     """The options of C51, in addition to the options of DQN. Raise Refused if `v_min` is not below `v_max`."""
 
-    atoms: Annotated[int, Range(least=2)]
+    atoms: Annotated[int, drl.Range(least=2)]
     v_min: float
     v_max: float
+    risk: Literal["mean", "cvar", "power"]
+    risk_level: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _shared.check_risk(self)
         if self.v_min >= self.v_max:
-            raise Refused(f"algo.v_min={self.v_min:g} has to be below algo.v_max={self.v_max:g}")
-
-    @property
-    def outputs(self) -> int:
-        return self.atoms
+            raise drl.Refused(f"algo.v_min={self.v_min:g} has to be below algo.v_max={self.v_max:g}")
 
 
-class Policy(dqn.Policy):
-    """Chooses the action whose distribution of the return has the largest mean, or the largest risk measure `risk`."""
-
-    config: Config
-
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        super().__init__(config, network, spec, seed)
-        self.support = np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
-
-    def distribution(self, out: Array) -> Array:
-        """Convert the network's outputs, logits `[E, A K]`, to the probabilities `[E, A, K]` of the K returns."""
-        probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
-        return probs
-
-    def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the values of all actions, `[E, A]`, and the extra columns: `state` if the encoder is recurrent."""
-        logits, memory = super().forward(obs, last)
-        return self.expected(logits), memory
-
-    def expected(self, out: Array) -> Array:
-        """Convert the network's outputs, logits `[E, A K]`, to the values of all actions, `[E, A]`.
-
-        The value is the mean return. If `risk` is not "mean", a risk measure changes the probabilities of the returns.
-        """
-        config, probs = self.config, self.distribution(out)
-        if config.risk != "mean":
-            cumulative = probs.cumsum(-1).clip(max=1.0)  # the clip removes rounding errors
-            distorted = distorted_cumulative(cumulative, config.risk, config.risk_level)
-            probs = np.diff(distorted, axis=-1, prepend=np.float32(0.0))
-        mean: Array = probs @ self.support
-        return mean
-
-    def exported_head(self) -> Head:
-        risk = (self.config.risk, self.config.risk_level)
-        # `layers` with all A K outputs: the base class keeps one output for each action.
-        return replace(super().exported_head(), layers=self.params, support=self.support, risk=risk)
-
-    def priorities(self, rows: Columns) -> Array:
-        """Return KL(target || prediction) `[N]`. Both use this network, as a policy has no target network."""
-        index = np.arange(len(rows["action"]))
-        obs, next_obs = tree(rows, "obs"), tree(rows, "next_obs")
-        logits, _ = super().forward(obs, None)  # `forward` of this class returns values
-        probs = self.distribution(logits)[index, rows["action"]]
-        next_logits, _ = super().forward(next_obs, None)
-        next_probs = self.distribution(next_logits)[index, self.greedy(next_obs)]
-        target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support, self.config.rescale)
-        tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
-        log_ratio = np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))
-        divergence: Array = (target * log_ratio).sum(-1)
-        return np.maximum(divergence, 0.0)  # rounding can give a divergence below 0
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return DQN's networks, with the logits of K = `atoms` returns for each action."""
+    return dqn.networks(config, network, spec, outputs=config.atoms)
 
 
-class Algorithm(_distributional.Algorithm):
-    """Learns the Q network from batches, with the loss of C51."""
+@cache
+def support(config: Any) -> drl.Array:
+    """Return the K returns that a policy considers, `[K]`."""
+    return np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        super().setup(config, spec)
-        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
 
-    def distribution(self, out: Tensor) -> Tensor:
-        return out.softmax(-1)
+def expected(config: Any, probs: Any) -> Any:
+    """Return the values `[E, A]`: the mean returns. A risk measure changes the probabilities `[E, A, K]` before."""
+    if config.risk != "mean":
+        cumulative = probs.cumsum(-1).clip(max=1.0)  # the clip removes rounding errors
+        distorted = distorted_cumulative(cumulative, config.risk, config.risk_level)
+        probs = 1.0 * distorted
+        probs[..., 1:] -= distorted[..., :-1]
+    returns = support(config)
+    return probs @ (returns if isinstance(probs, np.ndarray) else torch.from_numpy(returns))
 
-    def expected(self, distribution: Tensor) -> Tensor:
-        return distribution @ self.support
 
-    def backed_up(self, reward: Tensor, discount: Tensor, next_q: Tensor) -> Tensor:
-        """Return the distribution of reward + discount * next return, projected onto the support: `[N, K]`.
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any) -> drl.EpsilonGreedy:
+    """Return the policy that chooses the action with the largest mean return, or the largest risk measure `risk`."""
+    probs = softmax(nets.q(nets.encoder(obs), explore.get("rng")))
+    return _shared.greedy(expected(config, probs), obs, explore)
 
-        `reward` and `discount` are `[N]`. `next_q` `[N, K]` has the probabilities of the next state's returns.
-        """
-        return project(next_q, reward, discount, self.support, self.config.rescale)
 
-    def compare(self, q: Tensor, target: Tensor, weight: Tensor | None, random: Random) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy of target and prediction, and the priorities KL(target || prediction) `[N]`.
+def head(config: Any) -> dict[str, Any]:
+    """Return what an export needs besides the network."""
+    return {"support": support(config), "risk": (config.risk, config.risk_level)}
 
-        `q` `[N, K]` has predicted logits, and `target` `[N, K]` has probabilities. `weight` `[N]` multiplies each loss.
-        """
-        cross_entropy = -(target * q.log_softmax(-1)).sum(-1)
-        negative_entropy = torch.xlogy(target, target).sum(-1)
-        divergence = cross_entropy.detach() + negative_entropy
-        return mean(cross_entropy, weight), divergence.clamp(min=0.0)  # rounding can give a divergence below 0
+
+def priorities(config: Any, nets: Any, rows: drl.Columns) -> drl.Array:
+    """Return KL(target || prediction) `[N]` of new transitions. Both use this network, as a policy has no target."""
+    index = np.arange(len(rows["action"]))
+    probs = softmax(nets.q(nets.encoder(rows["obs"])))[index, rows["action"]]
+    best = policy(nets, rows["next_obs"], {}, config).mode
+    next_probs = softmax(nets.q(nets.encoder(rows["next_obs"])))[index, best]
+    target = project_numpy(next_probs, rows["reward"], rows["discount"], support(config), config.rescale)
+    tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
+    divergence: drl.Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
+    return np.maximum(divergence, 0.0)  # rounding can give a divergence below 0
+
+
+class Algorithm(dqn.Algorithm):
+    """Learns the distributions of returns from batches."""
+
+    def __init__(self, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, seed: int, context: Any) -> None:
+        super().__init__(config, network, spec, seed, context)
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=context.device)
+
+    def loss(self, batch: drl.Batch, rows: drl.Batch) -> tuple[torch.Tensor, drl.Metrics, torch.Tensor]:
+        """Return the cross-entropy of targets and predictions, the metrics, and KL(target || prediction) `[N]`."""
+        config, nets, seen = self.config, self.nets, self.nets.encoder.see(batch)
+        target_seen, masks = nets.target.encoder.see(batch), self.masks("online", len(rows["reward"]))
+        noise, target_noise, next_noise = nets.q.noise(3, self.generator)
+
+        def mean(logits: torch.Tensor) -> torch.Tensor:
+            return logits.softmax(-1) @ self.support
+
+        with torch.no_grad():
+            logits = nets.target.q(target_seen.next_obs, target_noise)  # [N, A, K]
+            means = mean(nets.q(seen.next_obs, next_noise) if config.double else logits)
+            reward, probs = _shared.next_state(
+                config, rows, logits.softmax(-1), means, lambda: mean(nets.target.q(target_seen.obs, target_noise))
+            )
+            # The distribution of reward + discount * next return, projected onto the support    (eq. 7)
+            target = drl.losses.project(probs, reward, rows["discount"], self.support, config.rescale)
+        logits = _shared.taken(nets.q(seen.learned, noise, masks), rows["action"])  # [N, K]
+        cross_entropy = -(target * logits.log_softmax(-1)).sum(-1)
+        divergence = cross_entropy.detach() + torch.xlogy(target, target).sum(-1)
+        loss = drl.losses.mean(cross_entropy, rows.get("weight"))
+        metrics = {"q_loss": loss, "q_mean": mean(logits).mean()}
+        return loss, metrics, divergence.clamp(min=0.0)  # rounding can give a divergence below 0
