@@ -1,6 +1,6 @@
 """Old names that still work: for one minor version, each prints a warning with its new name (docs/compatibility.md).
 
-The minor version after that removes the entries here. It moves those of KEYS to settings/synonyms.py, so that the error
+The minor version after that removes the entries here. It moves those of KEYS to utils/names.yaml, so that the error
 for an old key names the new one. The option of a command has its old name as `was` in cli/command.py's `option`. A
 command that goes away stays in pyproject.toml, with a function that calls `warn` and then the new command.
 """

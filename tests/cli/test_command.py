@@ -78,11 +78,6 @@ def test_a_command_says_where_its_files_are(word, name, says):
     assert refused.value.problems[0].startswith(f"{word.partition('=')[0]}: no such option. {says}   options: run")
 
 
-def test_drl_record_has_an_option_for_its_file():
-    with pytest.raises(UsageError, match=r"out: no such option\. Did you mean output\?"):
-        parse(["out=foo.npz"], importlib.import_module("drl_cli.cli.record").Options)
-
-
 def test_the_package_as_a_program_lists_the_commands(tmp_path):
     done = subprocess.run([sys.executable, "-m", "drl_cli"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -159,17 +154,6 @@ def test_errors_are_lines_with_an_exit_code(end, monkeypatch):
         run_words(lambda words: raises(RuntimeError("a bug")), str)
     monkeypatch.setenv("DRL_DEBUG", "1")
     assert "Traceback" in end(UsageError("one"))[1]
-
-
-def test_sigterm_ends_a_command_with_75(tmp_path):
-    script = """
-import os, signal, sys
-from drl_cli.cli.command import run_words
-sys.argv = ["drl-test"]
-run_words(lambda words: os.kill(os.getpid(), signal.SIGTERM) or signal.pause(), str)
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (75, "")
 
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 75), ("SIGHUP", 129), ("SIGINT", 130)])

@@ -229,10 +229,6 @@ def test_wrong_options_and_files(outputs, compare, args, said, code):
     assert len(err.splitlines()) == (2 if "neither" in args[0] else 1)
 
 
-def test_without_words_there_is_help(compare):
-    assert compare() == compare("--help")
-
-
 def test_two_policies_in_the_same_episodes(copied, capsys):
     best, last = (str(copied / "checkpoints" / name) for name in ("best", "last"))
     assert answer([f"runs=[{last},{best}]", "paired=true", "episodes=5"]) == 0

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import yaml
 
-from drl_cli.cli.eval import result_lines
 from drl_cli.runs.statistics import interval
 from drl_cli.settings.trust import remember
 from drl_cli.utils.seeding import integers
@@ -123,16 +122,6 @@ def test_words_that_are_no_options(refused, args, says):
     assert (code, says in line) == (2, True), line
 
 
-def test_the_error_for_no_runs_does_not_suggest_what_was_typed(refused):
-    code, line = refused("run=latest", "output_dir=empty")
-    assert (code, line.endswith("(0 runs there)")) == (2, True), line
-
-
-def test_a_misspelled_checkpoint_names_the_nearest(refused):
-    code, line = refused("checkpoint=bset")
-    assert (code, line.endswith(". Did you mean best?")) == (8, True)
-
-
 def test_a_run_of_an_older_version_is_evaluated_with_a_warning(ask, copied):
     record = json.loads((copied / "run.json").read_text())
     record["versions"] |= {"torch": "1.0.0", "drl-cli": "0.0.1"}
@@ -196,12 +185,6 @@ def test_nothing_that_was_found_is_lost(ask, copied):
     kept = {path.name: json.loads(path.read_text()) for path in copied.glob("eval-*.json")}
     assert kept == {"eval-step_1-1.json": old, f"eval-{name}-1.json": first[3], f"eval-{name}-2.json": second[3]}
     assert again[3] == first[3] != second[3]
-
-
-def test_a_run_without_checkpoints_is_exit_8(refused, copied):
-    shutil.rmtree(copied / "checkpoints")
-    code, line = refused()
-    assert (code, line.rpartition("; ")[2]) == (8, "there is none")
 
 
 def test_arguments_of_the_environment(ask, copied):
@@ -270,24 +253,9 @@ def test_every_run_must_reach_min_return(ask, copied, twin):
     assert [line.split()[1] for line in lines] == [f"{folder.name}:" for folder in (copied, twin)]
 
 
-@pytest.mark.parametrize("words", [["name=small"], ["runs=[small]"]])
-def test_a_run_by_its_name(ask, words):
-    _, errors, code, result = ask(*words, "episodes=1")
-    assert (code, errors, result["episodes"]) == (0, [], 1)
-
-
 def test_a_single_folder_of_runs_is_evaluated_run_by_run(ask, copied, twin):
     lines, errors, code, _ = ask("outputs/Pendulum-v1", "episodes=1")
     assert (code, errors) == (0, [])
     assert {copied.name, twin.name} <= {line.split()[0] for line in lines}
     assert ask(str(copied), "episodes=1")[2] == 0
     assert ask("run=outputs/Pendulum-v1", "episodes=1")[1][0].startswith("error: outputs/Pendulum-v1 is no run")
-
-
-@pytest.mark.parametrize(
-    ("given", "text"), [({}, "(7 updates, greedy)"), ({"simulations": 0}, "(7 updates, greedy, simulations 0)")]
-)
-def test_the_header_names_the_simulations_that_were_asked_for(given, text):
-    result = {"stochastic": False, "checkpoint": "best", "opt_steps": 7, "info": {}, "cut": 0, "mean": 1.0}
-    lines = result_lines("20260101-s0", {**result, "mean_interval_95": None, **given}, {"mean": 1.0}, 5)
-    assert lines[0] == f"20260101-s0  best  {text}"

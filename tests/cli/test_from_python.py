@@ -92,16 +92,6 @@ def test_train_raises_instead_of_exiting(here, tiny, monkeypatch):
     assert drl_cli.train(["env=Pendulum-v1", "dry_run=true"]) == {"exit_code": 0}
 
 
-def test_the_header_says_what_algo_auto_chose(monkeypatch):
-    monkeypatch.setattr(
-        "drl_cli.cli.from_python.train_composed",
-        lambda plain, args, notes, *_: {"exit_code": 0, "algo": plain["algo"]["name"], "notes": notes},
-    )
-    summary = drl_cli.train(["env=CartPole-v1", "algo=auto"])
-    assert summary["notes"][0].startswith(f"algo=auto chose {summary['algo']}: ")
-    assert drl_cli.train(["env=CartPole-v1", "algo=dqn"])["notes"] == []
-
-
 def test_train_takes_words_one_string_a_dict_and_keys(monkeypatch):
     monkeypatch.setattr(
         "drl_cli.cli.from_python.train_composed", lambda plain, args, *_: {"exit_code": 0, "args": args, **plain}
@@ -186,8 +176,3 @@ def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypat
 def test_train_in_another_thread_is_refused():
     with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="main thread"):
         pool.submit(drl_cli.train, []).result()
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="lod"):
-        _ = drl_cli.lod

@@ -92,18 +92,6 @@ def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed,
     assert "can't be used here: their-yaml (" in lines["their-yaml"]
 
 
-def test_modes_with_their_purpose(listed):
-    lines = {line.split()[0]: line for line in listed("modes")}
-    assert sorted(lines) == ["async", "offline", "single", "sync"]
-    assert all(len(line.split()) > 4 for line in lines.values())
-
-
-def test_help_names_the_lists(listed):
-    (line,) = listed()
-    assert listed("--help") == [line]
-    assert all(topic in line for topic in ("algos", "envs", "modes", "runs"))
-
-
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -99,12 +99,6 @@ def test_problems_of_all_named_datasets(drl_here):
     assert "error: no run 'latest'" in done.stderr
 
 
-def test_help_explains_the_columns(listed):
-    text = "\n".join(listed("data", "--help"))
-    assert "covers: the part of the action space that occurs" in text
-    assert "reference " in text
-
-
 def test_downloads_only_when_asked(drl_here, monkeypatch):
     asked = []
 

@@ -62,25 +62,6 @@ def test_a_condition_on_no_key_names_the_key_that_is_meant(outputs, drl_here, co
     assert (done.returncode, done.stderr) == (2, f"error: {says}\n")
 
 
-@pytest.mark.parametrize(
-    ("condition", "says"),
-    [
-        ("lr=3", "error: lr: there is no such key. Did you mean algo.lr?"),
-        ("stats=done", "error: stats: there is no such key. Did you mean status?"),
-        ("gibberish=1", "error: gibberish: there is no such key."),
-        ("algo.my_option=1", "no runs in {cwd}/outputs"),
-        ("env.kwargs.g=1", "no runs in {cwd}/outputs"),
-        ("status=done", "no runs in {cwd}/outputs"),
-        ("reward=icm", "no runs in {cwd}/outputs"),
-        ("replay.her_k=2", "no runs in {cwd}/outputs"),
-    ],
-)
-def test_a_condition_on_no_key_is_an_error_without_runs_too(tmp_path, monkeypatch, drl_here, condition, says):
-    monkeypatch.chdir(tmp_path)
-    done, is_wrong = drl_here("list", "runs", condition), says.startswith("error: ")
-    assert (done.returncode, done.stdout + done.stderr) == (2 * is_wrong, says.format(cwd=tmp_path) + "\n")
-
-
 def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(outputs, listed):
     assert days(listed("runs", "name=null")) == [5, 4, 3, 2, 1]
     assert "name" not in listed("runs")[0].split()
@@ -119,13 +100,6 @@ def test_name_tags_and_notes_are_columns_and_conditions_but_no_difference(output
 )
 def test_a_text_and_comparisons_are_conditions(outputs, listed, words, found):
     assert days(["", *listed("runs", *words)] if not found else listed("runs", *words)) == found
-
-
-def test_tag_is_a_short_name_of_tags(outputs, listed):
-    make_run(outputs, "20260106-s0", tags=["paper", "wide"])
-    assert days(listed("runs", "tag=paper")) == days(listed("runs", "wide")) == [6]
-    assert listed("runs", "tag=thin")[0].startswith("none of 6 runs has tag=thin; tag is ")
-    assert listed("runs", "thin") == ["none of 6 runs has thin"]
 
 
 @pytest.mark.parametrize("condition", ["bets>3", "best>many"])
@@ -244,11 +218,6 @@ def test_values_that_nobody_typed_are_no_difference(tmp_path, listed, composed_r
     assert [row[-1] for row in rows] == ["orchestrator.min_inserts=255", "-", "orchestrator.min_inserts=128"]
 
 
-def test_a_run_with_a_held_lock_is_running(outputs, listed):
-    with lock(next(outputs.glob("*/ppo-*/*")) / RUN_LOCK):
-        assert " running " in "".join(listed("runs", "algo=ppo"))
-
-
 @pytest.mark.parametrize(
     ("conditions", "found"),
     [
@@ -293,13 +262,6 @@ def test_means_over_seeds(outputs, listed):
     make_run(outputs, "20260107-s2", seed=2, summary={"env_steps": 0, "wall_s": 0, "best_return": 9.0})
     (line,) = [line for line in listed("runs", "seeds=mean", "env=Pole") if "dqn algo.lr=0.001" in line]
     assert line.split()[3:6] == ["3", "3", "700"]  # of two runs with seed 2, the newest counts
-
-
-def test_means_sorted_and_limited(outputs, listed):
-    lines = listed("runs", "seeds=mean", "sort=best", "limit=2")
-    assert [line.split()[1] for line in lines[1:3]] == ["algo=ppo", "algo=dqn"]
-    assert "algo.lr=0.001" in lines[2]
-    assert lines[-1] == "2 more"
 
 
 def test_without_runs_there_is_no_error_and_another_folder_may_have_some(outputs, listed, tmp_path):

@@ -1,6 +1,5 @@
 import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +7,6 @@ import pytest
 import drl_cli
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
-from drl_cli.cli.record import told
-from drl_cli.data.episode import Written
 from drl_cli.data.open import open_dataset, open_recording
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.find import read_config
@@ -80,14 +77,6 @@ def test_means_are_those_of_whole_episodes(drl_here, listed, tmp_path, monkeypat
         "10 steps in 1 episode, 0 of them terminated; 1 of them only in part, without its return"
     ]
     assert listed("data", "b.npz", "reference=[-1200,-100]")[1].split()[3:10] == ["1", "0", "1", "-", "-", "-", "-"]
-
-
-def test_more_episodes_than_are_played_together(drl_here, tmp_path, monkeypatch):
-    """The first episodes do not depend on the number of episodes."""
-    monkeypatch.chdir(tmp_path)
-    many, few = (recorded(drl_here("record", "env=CartPole-v1", f"episodes={n}", f"output={n}.npz")) for n in (35, 16))
-    assert (many.facts.episodes, few.facts.episodes) == (35, 16)
-    np.testing.assert_array_equal(many.facts.returns[:16], few.facts.returns)
 
 
 def test_the_policy_of_a_run(copied, drl_here):
@@ -268,13 +257,6 @@ def test_a_signal_ends_a_recording_with_the_episodes_so_far(drl_here, tmp_path, 
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr == "nothing was recorded, because no episode had ended\n"
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
-
-
-def test_a_long_recording_says_how_far_it_is(capsys):
-    episodes = [SimpleNamespace(reward=[1.0] * 5) for _ in range(3)]
-    assert [*told(episodes, Written(), period_s=0)] == episodes
-    assert capsys.readouterr().err.splitlines()[-1] == "15 steps in 3 episodes so far"
-    assert ([*told(episodes, Written())], capsys.readouterr().err) == (episodes, "")
 
 
 def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monkeypatch):

@@ -71,15 +71,6 @@ def test_a_shortened_warm_up_is_said_stored_and_kept_by_a_longer_run(trained):
     assert summary["opt_steps"] == (summary["env_steps"] - 50) // 2
 
 
-@pytest.mark.exhaustive
-def test_a_run_above_the_default_warm_up_is_as_before(trained):
-    out, folder = trained(*SMALL, "total_env_steps=1200")
-    trained("resume=latest", "total_env_steps=1400")
-    assert "warm-up: " not in out
-    out, typed = trained(*SMALL, "total_env_steps=1400", "orchestrator.min_inserts=1000")
-    assert (read_config(folder).orchestrator.min_inserts, weights(typed)) == (1000, weights(folder))
-
-
 @pytest.mark.slow
 def test_a_dry_run_a_sweep_and_a_benchmark_say_so(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -94,21 +85,6 @@ def test_a_dry_run_a_sweep_and_a_benchmark_say_so(drl_here, tmp_path, monkeypatc
     assert drl_here("train", *population).stdout.startswith(LINE)
     typed = drl_here("train", *population, "orchestrator.min_inserts=100").stdout
     assert typed.startswith("8 members, 10 rounds of 500 env steps")
-
-
-@pytest.mark.exhaustive
-def test_a_job_of_a_sweep_has_the_shortened_warm_up(trained, tmp_path):
-    out, _ = trained("-m", "seed=0,1", *SMALL, "total_env_steps=500")
-    assert out.count(LINE) == 1
-    runs = [*tmp_path.glob("outputs/Pendulum-v1/*/*")]
-    assert [read_config(folder).orchestrator.min_inserts for folder in runs] == [50, 50]
-
-
-@pytest.mark.parametrize("words", [("train",), ("train", "-m", "seed=0,1"), ("bench",)])
-def test_only_a_typed_warm_up_is_refused(drl_here, words):
-    done = drl_here(*words, *SMALL, "total_env_steps=500", "orchestrator.min_inserts=500", "dry_run=true")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "orchestrator.min_inserts=500 is not below total_env_steps=500" in done.stderr
 
 
 @pytest.mark.parametrize(

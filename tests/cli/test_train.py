@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import safetensors.numpy
 import yaml
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.train import console_kind, help_text
+from drl_cli.cli.train import help_text
 from drl_cli.metrics.status import Status
 from drl_cli.runs.find import read_config
 from drl_cli.settings.build import build
@@ -222,20 +221,6 @@ def test_config_yaml_repeats_the_run(small_run, drl_here, tmp_path, monkeypatch)
     assert (folder / "config.yaml").read_text() == (small_run.folder / "config.yaml").read_text()
 
 
-def test_a_repeated_run_takes_changes_and_names_the_nearest_key(small_run, drl_here, monkeypatch, tmp_path):
-    monkeypatch.chdir(small_run.cwd)
-    unusual = tmp_path / "my runs [1]" / "run"
-    shutil.copytree(small_run.folder, unusual, symlinks=True)
-    for folder in (small_run.folder.relative_to(small_run.cwd), unusual):
-        done = drl_here("train", "dry_run=true", "--config-path", folder, "--config-name", "config")
-        assert (done.returncode, "\nPendulum-v1: " in done.stdout) == (0, True), done.stderr
-    done = drl_here("train", "algo.lrr=1", "--config-path", small_run.folder, "--config-name", "config")
-    assert (done.returncode, "Did you mean algo.lr?" in done.stderr) == (2, True)
-    done = drl_here("train", "--config-path", tmp_path / "nope", "--config-name", "config")
-    assert done.returncode == 2
-    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
-
-
 # Combinations of algorithm, environment and mode
 
 
@@ -265,14 +250,6 @@ def test_a_folder_has_no_slash_and_colon_of_the_environments_name(train_here, tm
     _, folder = train_here("env=user_envs:space/Tiny-v0", "algo.n_step=3")
     assert folder.relative_to(tmp_path).parts[:2] == ("user_envs_space_Tiny-v0", "sac-async")
     assert_complete(folder)
-
-
-def test_dry_run_prints_the_spaces_and_writes_nothing(drl_here, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = drl_here("train", "dry_run=true", "total_env_steps=1e6")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Box(2,) actions" in done.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_signal_before_there_is_a_record_changes_nothing(train_here, tmp_path, monkeypatch):
@@ -376,14 +353,6 @@ def test_json_prints_one_object_per_line(train_here, capsys):
     assert status.env_steps == 160
 
 
-@pytest.mark.parametrize(
-    ("args", "kind"),
-    [([], "auto"), (["console=json"], "json"), (["seed=1", "console=json", "console=quiet", "algo=sac"], "quiet")],
-)
-def test_the_kind_of_console_on_a_command_line(args, kind):
-    assert console_kind(args) == kind
-
-
 # Help
 
 
@@ -395,12 +364,6 @@ def test_help_lists_groups_with_their_choices_and_keys(drl_here):
     assert listed["tuned"].split()[1] == str(len(options("tuned")))  # without their names, which fill a screen
     assert max(map(len, out.splitlines())) < 500
     assert all(key in out for key in ("seed", "total_env_steps", "device", "precision", "output_dir", "stop.return"))
-
-
-def test_the_help_of_a_group_is_that_of_the_option_that_was_typed():
-    lines = help_text(["algo=sac", "algo"]).splitlines()
-    assert lines[0].startswith("algo=sac ")
-    assert not any(line.startswith("algo=") for line in lines[1:])
 
 
 def test_the_help_of_another_group_keeps_the_keys_of_the_algorithm():

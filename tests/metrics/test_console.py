@@ -9,7 +9,6 @@ import pytest
 from drl_cli.metrics import console as module
 from drl_cli.metrics import display
 from drl_cli.metrics.console import Console, make_display
-from drl_cli.metrics.display import announce, erase
 from drl_cli.metrics.status import Status
 
 SCORE = {"mean": 201.5, "std": 3.25, "min": 195.0, "max": 205.0, "episodes": 10}
@@ -206,15 +205,6 @@ def test_an_unwritable_folder_does_not_end_the_run(tmp_path):
     assert console.status.awaits == "Ray"
 
 
-def test_an_announcement_is_erased(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    out, file = Terminal(), io.StringIO()
-    for place in (out, file):
-        announce(place, "reading the config")
-        erase(place)
-    assert (out.getvalue(), file.getvalue()) == ("reading the config ...\r\x1b[2K", "")
-
-
 def test_the_number_of_steps_never_falls():
     console, _ = make("quiet")
     for told, shown in ((700, 700), (512, 700), (2048, 2048)):
@@ -222,22 +212,6 @@ def test_the_number_of_steps_never_falls():
         assert console.status.env_steps == shown
     console.update(opt_steps=3)
     assert (console.status.env_steps, console.status.opt_steps) == (2048, 3)
-
-
-def test_each_tick_measures_until_told_to_stop(monkeypatch):
-    console, shown = make("plain")
-    ticks = iter([False, False, True])
-    monkeypatch.setattr(console._over, "wait", lambda seconds: next(ticks))
-    counts = iter([100, 700])
-    measured = lambda: {"awaits": "rollout", "done": next(counts), "needed": 2048, "done_per_s": 19.25}  # noqa: E731
-    console.measures(measured)
-    console._follow()
-    assert console.status.awaited == "rollout 700/2,048, 19.2 steps/s, about 70 s left"
-    assert shown()[0].endswith("waiting for rollout 100/2,048, 19.2 steps/s, about 101 s left")
-    ticks = iter([False, True])
-    console.measures(None)
-    console._follow()
-    assert list(counts) == []
 
 
 def test_plain_repeats_a_long_wait_of_a_running_run(clock):

@@ -8,17 +8,14 @@ import struct
 import termios
 from contextlib import suppress
 
-import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 
 from drl_cli.metrics.advice import bottleneck, has_free_cores
-from drl_cli.metrics.film import Film
 from drl_cli.metrics.live import Live
 from drl_cli.metrics.panel import BARS, MAX_BARS, panel, sparkline
 from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import clock, evaluation_line, report_line
+from drl_cli.metrics.text import evaluation_line, report_line
 
 STATUS = Status(
     title="LunarLanderContinuous sac async seed 0", state="running", started=100.0, written=134.0, wall_s=34.0,
@@ -131,13 +128,6 @@ def test_a_sparkline_goes_from_the_least_to_the_greatest():
     assert (sparkline([0.0, 5.0, 10.0, 7.5], "abc"), sparkline([3.0, 3.0], "abc")) == ("abcc", "aa")
     many = dataclasses.replace(STATUS, scores=tuple((i, float(i)) for i in range(60)))
     assert sum(letter in BARS for letter in row(many, "evaluation")) == MAX_BARS
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00:00"), (59.9, "0:00:59"), (3661, "1:01:01"), (100 * 3600, "100:00:00"), (None, "-")]
-)
-def test_clock(seconds, text):
-    assert clock(seconds) == text
 
 
 def test_lines_of_training_and_evaluation_are_aligned():
@@ -289,10 +279,6 @@ def test_the_locale_c_gets_ascii(terminal, monkeypatch, environment, is_plain):
     assert read().isascii() is is_plain
 
 
-def test_a_run_of_one_step_is_complete_after_this_step():
-    assert Status(env_steps=1, total_env_steps=1).share == 1.0
-
-
 @pytest.mark.parametrize(("done", "left"), [(40, 120), (100, 0), (130, 0)])
 def test_no_time_is_left_once_everything_awaited_is_there(done, left):
     status = Status(awaits="warm-up", done=done, needed=100, done_per_s=0.5)
@@ -301,25 +287,6 @@ def test_no_time_is_left_once_everything_awaited_is_there(done, left):
 
 def test_a_doubt_is_a_row():
     assert row(dataclasses.replace(STATUS, doubt="no evaluation is better"), "learning") == "no evaluation is better"
-
-
-def test_the_newest_24_evaluations_are_bars():
-    many = dataclasses.replace(STATUS, scores=tuple((i, float(i == 25)) for i in range(50)))
-    assert [letter for letter in row(many, "evaluation") if letter in BARS] == [BARS[0]] * 24
-
-
-@pytest.mark.parametrize("num", [8, 9])
-def test_eight_losses_are_shown(num):
-    losses = dataclasses.replace(STATUS, losses={f"loss{i}": 1.0 for i in range(num)})
-    assert row(losses, "losses").endswith("loss7 1" if num == 8 else "loss7 1   and 1 more")
-
-
-def test_a_step_of_a_slow_film_has_its_exact_duration():
-    film = Film(0.1)
-    for number in range(2):
-        film.step(lambda number=number: np.full((9, 9, 3), number, np.uint8))
-    with Image.open(io.BytesIO(film.gif())) as image:
-        assert image.info["duration"] == 10_000
 
 
 @pytest.mark.parametrize(("cores", "is_slowed"), [(6.9, True), (7.0, False)])
@@ -348,7 +315,3 @@ def test_a_trainer_waits_for_batches_if_they_take_longer_than_updates(batch, wai
 def test_processors_are_free_below_85_percent(cpus, load, cores, has_free):
     status = Status(state="running", cpus=cpus, cpu_percent=load, roles={"worker": {"cores": cores}})
     assert has_free_cores(status) == has_free
-
-
-def test_a_status_without_a_number_of_processors_has_none_free():
-    assert not has_free_cores(Status.of({"state": "running", "cpu_percent": 10.0}))

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from recorded_envs import env_config
 
 from drl_cli.cli.train import answer
-from drl_cli.data.dataset import DatasetError, spaces_of
+from drl_cli.data.dataset import spaces_of
 from drl_cli.data.open import open_recording
 from drl_cli.data.recorded import RecordedDataset
 from drl_cli.envs.make import read_spec
@@ -111,11 +111,6 @@ def test_a_wrong_command_is_refused_before_the_start(words, line):
     assert error.exit_code == USAGE
 
 
-def test_all_problems_of_one_command_are_named():
-    problems = problem("mode=offline env=Pendulum-v1 algo=td3 worker.num=2 trainer.num=2").problems
-    assert [line.partition(" ")[0] for line in problems] == ["mode=offline", "trainer.num=2", "worker.num=2"]
-
-
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
@@ -175,20 +170,6 @@ def test_a_run_that_may_end_before_its_first_episode_is_named(words, longest):
     assert all(
         f"episode of Pendulum-v1 may have {longest} steps; each of 16 environments takes" in line for line in lines
     )
-
-
-def test_a_missing_dataset_is_downloaded_if_asked(monkeypatch):
-    asked = []
-
-    def find(id, download):
-        asked.append((id, download))
-        raise DatasetError("not there")
-
-    monkeypatch.setattr("drl_cli.data.open.find_minari", find)
-    for words in ("mode=offline data=minari:far-v0", "mode=offline data=minari:far-v0 env=Pendulum-v1"):
-        problem(f"{words} data.download=true")
-        problem(words)
-    assert asked == 2 * [("far-v0", True), ("far-v0", False)]
 
 
 def test_without_env_the_run_takes_the_environment_that_the_dataset_names():
@@ -257,8 +238,3 @@ def test_the_saved_spaces_say_whether_a_mask_comes_beside_the_observations(kind,
     inside = spaces.Dict({"obs": box, "action_mask": spaces.MultiBinary(3)})
     spec = StepMap.of_spaces("x", inside, choice).spec
     assert spaces_of(SimpleNamespace(spaces=(inside, choice), spec=spec))["has_mask"] is False
-
-
-def test_a_dry_run_prints_the_advice(capsys):
-    assert answer(["env=Pendulum-v1", "algo=iql", "mode=single", "dry_run=true"]) == 0
-    assert NO_DATA in capsys.readouterr().out

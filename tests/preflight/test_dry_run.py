@@ -2,15 +2,12 @@
 
 import dataclasses
 import re
-from types import SimpleNamespace
 
 import pytest
 from choices import some
 from interpreted import without_compiler
 
 from drl_cli.errors import USER_CODE, UsageError
-from drl_cli.preflight.algorithm import update_seconds
-from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.preflight import LARGE_BATCH, preflight, try_update
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.settings.build import build
@@ -284,27 +281,6 @@ def test_a_slow_first_update_does_not_count(check, monkeypatch):
     monkeypatch.setattr(Trainer, "train", slow_at_first)
     assert check("env=Pendulum-v1") == ""
     assert not left
-
-
-@pytest.mark.parametrize(
-    ("words", "rows"), [((), 64), (("replay.seq_len=1000", "replay.burn_in=100"), 3), (("replay.seq_len=9000",), 2)]
-)
-def test_the_batch_of_the_trial_update_has_a_limited_number_of_steps(composed, monkeypatch, words, rows):
-    """The estimate of a batch of 64 sequences is 64 / rows times the measured time."""
-    memory = ("algo=dqn", "network=lstm", "replay=sequences", "replay.seq_len=40", "replay.burn_in=0")
-    config = fill(build(composed("tuned=none", "env=CartPole-v1", *memory, "trainer.batch_size=64", *words)))
-    seen = []
-    trainer = SimpleNamespace(
-        publish=lambda *args: (SimpleNamespace(exploration={}), None),
-        train=lambda *args: (SimpleNamespace(seconds=3.0), None),
-    )
-    monkeypatch.setattr("drl_cli.runtime.factories.make_trainer", lambda *args: trainer)
-    monkeypatch.setattr("drl_cli.runtime.trial.random_batch", lambda *args: (seen.append(args[0]), None))
-    policy = SimpleNamespace(load=lambda params: None)
-    monkeypatch.setattr("drl_cli.runtime.roles.normalization.make_policy", lambda *args: policy)
-    monkeypatch.setattr("drl_cli.runtime.trial.try_policy", lambda *args: None)
-    assert update_seconds(config, environment_spec(config)) == 3.0 * 64 / rows
-    assert [config.trainer.batch_size for config in seen] == [rows]
 
 
 def test_a_dry_run_compiles_nothing(check, monkeypatch):

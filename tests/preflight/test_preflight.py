@@ -8,20 +8,18 @@ from types import SimpleNamespace
 
 import fake_envpool
 import pytest
-from graphs import make_config
 
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.resources import check_resources
-from drl_cli.runs.start_text import memory_text, precision_text, reward_text, rollout_text
+from drl_cli.runs.start_text import memory_text, precision_text, rollout_text
 from drl_cli.runtime.factories import make_limiter, make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill, replay_bytes, with_capacity
-from drl_cli.utils import gpu
 
 
 @pytest.fixture
@@ -237,18 +235,6 @@ def test_the_advised_budget_is_the_smallest_that_is_enough(config, overrides, fe
     assert (lines(advised), bool(lines(advised - 1))) == ([], True)
 
 
-def test_every_shard_holds_a_hand_over(config):
-    fits = ("replay.capacity=1000", "worker.block_rows=256")
-    assert pace_problems(config(*fits, "replay.shards=3", "mode=sync", "orchestrator.band=1")) == []  # no band in sync
-    (problem,) = pace_problems(config(*fits, "replay.shards=4", "orchestrator.min_inserts=100"))
-    assert "replay.capacity=1000 / replay.shards=4 is below one block of 256" in problem
-    (problem,) = pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=10000"))
-    assert problem.startswith(
-        "replay.capacity=10000 = 250 sequences is below one block of 256 transitions; say replay."
-    )
-    assert pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=20000")) == []
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -295,13 +281,6 @@ def test_a_run_with_the_smallest_allowed_band_ends(config, train_here):
 def test_a_config_that_can_run_is_accepted(config, monkeypatch, overrides):
     monkeypatch.setenv("CXX", "no-such-compiler")
     preflight(config(*overrides))
-
-
-@pytest.mark.parametrize(("workers", "mode"), [(1, "single"), (3, "sync"), (7, "async")])
-def test_the_workers_of_an_on_policy_run_share_a_batch(config, workers, mode):
-    checked = config("algo=ppo", f"worker.num={workers}", f"mode={mode}")
-    preflight(checked)
-    assert 2048 <= workers * checked.rows_per_collect < 2048 + 16 * workers
 
 
 def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypatch):
@@ -404,14 +383,6 @@ def test_the_sum_tree_needs_memory(config):
     assert replay_bytes(prioritized, spec) == replay_bytes(plain, spec) + 1008 * 8  # whole families of 16 nodes
 
 
-def test_the_object_store_has_room_for_batches_of_images(config):
-    small, large = config(), config(*IMAGES, "trainer.batch_size=256", "trainer.updates_per_call=16")
-    assert object_store_mb(small, environment_spec(small)) == 256
-    assert object_store_mb(large, environment_spec(large)) * 2**20 > 3 * 16 * 256 * 2 * 4 * 84 * 84
-    asked = config(*IMAGES, "ray.object_store_mb=100")
-    assert object_store_mb(asked, environment_spec(asked)) == 100
-
-
 def test_one_warning_for_actions_without_bounds(config, user_folder, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(user_folder))
     preflight(config("env=user_envs:Free-v0"))
@@ -431,13 +402,6 @@ def test_envpool_is_needed_and_checked_for_training_only(config, monkeypatch):
         code, problems = refusal(config(*overrides, "env.backend=envpool"))
         assert code == USAGE
         assert part in problems[0]
-
-
-def test_cuda_is_refused_without_a_device(config, monkeypatch):
-    monkeypatch.setattr(gpu, "gpus", tuple)
-    code, problems = refusal(config("device=cuda"))
-    assert code == MISSING
-    assert "device=cpu" in problems[0]
 
 
 def test_one_core_is_left_to_each_trainer(config, monkeypatch):
@@ -473,21 +437,6 @@ def test_an_algorithm_that_needs_all_rows_refuses_several_trainers(config):
 def test_an_option_that_does_not_fit_the_algorithm_or_its_actions_is_refused_before_the_run(config, overrides, line):
     with pytest.raises(UsageError, match=f"^{line}"):
         preflight(config(*overrides.split()))
-
-
-@pytest.mark.parametrize(
-    ("options", "lines"),
-    [
-        ((), []),
-        (["reward=rnd", "reward.coef=0.5"], ["reward module: rnd, coef 0.5, gamma 0.99, "]),
-        (["reward=icm"], ["reward module: icm, coef 1, gamma 0.99, lr 0.001, "]),
-    ],
-)
-def test_the_start_names_the_reward_module(options, lines):
-    found = reward_text(make_config("env=CartPole-v1", "algo=ppo", *options))
-    assert len(found) == len(lines)
-    assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
-    assert "null" not in "".join(found)
 
 
 def test_a_dry_run_shows_the_memory(config):

@@ -3,31 +3,18 @@ import dataclasses
 import pytest
 
 from drl_cli.envs.trials import apart
-from drl_cli.errors import MISSING, RESOURCES, UsageError
-from drl_cli.preflight import environment, resources
+from drl_cli.errors import RESOURCES, UsageError
+from drl_cli.preflight import resources
 from drl_cli.preflight.algorithm import memory_problems, try_algorithm
 from drl_cli.preflight.environment import argument_line, environment_spec, try_environment
-from drl_cli.preflight.resources import check_hardware, check_resources, check_workers
+from drl_cli.preflight.resources import check_resources, check_workers
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
-from drl_cli.utils import gpu
 
 
 @pytest.fixture(scope="module")
 def base(composed):
     return build(composed("tuned=none", "env=Pendulum-v1", "worker.num=2"))
-
-
-@pytest.mark.parametrize(("words", "is_refused"), [((), True), (("ray.address=a:1",), False)])
-def test_the_gpus_of_this_machine_do_not_count_for_a_cluster(composed, monkeypatch, words, is_refused):
-    monkeypatch.setattr(gpu, "gpus", tuple)
-    config = build(composed("tuned=none", "env=Pendulum-v1", "worker.num=2", "device=cuda", *words))
-    if not is_refused:
-        check_hardware(config)
-        return
-    with pytest.raises(UsageError, match="torch finds no CUDA device here") as caught:
-        check_hardware(config)
-    assert caught.value.exit_code == MISSING
 
 
 @pytest.mark.parametrize(("missing", "refused"), [(0, False), (1, True)])
@@ -153,21 +140,6 @@ def test_only_a_wrong_argument_of_the_user_is_answered_with_the_arguments(base, 
     config = dataclasses.replace(base, env=dataclasses.replace(base.env, kwargs={"gg": 1.0}))
     line = "env.kwargs.gg: Pendulum-v1 has no argument 'gg'. Did you mean g?   arguments: "
     assert str(argument_line(config, error)).startswith(line) == is_answered
-
-
-@pytest.mark.parametrize("display", [True, False])
-@pytest.mark.parametrize("mode", ["human", "rgb_array"])
-@pytest.mark.parametrize("mujoco", [True, False])
-def test_only_mujoco_in_a_window_without_a_display_is_refused(base, monkeypatch, display, mode, mujoco):
-    monkeypatch.setattr(environment, "is_mujoco", lambda id: mujoco)
-    monkeypatch.setattr(environment, "has_display", lambda: display)
-    monkeypatch.setattr(apart, "spec_apart", lambda *args: "spec")
-    config = dataclasses.replace(base, env=dataclasses.replace(base.env, kwargs={"render_mode": mode}))
-    if mujoco and mode == "human" and not display:
-        with pytest.raises(UsageError, match="needs a display"):
-            environment_spec(config)
-    else:
-        assert environment_spec(config) == "spec"
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])

@@ -52,12 +52,6 @@ def test_what_is_no_recorder_or_evaluator_is_refused(override, code, problem, tm
     assert line.startswith(problem)
 
 
-def test_all_problems_are_found_at_once():
-    config = telling("logger.recorders=[telling:Own,telling:Onw,nowhere:X]", "manage.evaluator=telling:Own")
-    _, problems = refusal(check_recording, config)
-    assert [problem.split(":")[0] for problem in problems] == ["logger.recorders"] * 2 + ["manage.evaluator"]
-
-
 def test_an_unknown_argument_of_the_evaluation_environment_has_its_own_key():
     config = compose(["env=CartPole-v1", "algo=dqn", "manage.env_kwargs.nope=3"])
     found, (line,) = refusal(check_evaluation, config, environment_spec(config))
@@ -105,13 +99,6 @@ def test_an_evaluation_environment_that_does_not_fit_is_refused(override, code, 
     found, (line,) = refusal(check_evaluation, config, environment_spec(config))
     assert found == code
     assert line.startswith(problem)
-
-
-@pytest.mark.slow
-def test_an_evaluation_environment_that_fits_is_accepted():
-    config = telling("env.kwargs.level=1", "manage.env_kwargs={level: 2}")
-    check_evaluation(config, environment_spec(config))
-    assert (config.env.kwargs, config.manage.env_kwargs) == ({"level": 1}, {"level": 2})
 
 
 def test_the_source_of_recorders_is_shipped_and_may_change(tmp_path):

@@ -7,7 +7,7 @@ from key_search import checked
 
 from drl_cli.cli.train import answer
 from drl_cli.errors import USAGE, UsageError
-from drl_cli.preflight.unread import rules, typed_keys, unread_keys
+from drl_cli.preflight.unread import rules, unread_keys
 
 PENDULUM, CUE = "env=Pendulum-v1", "env=CartPole-v1"
 TD3, DQN, PPO = (PENDULUM, "algo=td3"), (CUE, "algo=dqn"), (CUE, "algo=ppo", "mode=single")
@@ -143,10 +143,6 @@ def test_a_typed_key_that_is_read_or_says_what_is_done_anyway(base, typed):
     assert [line for line in lines_for(base, typed) if line.startswith(typed.partition("=")[0])] == []
 
 
-def test_a_deleted_key_is_not_typed():
-    assert typed_keys(["~algo.lr", "seed=1", "seed=2"]) == ["seed"]
-
-
 def test_every_rule_has_a_case():
     cased = tuple({typed.partition("=")[0] for _, typed in UNREAD})
     keys = {key for rule in rules() for key in rule["keys"].split(", ")}
@@ -207,10 +203,6 @@ def test_a_reward_module_by_its_name_alone_is_refused_with_the_option_that_sets_
         assert line.startswith(f"reward.name={name} sets no value for {options}")
         assert line.endswith(f"; say reward={name}")
         checked([*PPO, f"reward={name}"])
-
-
-def test_reppo_has_no_n_step():
-    assert "algo.n_step" in refused(PENDULUM, "algo=reppo", "algo.n_step=3", "dry_run=true")[0]
 
 
 def test_actions_are_not_repeated_beyond_the_episode():

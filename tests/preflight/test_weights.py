@@ -172,21 +172,6 @@ def test_a_missing_checkpoint_names_the_others(copied):
     assert (code, problem.endswith("there is none")) == (CHECKPOINT, True)
 
 
-def test_training_starts_from_the_weights_or_is_refused_before_ray_starts(small_run, drl_here, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    args = (*small_run.args, f"load_weights={small_run.folder}", "orchestrator.min_inserts=300")
-    done = drl_here("train", *args)
-    assert done.returncode == 0, done.stderr
-    (run,) = tmp_path.glob("outputs/*/*/*")
-    checkpoints = (run / "checkpoints" / "last", small_run.folder / "checkpoints" / "best")
-    new, old = (load_model(checkpoint)[0] for checkpoint in checkpoints)
-    assert new.tobytes() == old.tobytes()
-    refused = drl_here("train", *args, "network.hidden=[8]", "debug.in_process=false")
-    assert refused.returncode == CHECKPOINT
-    assert "error: load_weights: " in refused.stderr
-    assert len(list(tmp_path.glob("outputs/*/*/*"))) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "args",

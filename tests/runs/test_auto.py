@@ -51,10 +51,6 @@ def test_the_choice_by_environment_budget_and_action_space(known, env, budget, n
     assert reason in why
 
 
-def test_the_largest_return_is_not_compared_with_itself(known):
-    assert choose("C-v0", None) == ("c51", "largest recorded return here, 9 after 50,000 steps (2 seeds)")
-
-
 def test_a_result_of_few_seeds_that_would_not_be_chosen_is_not_named(known):
     assert choose("F-v0", None) == ("dqn", "reached 20 in 3 of 3 recorded runs, 9,000 steps")
 
@@ -77,12 +73,6 @@ def test_an_error_about_the_chosen_algorithm_names_the_choice(problems, place):
     assert (error.exit_code, error.__cause__) == (3, cause)
 
 
-def test_errors_without_a_choice_stay():
-    with pytest.raises(UsageError, match="dqn") as caught, naming_choice(None):
-        raise UsageError("algo.x: dqn has no option 'x'.")
-    assert caught.value.problems == ["algo.x: dqn has no option 'x'."]
-
-
 def test_auto_is_replaced_by_the_name_of_the_algorithm(known):
     command, line = with_auto(read_command(["env=A-v0", "algo=auto", "algo.gamma=0.9", "total_env_steps=1.3e4"]))
     assert command.overrides == ["env=A-v0", "algo=ppo", "algo.gamma=0.9", "total_env_steps=1.3e4"]
@@ -96,11 +86,6 @@ def test_a_sweep_has_the_chosen_algorithm_once(known, typed, swept):
     command, line = with_auto(read_command(["-m", "env=A-v0", f"algo={typed}", "total_env_steps=13e3", "seed=0,1"]))
     assert command.overrides[1] == f"algo={swept}"
     assert line.startswith("algo=auto chose ppo")
-
-
-def test_a_list_without_a_sweep_stays_for_the_error(known):
-    command = read_command(["env=A-v0", "algo=auto,dqn"])
-    assert with_auto(command) == (command, None)
 
 
 @pytest.mark.parametrize(

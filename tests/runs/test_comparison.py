@@ -6,10 +6,9 @@ import yaml
 from run_folders import make_run
 
 from drl_cli.runs.comparison import compare, estimate, over_environments
-from drl_cli.runs.end_text import end_text
 from drl_cli.runs.figure import make_figure
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.resume import named_run, resume, with_config_of
+from drl_cli.runs.resume import resume, with_config_of
 from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import RESAMPLES, interval, iqm
 from drl_cli.settings.command_line import read_command
@@ -46,11 +45,6 @@ def test_the_default_threshold_is_the_runs_own(group):
     for threshold, expected in ((None, (4.0, 1)), (9.0, (9.0, 0)), (0.0, (0.0, 1))):
         comparison = compare(found, threshold)
         assert (comparison.threshold, comparison.num_reached) == expected
-
-
-def test_without_a_threshold_no_run_reaches_it(group):
-    without = compare(group([(10, 1.0, 5.0)]), None)
-    assert (without.threshold, without.num_reached, without.steps_to) == (None, 0, np.inf)
 
 
 def test_an_estimate_is_the_iqm_with_its_interval():
@@ -96,22 +90,6 @@ def test_equal_returns_in_an_environment_are_scaled_to_0(tmp_path):
     assert [score.value for score in over_environments(compare_all(tmp_path)).values()] == [0.0]
 
 
-def test_the_next_commands_stand_below_each_other(tmp_path):
-    (tmp_path / "events.out.tfevents.1").touch()
-    text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, tmp_path)
-    assert [line[:12] for line in text.splitlines()[1:]] == [
-        "next: drl-ev",
-        "      drl-pl",
-        "      drl-ex",
-        "      tensor",
-    ]
-
-
-def test_resume_in_a_sweep_names_a_sweep_and_from_config_a_run(copied):
-    assert named_run(read_command(["-m", "resume=latest"])) is None
-    assert named_run(read_command(["-m", "from_config=latest", "seed=1,2"])).resolve() == copied.resolve()
-
-
 def test_weights_are_loaded_only_before_the_first_checkpoint(copied):
     config = yaml.safe_load((copied / "config.yaml").read_text())
     config["load_weights"] = "elsewhere"
@@ -126,19 +104,6 @@ def test_weights_are_loaded_only_before_the_first_checkpoint(copied):
 def legend(tmp_path, by=()):
     groups = grouped([Run(path) for path in tmp_path.glob("*/*/*")], by)
     return [text.get_text() for text in make_figure([compare(group, None) for group in groups]).legends[0].get_texts()]
-
-
-def test_the_legend_omits_the_values_that_all_groups_share(tmp_path):
-    make_run(tmp_path, "a", [(10, 1.0, 0.0)], algo__lr=0.1)
-    make_run(tmp_path, "b", [(10, 1.0, 0.0)], algo__lr=0.2)
-    assert legend(tmp_path, ["mode", "algo.lr"]) == ["algo.lr=0.1 (1 seed)", "algo.lr=0.2 (1 seed)"]
-
-
-def test_single_runs_are_in_the_legend_only_if_a_group_has_several(tmp_path):
-    make_run(tmp_path, "a", [(10, 1.0, 0.0)])
-    assert "single runs" not in legend(tmp_path)
-    make_run(tmp_path, "b", [(10, 1.0, 2.0)], seed=1)
-    assert "single runs" in legend(tmp_path)
 
 
 def test_resamples_are_drawn_in_parts_of_32_megabytes():

@@ -59,36 +59,6 @@ def test_named_lines_are_in_every_plot(tmp_path):
         assert {(text.get_fontsize(), text.xyann, text.get_color()) for text in plot.texts} == {(7, (2, 1), "0.3")}
 
 
-def test_the_sizes_of_the_picture(figure):
-    assert figure.get_size_inches().tolist() == pytest.approx([10, 2 * 3.6 + 0.6 + 0.2 * 6 / 3])
-    assert figure._suptitle.get_fontsize() == 10
-    (legend,) = figure.legends
-    assert [text.get_fontsize() for text in legend.get_texts()] == [9] * 6
-    handles = legend.legend_handles
-    assert [handle.get_linewidth() for handle in handles] == [1.8, 1.8, 1.8, 0, 0.7, 0.8]
-    assert [handle.get_alpha() for handle in handles] == [None, None, None, 0.3, 0.5, None]
-    *_, steps, _ = figure.axes
-    assert {line.get_alpha() for line in steps.get_lines() if line.get_linewidth() == 0.7} == {0.2}
-    assert [(band.get_alpha(), band.get_linewidth()) for band in steps.collections] == [(0.15, 0)]
-
-
-@pytest.mark.parametrize(("length", "columns"), [(10, 3), (35, 3), (36, 2), (57, 2), (58, 1)])
-def test_the_legend_has_as_many_columns_as_fit_but_at_most_three(tmp_path, drawn, length, columns):
-    for i in range(2):
-        text = str(i) * (length - len("algo.extra= (1 seed)"))
-        make_run(tmp_path, f"r{i}", [(10, 1.0, 0.0), (20, 2.0, 4.0)], algo__extra=text or i)
-    figure, _ = drawn()
-    (legend,) = figure.legends
-    assert len(legend.get_texts()[0].get_text()) == max(length, len("algo.extra=0 (1 seed)"))
-    assert legend._ncols == columns
-
-
-def test_the_threshold_is_a_line(figure):
-    _, _, steps, _ = figure.axes
-    (level,) = [line.get_ydata() for line in steps.get_lines() if line.get_linewidth() == 0.8]
-    assert list(level) == [5.0, 5.0]
-
-
 def test_one_legend_by_label(figure):
     (legend,) = figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
@@ -170,15 +140,6 @@ def test_twenty_groups_differ_in_the_pair_of_colour_and_marker(tmp_path, drawn, 
             first, every = line.get_markevery()
             assert 0 <= first < every <= num_evals
             assert num_evals == 1 or 8 <= len(range(first, num_evals, every)) <= 12
-
-
-def test_long_runs_are_drawn_over_minutes_or_hours(tmp_path, drawn):
-    nine_groups(tmp_path)
-    figure, _ = drawn()
-    _, seconds = figure.axes
-    assert seconds.get_xlabel() == "wall-clock time [min]"
-    assert seconds.get_xlim()[0] == pytest.approx(10 - 0.02 * 40)
-    assert lines(seconds, 1.8)[0][:2] == [[10, 0], [20, 1]]
 
 
 def test_a_group_of_many_seeds_always_has_its_mean_line(tmp_path, drawn):

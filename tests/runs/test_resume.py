@@ -13,14 +13,13 @@ from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.optim.schedules import RunClock
-from drl_cli.preflight import device
 from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
-from drl_cli.runs.resume import claim_run, named_run, resume, with_config_of
+from drl_cli.runs.resume import claim_run, resume, with_config_of
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files.checkpoint import open_checkpoint, read_manifest
 from drl_cli.runtime.files.retention import cut_back
-from drl_cli.settings import fill
+from drl_cli.settings import device, fill
 from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
@@ -132,12 +131,6 @@ def test_a_run_is_resumed_from_an_older_checkpoint(copied, train):
     assert f"from step {int(older.name[5:])}" in train(f"resume={older}", "total_env_steps=200")
 
 
-def test_the_resumed_checkpoint_becomes_the_last(copied):
-    older = older_checkpoint(copied)
-    cut_back(copied, open_checkpoint(older), RunClock())
-    assert (copied / "checkpoints" / "last").resolve() == older.resolve()
-
-
 def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(copied):
     """In mode=async, the version after the checkpoint's may be of the same step as the checkpoint."""
     checkpoint = open_checkpoint(older_checkpoint(copied))
@@ -148,13 +141,6 @@ def test_evaluations_of_later_versions_than_the_checkpoints_are_removed(copied):
         copied, replace(checkpoint, params_header=replace(checkpoint.params_header, env_steps=steps - 9)), RunClock()
     )
     assert eval_steps(copied) == [steps - 9]
-
-
-def test_a_resumed_run_takes_another_name_without_confirm(copied, train):
-    out = train("resume=latest", "total_env_steps=200", "name=other", "tags=[b]", "notes=null")
-    assert "name: other   tags: [b]\n" in out
-    record = json.loads((copied / "run.json").read_text())
-    assert [record[key] for key in ("name", "tags", "notes")] == ["other", ["b"], None]
 
 
 def second_newest(copied):
@@ -285,11 +271,6 @@ def test_a_damaged_replay_is_refused_with_both_ways_to_go_on(copied, drl_here, t
     assert "step_000000160 holds no replay: it is refilled before the next update" in done.stderr
 
 
-def test_a_whole_replay_is_loaded_also_if_later_checkpoints_have_none(copied, drl_here):
-    done = drl_here("train", "resume=latest", "total_env_steps=200", "checkpoint.replay=off")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_damaged_lines_are_skipped_and_named(copied, drl_here):
     rows, steps = (copied / "eval.csv").read_bytes(), eval_steps(copied)
     for name in ("metrics.jsonl", "eval.csv"):
@@ -363,10 +344,6 @@ def test_the_end_of_a_killed_runs_manage_process_is_awaited(copied):
         end.start()
         with claim_run(copied):
             assert manage.wait(10) == -9
-
-
-def test_resume_null_names_no_run():
-    assert named_run(read_command(["resume=null"])) is None
 
 
 def test_the_device_is_chosen_once(train_here, monkeypatch):

@@ -6,11 +6,10 @@ from run_folders import make_run
 
 from drl_cli.errors import DIVERGED, INTERRUPTED, LOST, RESOURCES, USER_CODE
 from drl_cli.metrics.status import Status
-from drl_cli.runs import run as module
 from drl_cli.runs.end_text import end_text
 from drl_cli.runs.run import RUN_LOCK, Run, read_keys
 from drl_cli.types import flatten
-from drl_cli.utils.files import is_locked, lock
+from drl_cli.utils.files import lock
 
 
 def test_a_done_run(tmp_path):
@@ -44,17 +43,6 @@ def test_a_killed_run_has_the_newest_steps_that_it_told(tmp_path):
     assert (Run(offline).position, Run(offline).env_steps) == (70, 0)
 
 
-def test_is_locked_neither_makes_nor_takes_a_lock(tmp_path):
-    path = tmp_path / ".lock"
-    assert not is_locked(path)
-    assert not path.exists()
-    with lock(path, shared=True):
-        assert not is_locked(path)
-    with lock(path):
-        assert is_locked(path)
-    lock(path).close()
-
-
 def test_the_progress_of_a_running_run_is_its_last_complete_report(tmp_path):
     folder = make_run(tmp_path, "r1", status="running")
     lines = [json.dumps({"env_steps": i, "perf/wall_s": i / 10, "x": "y" * 50}) for i in range(3000)]
@@ -74,16 +62,6 @@ def test_missing_or_damaged_files_are_empty(tmp_path, content):
     assert (run.env_steps, run.wall_s, len(run.curve)) == (0, 0.0, 0)
 
 
-def test_a_path_with_a_space_is_quoted_in_the_closing_lines(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "my runs" / "one"
-    folder.mkdir(parents=True)
-    (folder / "events.out.tfevents.1").touch()
-    text = end_text({"status": "done", "checkpoint_best": "checkpoints/x"}, folder)
-    assert "drl-eval run='my runs/one' episodes=100" in text
-    assert "tensorboard --logdir 'my runs'" in text
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -101,15 +79,6 @@ def test_a_config_in_sections_has_the_values_of_the_whole(text):
 def test_a_damaged_config_has_no_values(text, tmp_path):
     (tmp_path / "config.yaml").write_text(text)
     assert Run(tmp_path).config == {}
-
-
-def test_equal_sections_of_many_runs_are_parsed_once(tmp_path, monkeypatch):
-    parsed, load = [], yaml.load
-    monkeypatch.setattr(module.yaml, "load", lambda text, loader: parsed.append(text) or load(text, loader))
-    for seed in range(50):
-        folder = make_run(tmp_path, f"r{seed}", seed=seed, algo__lr=0.123456)
-        assert Run(folder).config["seed"] == seed
-    assert len(parsed) < 50 + 12
 
 
 @pytest.mark.parametrize(
@@ -136,13 +105,6 @@ def test_only_commands_that_work_for_the_run_are_recommended(tmp_path, monkeypat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)  # Pillow is installed
     lines = [line[6:].replace(f" run={tmp_path}", "") for line in end_text(summary, tmp_path).splitlines()[1:]]
     assert [line.removesuffix(" episodes=100") for line in lines] == words
-
-
-@pytest.mark.parametrize("has_pillow", [True, False])
-def test_a_video_is_recommended_if_pillow_is_installed(tmp_path, monkeypatch, has_pillow):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: has_pillow or None)
-    text = end_text({"status": "done", "checkpoint_best": "checkpoints/step_1"}, tmp_path)
-    assert ("drl-play" in text) == has_pillow
 
 
 def test_tensorboard_is_recommended_if_the_run_wrote_for_it(tmp_path):

@@ -100,17 +100,6 @@ def test_a_comment_changes_nothing_and_an_epsilon_does(tmp_path, old, new, lines
 LOSS = {"loss": [1.0, None, 0.5], "kl": [0.0, 1e-3, 2e-3]}
 
 
-@pytest.mark.parametrize(
-    ("batch", "last", "is_command", "share"),
-    [
-        *((1, 50, True, 1e-3), (10, 50, True, 1e-2), (20, 50, True, 0.1), (50, 50, True, 0.1), (1, 2, True, 0.1)),
-        *((10, 50, False, 1e-3), (1, 2, False, 1e-3), (20, 50, False, 1e-2)),
-    ],
-)
-def test_more_updates_and_larger_networks_may_differ_more(batch, last, is_command, share):
-    assert golden.tolerated(batch, last, is_command) == share
-
-
 def test_cases_with_images_are_compared_up_to_25_updates():
     row = [1.0] * 6
     for place, expected in ((3, [10]), (5, [])):

@@ -188,25 +188,6 @@ def test_an_offline_run_is_over_after_its_updates(tmp_path, monkeypatch):
     assert learn.play(*given) == {"return": 3.1, "env_steps": 50_000, "seconds": 151}
 
 
-def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():
-    def made(*returns):
-        marked = {"env_steps": 1, "seconds": 1, "golden": "new"}
-        return {str(seed): {"return": one, **marked} for seed, one in enumerate(returns)}
-
-    game = {"env": "Breakout", "threshold": None, "budget": 1_000_000, "seeds": [0, 1, 2], "algo": "dqn"}
-    rows = {"ours": game, "theirs": game | {"peer": "sb3"}, "iqn": game | {"algo": "iqn"}}
-    rows |= {"short": game | {"budget": 1000}, "alone": game | {"env": "Freeway"}, "not made": game | {"algo": "c51"}}
-    records = {"ours": made(11.9, 11.8, 9.3), "theirs": made(12.0, 12.2), "short": made(1.0), "alone": made(2.0)}
-    current, iqn = dict.fromkeys(rows, "new"), made(13.5, 90.0)
-    iqn["1"]["golden"] = "old"
-    assert learn_page.side_by_side(rows, records | {"iqn": iqn}, current)[-3:] == [
-        "| environment | env steps | dqn | sb3 dqn | iqn |",
-        "|---|---|---|---|---|",
-        "| Breakout | 1,000,000 | 11.8 | 12.1 (2 of 3 seeds) | 13.5 (1 of 3 seeds) |",
-    ]
-    assert learn_page.side_by_side({"alone": rows["alone"]}, records, current) == []
-
-
 def fake_run(monkeypatch, folder, *summaries):
     """Return the list of commands that `learn.run` gets. Each command writes the next summary and fixed evaluations."""
     commands, left = [], list(summaries)
@@ -239,12 +220,6 @@ def test_a_run_continues_in_pieces_to_its_budget(tmp_path, monkeypatch):
     assert commands == [[*values, "stop.wall_s=60.0"], [f"resume={begun}", "stop.wall_s=60.0"]]
 
 
-def test_evaluations_count_from_scored_from(tmp_path, monkeypatch):
-    fake_run(monkeypatch, tmp_path, DONE)
-    row = ROW | {"threshold": None, "scored_from": 40_000}
-    assert learn.play(row, [], 0, tmp_path, float("inf"))["return"] == 5.0  # (4 + 8 + 3.14) / 3
-
-
 def state_of_peer(env_steps, seconds, *means):
     """Return the text of sb3.py's state.json with an evaluation every 10,000 steps."""
     evaluations = [{"env_steps": 10_000 * (i + 1), "mean": mean} for i, mean in enumerate(means)]
@@ -275,44 +250,6 @@ def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
     assert learn.play(*given) == {"return": 9.0, "env_steps": None, "seconds": None}
 
 
-def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypatch):
-    table, records = tmp_path / "learn.yaml", tmp_path / "results.json"
-    table.write_text(yaml.safe_dump({"common": [], "rows": {"new": ROW | {"seeds": [5]}, "dqn": ROW}}))
-    records.write_text(json.dumps(RECORDS))
-    added = {"seeds of another": {"0": RECORDS["dqn"]["0"]}}
-
-    def play(row, common, seed, folder, piece):
-        folder.mkdir(parents=True)
-        records.write_text(json.dumps(added))  # meanwhile a row was renamed
-        return {"return": 1.0, "env_steps": None, "seconds": 2}
-
-    places = {"PAGE": tmp_path / "page", "AUTO": tmp_path / "auto", "UNFINISHED": tmp_path / "learn"}
-    places |= {"FINISHED": tmp_path / "learned"}
-    for name, value in {"TABLE": table, "RECORDS": records, **places}.items():
-        monkeypatch.setattr(learn, name, value)
-    monkeypatch.setattr(learn, "identities", lambda rows, values: dict.fromkeys(rows, "a1b2"))
-    monkeypatch.setattr(learn, "check_golden", lambda row: None)
-    monkeypatch.setattr(learn, "play", play)
-    monkeypatch.setattr(sys, "argv", ["learn.py", "--row", "new"])
-    learn.main()
-    made = {"5": {"return": 1.0, "env_steps": None, "seconds": 2, "golden": "a1b2"}}
-    assert json.loads(records.read_text()) == added | {"new": made}
-    assert (tmp_path / "learned/new/5").is_dir()
-
-
-def test_a_finished_run_is_kept_without_its_checkpoints_in_place_of_an_earlier_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(learn, "FINISHED", tmp_path / "learned")
-    for time in ("1", "2"):
-        folder = tmp_path / "learn/0"
-        (folder / "CartPole-v1/dqn-single" / time / "checkpoints/100").mkdir(parents=True)
-        (folder / "CartPole-v1/dqn-single" / time / "run.json").touch()
-        learn.keep(folder, "dqn tau", 0)
-        assert not folder.exists()
-    left = [path.relative_to(tmp_path / "learned").as_posix() for path in (tmp_path / "learned").rglob("*")]
-    assert sorted(left)[-2:] == ["dqn-tau/0/CartPole-v1/dqn-single/2", "dqn-tau/0/CartPole-v1/dqn-single/2/run.json"]
-    assert not [path for path in left if path.endswith("checkpoints") or "/1" in path]
-
-
 def test_finished_runs_of_another_machine_are_recorded_with_its_name(tmp_path, monkeypatch):
     row = ROW | {"threshold": None, "seeds": [0, 1]}
     rows = {"dqn tau": row, "dqn sb3": row | {"peer": "sb3"}}
@@ -341,20 +278,6 @@ def test_finished_runs_of_another_machine_are_recorded_with_its_name(tmp_path, m
     assert "Runs on a fast machine: dqn sb3 (seeds 0), dqn tau (seeds 0)." in files["PAGE"].read_text()
     left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*/[01]")]
     assert sorted(left) == ["FINISHED/dqn-sb3/0", "FINISHED/dqn-tau/0", "there/dqn-sb3/1", "there/dqn-tau/1"]
-
-
-def test_pictures_are_drawn_for_environments_with_finished_runs(tmp_path, monkeypatch):
-    (tmp_path / "dqn/0/CartPole-v1/dqn-single/1").mkdir(parents=True)
-    (tmp_path / "dqn/0/CartPole-v1/dqn-single/1/run.json").touch()
-    commands = []
-    monkeypatch.setattr(learn, "FINISHED", tmp_path)
-    monkeypatch.setattr(learn, "run", commands.append)
-    pictures = {"CartPole-v1": "pictures/cartpole.png", "Acrobot-v1": "pictures/acrobot.png"}
-    learn.draw(pictures, {"CartPole-v1": ["DQN:480", "PPO:500"]})
-    picture = ROOT / "docs/pictures/cartpole.png"
-    assert [command[3:] for command in commands] == [
-        [f"runs=[{tmp_path}/*/*/CartPole-v1/*/*]", f"png={picture}", "csv=null", "lines=[DQN:480,PPO:500]"]
-    ]
 
 
 def test_each_picture_belongs_to_an_environment_and_exists_and_is_on_the_page():

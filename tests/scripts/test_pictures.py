@@ -73,23 +73,8 @@ def test_the_panel_is_drawn_from_the_status_of_a_run(pictures, monkeypatch, tmp_
     check_command(read_command(typed))
 
 
-def test_the_page_needs_a_browser(pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures.shutil, "which", lambda name: None)
-    with pytest.raises(SystemExit, match=r"tensorboard\.png needs chromium"):
-        pictures.tensorboard(tmp_path)
-    assert pictures.typed == []
-
-
 def test_every_picture_of_the_docs_is_drawn_here(pictures):
     shown = {path.stem for path in (SCRIPT.parents[1] / "docs" / "pictures").iterdir()}
     table = yaml.safe_load((SCRIPT.parent / "bench/learn.yaml").read_text())
     of_results = {Path(file).stem for file in table["pictures"].values()}  # drawn by learn.py --draw
     assert shown == {*pictures.DRAWN, *of_results, "staleness"}  # staleness: scripts/bench/staleness.py
-
-
-def test_an_unknown_picture_is_a_usage_error(pictures, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["pictures", "nope"])
-    with pytest.raises(SystemExit) as caught:
-        pictures.main()
-    assert caught.value.code == 2
-    assert "no picture nope; there are compare" in capsys.readouterr().err

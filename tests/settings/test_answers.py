@@ -564,21 +564,9 @@ def test_all_problems_of_a_command_at_once(answer, args):
     assert (code, len(err.splitlines())) == (2, 2 if "--" in args else len(args.split()))
 
 
-def test_a_key_that_is_given_twice_is_a_warning(answer):
-    code, _, err = answer("env=Pendulum-v1 seed=1 seed=2 dry_run=true")
-    assert (code, err) == (0, "warning: seed is given 2 times; seed=2 counts\n")
-
-
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="mujoco is installed here")
 def test_a_missing_extra_is_named_with_its_pip_command(place, answer):
     assert_answer(place, answer("env=Ant-v5"), 3, "Ant-v5 needs MuJoCo:  pip install 'drl-cli[mujoco]'")
-
-
-def test_a_task_of_dm_control_needs_an_extra_and_no_module_name(place, answer, monkeypatch):
-    monkeypatch.setattr("drl_cli.envs.catalog._is_there", lambda module: module != "shimmy")
-    monkeypatch.setattr("drl_cli.settings.env_names.source_file", lambda module: None)
-    name = "dm_control/walker-run-v0"
-    assert_answer(place, answer(f"env={name}"), 3, f"{name} needs shimmy:  pip install 'drl-cli[dmc]'")
 
 
 @pytest.mark.parametrize("name", ["cheetah-run", "cheetah_run", "dmc/cheetah-run", "dm_control/cheetah-run"])
@@ -648,19 +636,6 @@ def test_a_game_that_ale_py_lacks_is_refused(place, answer):
     pytest.importorskip("ale_py", minversion="0.12.1", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
     says = "env: env.backend=ale has only Atari games, such as env=Pong or env=ALE/Seaquest-v5, not 'LunarLander-v3'"
     assert_answer(place, answer("env.backend=ale"), 2, f"{says}; say env.backend=gymnasium")
-
-
-def test_the_versions_are_named(answer):
-    out = answer("--version")[1]
-    assert all(f"{name} " in out for name in ("drl-cli", "Python", "torch", "ray", "gymnasium"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [NAMES[0]], ids=ids)
-def test_a_process_of_its_own_answers_the_same(place, drl, row):
-    args, code, says = row
-    done = drl("train", *shlex.split(args), cwd=place.cwd)
-    assert_answer(place, (done.returncode, done.stdout, done.stderr), code, says)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import conf_dir
 from drl_cli.settings.judge import keys_of
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import parse
 from drl_cli.utils.ranges import Count
 
 KEYS = keys_of(SacConfig)
@@ -210,25 +210,10 @@ def test_a_bare_word_without_a_positional_option_is_an_error():
     assert option_problems_of("run=x", "name=y")[0].startswith("name: no such option.")
 
 
-def test_the_name_of_runs_is_a_word_that_names_runs():
-    assert parse(["name=wide", "episodes=3"], Options, "run") == Options("name=wide", 3)
-    assert option_problems_of("name=wide", positional="format")[0].startswith("name: no such option.")
-
-
 @pytest.mark.parametrize("text", ["[1", "{", "'", "a: b: c"])
 def test_text_that_is_no_yaml_is_an_error_of_the_user(text):
     (problem,) = option_problems_of("run=x", f"episodes={text}")
     assert problem.startswith("episodes: ")
-
-
-def test_usage_lists_every_option_with_help_and_default():
-    text = usage("drl-x", Options, "does x")
-    assert text.splitlines()[0] == "drl-x [key=value ...]   does x"
-    lines = text.splitlines()[2:]
-    assert [line.split()[0] for line in lines] == ["run", "episodes", "min_return", "fast"]
-    assert "how many (default 20)" in lines[1]
-    assert "default" not in lines[0]
-    assert "default" not in usage("drl-x", Lists, "").splitlines()[2]  # the default is empty
 
 
 @dataclass(frozen=True)

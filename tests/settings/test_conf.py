@@ -111,24 +111,6 @@ def test_every_section_of_tuned_values_is_found():
     assert found == {f"conf/tuned/{algo}.yaml, {name}" for algo, name in SECTIONS}
 
 
-@pytest.mark.parametrize(
-    ("option", "section"),
-    [
-        ("dqn-MinAtar-Asterix", "MinAtar-*"),
-        ("dqn-MinAtar-Freeway", "MinAtar-Freeway"),
-        ("dqn-LunarLander", "LunarLander"),
-        ("dqn-LunarLander-v3", None),
-        ("dqn-MinAtar/Breakout-v1", None),
-        ("dqn", None),
-        ("none", None),
-        ("my_pkg.my_algo-CartPole-v1", None),
-    ],
-)
-def test_one_section_may_hold_for_several_environments(option, section):
-    found = tuned_section(option)
-    assert (found and found[0]) == (section and f"conf/tuned/dqn.yaml, {section}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SETS)
 def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
@@ -143,15 +125,6 @@ def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
     build(tuned)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SOME_SETS)
-def test_a_named_set_of_an_algorithm_is_taken_elsewhere(composed, name):
-    algo, _, env = name.partition("-")
-    elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
-    assert elsewhere["algo"] == composed(f"env={env}", f"algo={algo}")["algo"]
-    assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
-
-
 @pytest.mark.parametrize("algo", ["c51", "rainbow"])
 @pytest.mark.parametrize(("env", "worst", "best"), [("CartPole-v1", 0, 1), ("Acrobot-v1", -1, 0)])
 def test_a_tuned_support_has_every_return_of_rewards_of_1(composed, algo, env, worst, best):
@@ -163,13 +136,6 @@ def test_a_tuned_support_has_every_return_of_rewards_of_1(composed, algo, env, w
 @pytest.mark.parametrize(("algo", "tuned"), [("rainbow", "c51-CartPole-v1"), ("c51", "rainbow-CartPole-v1")])
 def test_a_tuned_set_of_a_preset_fits_its_algorithm_and_the_other_way_round(algo, tuned):
     check_command(read_command([f"algo={algo}", "env=CartPole-v1", f"tuned={tuned}"]))
-
-
-@pytest.mark.slow
-def test_tuned_values_apply_to_every_sampler(composed):
-    samplers = ("uniform", "prioritized", "sequences")
-    tables = {name: composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in samplers}
-    assert {table["capacity"] for table in tables.values()} == {200_000}
 
 
 @pytest.mark.parametrize("id", ["MountainCarContinuous-v0", "my_pkg.my_mod:MyEnv-v0", "my_mod:space/MyEnv-v0"])

@@ -8,7 +8,7 @@ from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed
 from drl_cli.settings.conf import own_dirs
-from drl_cli.settings.explain import algorithm_line, explanation, tuned_line
+from drl_cli.settings.explain import explanation, tuned_line
 from drl_cli.settings.judge import keys_of
 
 IMAGES = "env=drl_cli.envs.probes:Patch-v0"
@@ -160,43 +160,10 @@ def test_a_tuned_set_of_the_users_replaces_ours_and_may_build_on_ours(explained,
 
 
 @pytest.mark.slow
-def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user_folder, monkeypatch):
-    monkeypatch.syspath_prepend(str(user_folder))
-    monkeypatch.chdir(user_folder)
-    rows = explained("env=Pendulum-v1", "algo=user_algo")
-    assert rows["algo.lr"] == ("0.001", "your yaml", "user_algo.yaml")  # null there, and chosen for a first try
-    code = "from drl_cli.algos.value.dqn import ACTIONS, Algorithm, Config, Policy\n"
-    (user_folder / "plain_algo.py").write_text(code)
-    rows = explained("env=CartPole-v1", "algo=plain_algo")
-    assert rows["algo.lr"] == ("0.0005", "algo", "algo=plain_algo")  # the value of dqn.yaml
-
-
-@pytest.mark.slow
 def test_what_replaces_auto_is_shown(explained):
     rows = explained("env=CartPole-v1", "algo=appo", "mode=single")
     assert rows["replay.max_staleness"][0] == "auto"
     assert rows["replay.max_staleness"][2].endswith("here 2")
-
-
-@pytest.mark.slow
-def test_a_typed_auto_has_the_value_here(explained):
-    rows = explained("mode=async", "worker.num=auto", "trainer.threads=auto")
-    for key, before in {"worker.num": "null", "trainer.threads": "1"}.items():
-        assert rows[key][:2] == ("auto", "command line")
-        file = f"conf/{key.partition('.')[0]}/default.yaml"
-        assert re.fullmatch(rf"was {before} \(default, {file}\); here \d+", rows[key][2])
-
-
-@pytest.mark.slow
-def test_columns_are_aligned_and_every_line_begins_with_a_key():
-    typed = "env=Pendulum-v1", "algo.lr=1"
-    lines = job(lambda plain: explanation(build(plain), typed), *typed)
-    layers = {
-        line.index(name) for line in lines for name in ("  default  ", "  tuned   ", "  command line") if name in line
-    }
-    assert len(layers) == 1
-    assert lines[0].startswith("algo=  ")
-    assert all(re.match(r"[a-z]", line) for line in lines)
 
 
 @pytest.mark.slow
@@ -217,12 +184,6 @@ def test_a_tuned_warm_up_that_is_shortened_is_not_counted():
 
 
 @pytest.mark.slow
-def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_counted():
-    base, on_it = (job(tuned_line, "env=Acrobot-v1", f"algo={algo}").split(": ")[1] for algo in ("dqn", "rainbow"))
-    assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start
-
-
-@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_layer_of_the_run(drl_here, small_run, monkeypatch):
     monkeypatch.chdir(small_run.cwd)
     folder = small_run.folder.relative_to(small_run.cwd)
@@ -240,16 +201,6 @@ def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
 
 
 @pytest.mark.slow
-def test_the_header_of_a_run_names_the_reward_module(drl_here, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["env=CartPole-v1", "algo=ppo", "reward=icm", "mode=single", "total_env_steps=128", "output_dir=out"]
-    small = ["trainer.batch_size=64", "network.hidden=[8]", "manage.confirm_episodes=0", "debug.in_process=true"]
-    done = drl_here("train", *words, *small, "manage.eval_episodes=1")
-    assert done.returncode == 0, done.stderr
-    assert any(line.startswith("reward module: icm, coef 1, ") for line in done.stdout.splitlines())
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "group", "row"),
     [
@@ -262,10 +213,3 @@ def test_the_header_of_a_run_names_the_reward_module(drl_here, tmp_path, monkeyp
 )
 def test_the_environment_is_the_source_of_an_option_that_it_chooses(explained, overrides, group, row):
     assert explained(*overrides)[group] == row
-
-
-@pytest.mark.slow
-def test_the_line_of_the_default_algorithm_needs_an_untyped_algorithm():
-    assert job(lambda plain: algorithm_line(["env=CartPole-v1"]), "env=CartPole-v1").startswith("algo=dqn by default")
-    typed = ["env=CartPole-v1", "algo=dqn"]
-    assert job(lambda plain: algorithm_line(typed), *typed) is None

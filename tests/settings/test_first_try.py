@@ -35,7 +35,6 @@ from drl_cli.settings.first_try import (
     WITH_TUNED,
     discount,
     first_try_line,
-    with_first_try,
 )
 from drl_cli.types import flatten
 
@@ -216,14 +215,6 @@ def test_epsilon_falls_in_a_tenth_of_the_run(words, steps):
 
 
 @pytest.mark.slow
-def test_the_line_names_epsilon_only_where_it_falls():
-    words = ("env=CartPole-v1", "tuned=none", "total_env_steps=30000")
-    algos = ("dqn", "rainbow", "apex", "ppo", "pqn")  # learned noise, a ladder, no epsilon, a schedule of its own
-    lines = {algo: str(first_try_line(mapping([*words, f"algo={algo}"]), words)) for algo in algos}
-    assert [algo for algo, line in lines.items() if "epsilon falls for 3,000 steps" in line] == ["dqn"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "is_normalised"),
     [
@@ -325,25 +316,6 @@ def test_offline_runs_normalise_states_and_the_rewards_that_they_read(algo, is_s
 def test_a_short_run_of_cql_has_few_samples_and_a_fast_actor(words, wanted):
     algo = mapping(["env=Pendulum-v1", *words])["algo"]
     assert tuple(float(algo[name]) for name in ("actor_lr", "cql_alpha", "samples")) == wanted
-
-
-@pytest.mark.parametrize(("length", "penalty"), [(3000, 0.1), (50_001, 0.01)])
-def test_a_short_run_of_rebrac_stays_nearer_to_the_data(length, penalty):
-    algo = mapping(["algo=rebrac", *OFFLINE, f"total_updates={length}"])["algo"]
-    assert (algo["actor_penalty"], algo["critic_penalty"]) == (penalty, penalty)
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        (["total_updates=50_000"], (0.9, 10.0)),
-        (["total_updates=50_001"], (0.7, 3.0)),
-        (["total_updates=3000", "algo.beta=2"], (0.9, 2.0)),
-    ],
-)
-def test_a_short_run_of_iql_takes_the_best_actions(words, wanted):
-    algo = mapping(["env=Pendulum-v1", "algo=iql", *OFFLINE, *words])["algo"]
-    assert (algo["expectile"], algo["beta"]) == wanted
 
 
 def dataset(path, lengths, cut, **extra):
@@ -448,23 +420,6 @@ def test_lists_of_runs_leave_out_what_was_chosen(length):
     config["algo.preset"] = "dqn"
     assert follows(EPSILON, config)
     assert not follows(EPSILON, {**config, EPSILON: 777})
-
-
-@pytest.mark.parametrize(("algo", "key"), [("iql", "algo.beta"), ("cql", "algo.samples"), ("awac", "algo.temperature")])
-@pytest.mark.parametrize("length", [5000, 100_000])
-def test_lists_of_runs_leave_out_what_was_chosen_for_data(algo, key, length):
-    config = flatten(to_yaml_keys(make_config("env=Pendulum-v1", f"algo={algo}", *OFFLINE, f"total_updates={length}")))
-    config["algo.preset"] = algo
-    assert all(follows(name, config) for name in (key, OBS, REWARD, DISCOUNT, RATE, BATCH, HIDDEN))
-    assert not follows(key, {**config, key: 777})
-
-
-@pytest.mark.slow
-def test_an_earlier_run_without_these_keys_was_as_with_tuned_values():
-    plain = mapping([*UNTUNED, "total_env_steps=5000"])
-    plain["env"]["normalize_obs"] = plain["worker"]["envs"] = None
-    old, new = (with_first_try(plain, {}, is_new) for is_new in (False, True))
-    assert [(each["env"]["normalize_obs"], each["worker"]["envs"]) for each in (old, new)] == [(False, 16), (True, 1)]
 
 
 def test_no_environment_is_tried_if_nothing_follows_from_it(monkeypatch):

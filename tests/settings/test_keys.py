@@ -8,9 +8,9 @@ import yaml
 import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import UsageError
-from drl_cli.settings.conf import conf_dir, groups
+from drl_cli.settings.conf import conf_dir
 from drl_cli.settings.judge import keys_of
-from drl_cli.settings.key_help import LOADER, answer, find, is_overlay, read, sections, text
+from drl_cli.settings.key_help import LOADER, answer, find, read, sections
 
 DOCS = Path(drl_cli.__file__).parents[1] / "docs"
 
@@ -69,12 +69,6 @@ def test_a_tuned_set_is_shown_but_not_among_the_keys():
     assert not any(section.title.startswith("tuned") for section in sections([]))
 
 
-@pytest.mark.slow
-def test_the_whole_table_is_the_one_of_its_parts():
-    parts = [key for group in groups() if not is_overlay(group) for key in by_name(find(group))]
-    assert set(by_name(sections([]))) == {*parts, *read((conf_dir() / "train.yaml").read_text())}
-
-
 def test_the_last_part_of_a_key_finds_the_key():
     assert {key.name for section in sections(["lr"]) for key in section.keys} == {"algo.lr", "reward.lr"}
     assert {key.name for section in sections(["learning", "rate"]) for key in section.keys} == {"algo.lr"}
@@ -87,20 +81,6 @@ def test_the_last_part_of_a_key_finds_the_key():
         "trainer.num",
         "reanalyzer.num",
     }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("wroker", "Did you mean worker?"),
-        ("algo.saac", "Did you mean algo.sac?"),
-        ("total_steps", "Did you mean total_env_steps?"),
-    ],
-)
-def test_a_wrong_word_names_the_nearest(word, hint):
-    line = refused(word)
-    assert line.startswith(f"no group or key '{word}'. {hint}   groups: algo, ")
 
 
 @pytest.mark.slow
@@ -121,31 +101,6 @@ def test_both_yaml_parsers_read_the_same():
 def test_a_comment_is_what_stands_behind_the_value():
     content = "# About\ndefaults: [_self_]\na: 'x # y'  # one\nb: {c: 1}  # two\nd:\n  e: null\n"
     assert read(content) == {"a": ("'x # y'", "one"), "b": ("{c: 1}", "two"), "d.e": ("null", "")}
-
-
-def test_columns_are_aligned_and_a_pipe_has_a_line_per_key():
-    title, *lines = text(find("manage"))
-    assert title.startswith("manage   The process")
-    keys = find("manage")[0].keys
-    assert len(lines) == len(keys)
-    assert {line.index(key.help) for line, key in zip(lines, keys, strict=True)} == {len(lines[0]) - len(keys[0].help)}
-    assert len({line.index(key.type.text, 20) for line, key in zip(lines, keys, strict=True)}) == 1
-
-
-@pytest.mark.slow
-def test_a_line_names_the_option_if_several_options_have_the_key():
-    lines = [line for line in text(sections(["algo.lr"])) if " algo.lr " in line]
-    assert len({line.rpartition("[")[2] for line in lines}) == len(lines) > 20
-    assert any(line.endswith(" [algo=sac]") for line in lines)
-    assert not any(line.endswith("]") and "[manage" in line for line in text(find("manage")))
-
-
-def test_a_terminal_gets_wrapped_lines(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    lines = text(find("manage"))
-    assert len(lines) > 1 + len(find("manage")[0].keys)
-    assert max(map(len, lines[1:])) <= 100
 
 
 @pytest.mark.slow

@@ -53,13 +53,6 @@ def test_there_and_back_is_the_same_config(composed):
     assert (build(to_yaml_keys(config)), to_yaml_keys(config)["stop"]["return"]) == (config, -200)
 
 
-def test_the_config_does_not_share_its_values_with_the_mapping(plain):
-    plain["env"]["kwargs"] = {"a": 1}
-    config = build(plain)
-    plain["env"]["kwargs"]["a"] = 2
-    assert config.env.kwargs == {"a": 1}
-
-
 @pytest.mark.parametrize("group", ["", *GROUPS])
 def test_an_unknown_key_of_a_yaml_is_an_error_in_every_group(plain, group):
     node = parent_of(plain, group) if group else plain
@@ -141,15 +134,6 @@ def test_fetch_is_a_word_or_a_number(plain, value):
     assert problem == f"worker.fetch: must be collect, episode or int >= 1, got {shown(value)}"
 
 
-def test_a_key_of_several_types_names_them_once(plain):
-    plain["trainer"]["compile"] = "maybe"
-    assert problems_of(plain) == ["trainer.compile: must be auto, replay, true or false, got 'maybe'"]
-    plain["trainer"]["compile"] = "ture"
-    assert problems_of(plain) == [
-        "trainer.compile: must be auto, replay, true or false, got 'ture'. Did you mean true?"
-    ]
-
-
 def test_per_worker_exploration(plain):
     for value, wanted in (
         *((None, None), ("ladder", "ladder"), ("env_ladder", "env_ladder")),
@@ -158,11 +142,6 @@ def test_per_worker_exploration(plain):
         plain["worker"]["exploration"] = value
         config = build(plain)
         assert (config.worker.exploration, build(to_yaml_keys(config))) == (wanted, config)
-
-
-def test_a_wrong_entry_is_named_by_its_place(plain):
-    plain["worker"]["exploration"] = [{"epsilon": 0.4}, {"epsilon": "high"}]
-    assert problems_of(plain) == ["worker.exploration[1].epsilon: must be a number, got 'high'"]
 
 
 def test_nothing_changes_in_the_mapping(plain):

@@ -25,8 +25,6 @@ from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import build, default_values
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
-from drl_cli.settings.compose import composed as job
-from drl_cli.settings.explain import explanation
 from drl_cli.settings.fill import fill
 from drl_cli.settings.trust import remember
 from drl_cli.settings.value_types import group_of
@@ -207,20 +205,6 @@ def test_an_on_policy_module_gets_the_queue_without_warm_up(composed, name):
 
 
 @pytest.mark.slow
-def test_a_yaml_may_choose_another_table(composed):
-    assert build(composed("algo=my_queue_other")).replay.sampler == "prioritized"
-
-
-@pytest.mark.slow
-def test_explain_names_the_algorithm_as_the_source_of_its_table():
-    overrides = ["algo=my_queue", "env=CartPole-v1", "mode=single"]
-    with job(overrides) as node:
-        lines = explanation(build(node), overrides)
-    (line,) = [line for line in lines if line.startswith("replay=")]
-    assert line.split() == ["replay=", "fifo-once", "algo", "algo=my_queue"]
-
-
-@pytest.mark.slow
 def test_a_value_that_nobody_gives_is_asked_for(composed):
     assert refused(build, composed("algo=my_need")) == (USAGE, ["algo.size: is missing, say algo.size=..."])
     assert build(composed("algo=my_need", "algo.size=3")).algo.size == 3
@@ -317,15 +301,6 @@ def test_another_source_is_confirmed_or_refused(copied, outside_folder):
         source.write_text(FILES["my_pkg/my_algo.py"])
     assert record["code"] == {"my_pkg.my_algo": new}
     assert what in record["resumed"][-1]["changes"]
-
-
-@pytest.mark.slow
-def test_modules_of_the_users_are_those_of_algorithm_network_environment_and_wrappers(composed):
-    config = build(composed("algo=my_pkg.my_algo", "env=CartPole-v1"))
-    network = SimpleNamespace(torso="my_pkg.my_net:Net")
-    env = SimpleNamespace(id="my_envs:CartPole-v1", wrappers=("my_wraps:Flat", "drl_cli.envs.probes:Counter"))
-    config = replace(config, network=network, env=env)
-    assert config.outside_modules == ["my_envs", "my_pkg.my_algo", "my_pkg.my_net", "my_wraps"]
 
 
 def test_the_environments_source_is_judged_too(composed, outside_folder, tmp_path):

@@ -98,17 +98,6 @@ def test_a_dry_run_only_checks(args, text, multirun, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_answers_in_one_line(drl_here, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = drl_here("train", "-m", "env=Pendulum-v1", "algo.lr=-1,1e-3")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: algo.lr: must be > 0, got -1   (job 1 of 2)\n"
-    done = drl_here("train", "hpo=tpe", "algo.lr=1e-3")
-    assert done.returncode == 2
-    assert done.stderr.endswith("drl-train -m hpo=tpe 'algo.lr=tag(log,interval(1e-4,1e-2))'\n")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture
 def begun(multirun, tmp_path):
     """A sweep of two jobs that have not been started, in the current folder."""

@@ -13,7 +13,7 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.results import draw_search, finish_search, search_figure, verdict, write_best
+from drl_cli.sweeps.results import finish_search, search_figure, verdict, write_best
 from drl_cli.sweeps.search import plan
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
@@ -246,17 +246,6 @@ def test_the_values_of_a_worse_search_are_not_recommended(make, capsys):
     assert commands == ["drl-train env=A", f"drl-eval run={trials.fresh_jobs(None)[0].run} episodes=100"]
 
 
-def test_a_run_without_a_checkpoint_is_not_evaluated(make, capsys):
-    trials = make(trials=3)
-    trials.sweep.flags = ["--config-dir", "my conf"]
-    played(trials, [8, 9], [1, None])
-    for job in trials.sweep.jobs:
-        (job.run / "checkpoints" / "best").rmdir()
-    lines, (train,) = next_commands(trials, capsys)  # the user's own folder is named already
-    assert "defaults on 2 fresh seeds: 1.0 (1 done)" in lines
-    assert train.startswith("drl-train --config-dir 'my conf' env=A algo.lr=")
-
-
 @pytest.mark.parametrize(
     ("best", "defaults", "is_better", "text"),
     [
@@ -314,13 +303,6 @@ def test_the_number_of_jobs_is_said_before_the_search(make, options, text):
     told = plan(trials.study.hpo, trials.study.space)
     assert text in told
     assert trials.num_jobs == sum(int(count) for count in re.findall(r"(\d+) jobs", told))
-
-
-def test_the_first_job_shows_what_was_sampled(make):
-    trials = make()
-    (job,) = trials.next_jobs()
-    assert job.label.split() == typed(trials.study.trials[0].values)
-    assert reopen(trials).sweep.jobs[0].label == job.label
 
 
 def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
@@ -401,13 +383,6 @@ def test_the_best_values_are_an_option_of_the_group_experiment(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_seed_may_be_typed_as_any_number(multirun, monkeypatch):
-    seeds = []
-    monkeypatch.setattr("drl_cli.sweeps.search.search", lambda sweep, study, configs: seeds.append(study.seed) or 0)
-    assert (multirun("hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR), seeds) == (0, [1000])
-
-
-@pytest.mark.slow
 def test_a_search_whose_environment_lacks_a_file_can_not_begin(multirun, tmp_path, monkeypatch, capsys):
     (tmp_path / "late_mod.py").write_text(
         "import gymnasium\ndef make(**_):\n    open('late.txt')\ngymnasium.register('Late-v0', make)\n"
@@ -429,17 +404,6 @@ def test_a_resumed_search_can_be_checked_with_more_trials(multirun, make, capsys
     for args, count in (([], 4), (["hpo.trials=1e2"], 100)):
         assert multirun(f"resume={trials.study.folder}", "dry_run=true", *args) == 0
         assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
-
-
-@pytest.mark.slow
-def test_a_resumed_search_keeps_its_new_numbers(multirun, make, monkeypatch):
-    monkeypatch.setattr("drl_cli.sweeps.search.run_jobs", lambda *args: None)
-    trials = make({"algo.lr": SPACE["algo.lr"]})
-    trials.study.fixed = ["env=Pendulum-v1"]
-    trials.study.save()
-    assert multirun(f"resume={trials.study.folder}", "hpo.fresh_seeds=5", "hpo.trials=7") == 10  # nothing has run
-    hpo = Study.open(trials.study.folder).hpo
-    assert (hpo.fresh_seeds, hpo.trials) == (5, 7)
 
 
 @pytest.mark.slow
@@ -470,13 +434,3 @@ def test_a_killed_search_is_resumed_and_ends_with_the_best_and_default_values(st
     assert "\nverdict: " in again.stdout
     wrong = drl("train", "-m", "resume=latest", "algo.lr=1,2", cwd=tmp_path)
     assert (wrong.returncode, "leave algo.lr=1,2 out" in wrong.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_search_is_drawn_if_matplotlib_is_there(tmp_path, monkeypatch, is_there):
-    figure = pytest.importorskip("matplotlib.figure").Figure
-    monkeypatch.setattr("drl_cli.sweeps.results.search_figure", lambda study: figure())
-    if not is_there:
-        monkeypatch.setattr("drl_cli.sweeps.results.source_file", lambda module: None)
-    draw_search(None, tmp_path / "search.png")
-    assert (tmp_path / "search.png").exists() == is_there

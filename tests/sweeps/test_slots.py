@@ -8,7 +8,6 @@ import pytest
 from drl_cli.errors import ClusterUnfit, UsageError
 from drl_cli.runtime.place import launch, nodes
 from drl_cli.runtime.place.cluster import Node
-from drl_cli.runtime.place.launch import join_cluster
 from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.fill import fill
@@ -243,15 +242,6 @@ def test_the_gpus_of_the_nodes_count_for_a_sweep(cluster, tmp_path, monkeypatch,
     assert refused.value.exit_code == 3
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
-def test_a_run_on_one_node_asks_no_other(monkeypatch, mode):
-    asked = []
-    monkeypatch.setattr(launch, "Cluster", lambda *args, only_here: asked.append((args, only_here)))
-    config = typed(f"mode={mode}")
-    join_cluster(config)
-    assert asked == [(("a:1", config.env, []), mode == "single")]
-
-
 @pytest.mark.slow
 def test_slots_are_counted_from_typed_configs(tmp_path, monkeypatch):
     """A cluster has other processors than this machine, so `worker.num` must not be filled in here."""
@@ -281,10 +271,3 @@ def test_the_runs_of_a_name_are_noted_once_for_all_jobs(tmp_path, monkeypatch, c
     assert len(jobs.check_jobs(made, made.jobs, {})) == 3
     (note,) = capsys.readouterr().err.splitlines()
     assert note == "note: wide is 20260101-s0; 1 other run has this name; to take it, type its id: 20260100-s0"
-
-
-@pytest.mark.parametrize(("start", "place"), [(None, "the cluster"), (start_here, "this machine")])
-def test_a_line_if_more_jobs_are_asked_for_than_there_is_room_for(start, place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(jobs, "job_slots", lambda configs: Slots([Slot(), Slot()], 9, start))
-    jobs.run_jobs(Sweep(tmp_path, []), [], [])
-    assert capsys.readouterr().out == f"sweep.jobs=9: {place} holds 2 at once; more would be slower, not faster\n"

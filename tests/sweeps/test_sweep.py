@@ -9,7 +9,7 @@ from drl_cli.settings.space import parse
 from drl_cli.sweeps import multirun, ranking, table
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.sweeps.table import REFRESH_S, SweepView
+from drl_cli.sweeps.table import SweepView
 
 SUMMARY = {"exit_code": 0, "best_return": -140.23, "final_return": -150, "env_steps": 12000, "wall_s": 34.2}
 
@@ -119,27 +119,6 @@ def test_a_line_for_each_change(shown):
         "[job 2 of 5] running  seed=1",
         "[job 3 of 5] waiting  seed=2",
     ]
-
-
-def test_a_terminal_shows_the_table_every_two_seconds_at_each_change_and_at_the_end(shown, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("TERM", raising=False)
-    stream, drawn, seconds = io.StringIO(), [], [100.0]
-    stream.isatty = lambda: True
-    monkeypatch.setattr(table, "now", lambda: seconds[0])
-    view = SweepView(shown, stream)
-    monkeypatch.setattr(view.live, "update", lambda shown, refresh: drawn.append(refresh))
-    for later in (0, 0.5, REFRESH_S - 0.1, REFRESH_S, REFRESH_S + 0.1):
-        seconds[0] = 100 + later
-        view.tick()
-    assert drawn == [True] * 2
-    view.changed(shown.jobs[1])
-    view.tick()
-    assert drawn == [True] * 3
-    view.close()
-    assert drawn == [True] * 4
-    assert not view.live.is_started
-    assert "[job" not in stream.getvalue()
 
 
 def test_the_table_has_a_row_for_each_job(shown):

@@ -125,16 +125,6 @@ def test_a_trial_product_shows_whether_torch_can_use_a_gpu():
     assert [*gpu.answers(FakeTorch(SIDE**3, is_available=False))] == [0]
 
 
-def test_a_gpu_that_does_not_tell_its_name_has_a_number():
-    torch = FakeTorch(SIDE**3)
-
-    def raises(index):
-        raise RuntimeError("busy")
-
-    torch.cuda.get_device_name = raises
-    assert [*gpu.answers(torch)] == [1, ("GPU 0", "busy")]
-
-
 @pytest.mark.slow
 def test_asking_does_not_initialise_cuda_here(tmp_path, monkeypatch, caplog):
     """The child is a new process, in which a file of the current folder is not in place of torch."""

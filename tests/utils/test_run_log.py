@@ -1,4 +1,3 @@
-import io
 import logging
 import re
 import sys
@@ -49,11 +48,3 @@ def test_what_code_of_the_user_prints_is_in_the_file_too(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == "early\na half line\x1b\n"
     assert err == "UserWarning: mind the step\nonce\n"
-
-
-def test_a_panel_that_ends_first_has_restored_its_stream(monkeypatch):
-    original, of_panel = sys.stdout, io.StringIO()
-    monkeypatch.setattr(sys, "stdout", of_panel)
-    with run_log():
-        sys.stdout = original
-    assert sys.stdout is original

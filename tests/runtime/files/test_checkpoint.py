@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drl_cli.errors import CheckpointError
-from drl_cli.runtime.files import checkpoint, retention
+from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files import checkpoint as checkpoints
 from drl_cli.runtime.files.retention import drop_drafts, repair_best, settle
 from drl_cli.runtime.messages import LoadParams
@@ -252,13 +252,6 @@ def test_only_what_last_and_best_replace_is_removed(tmp_path):
     assert names(tmp_path) == [*kept, "step_000000009"]
     settle(tmp_path, 1)  # the newer one is of another branch: only a new checkpoint after a resume replaces it
     assert names(tmp_path) == [*kept[:2], *kept[3:], "step_000000009"]
-
-
-def test_a_resume_leaves_behind_only_the_checkpoints_after_its_own(tmp_path):
-    for name in ("step_000000001", "step_000000002", "step_000000002-v3", "step_000000010", "step_000000010-best"):
-        (tmp_path / name).mkdir()
-    behind = retention.newer(tmp_path, tmp_path / "step_000000002")
-    assert [path.name for path in behind] == ["step_000000002-v3", "step_000000010"]
 
 
 def test_the_best_model_is_the_complete_one_with_the_highest_mean_whatever_best_points_to(tmp_path):

@@ -86,31 +86,6 @@ def saver(*counts, kind="uniform", chunk_bytes=128):
     return ReplaySaver(filled(kind, *counts), 2, chunk_bytes)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "nbytes", "per_part"),
-    [
-        *[(0.01, 0, 5), (0.02, 0, 3), (0.05, 0, 1), (0.06, 0, 1)],
-        *[(0.0, 8 << 20, 1), (0.0, (8 << 20) - 1, 2), (0.0, 3 << 20, 3)],
-    ],
-)
-def test_a_part_takes_50_ms_or_8_megabytes(tmp_path, monkeypatch, seconds, nbytes, per_part):
-    made, clock = saver(40), SimpleNamespace(now=100.0)
-    monkeypatch.setattr(saved_replay, "now", lambda: clock.now)
-    write = made._write
-
-    def slow(*args):
-        clock.now += seconds
-        write(*args)
-        return nbytes
-
-    made._write = slow
-    made.begin(tmp_path, None, EXTRA)
-    chunks = len(made._save.chunks)
-    assert chunks > 6
-    assert made.part() is None
-    assert chunks - len(made._save.chunks) == per_part
-
-
 def test_the_last_part_returns_all_files_and_ends_the_save(tmp_path, monkeypatch):
     made = saver(30)
     monkeypatch.setattr(saved_replay, "now", lambda: 0.0)
