@@ -23,7 +23,7 @@ from drl_cli.utils.ranges import Positive
 if TYPE_CHECKING:
     from torch import nn
 
-    from drl_cli.networks.mlp_module import MLP, Critics
+    from drl_cli.networks.mlp_module import MLP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,18 +86,6 @@ class Learner(Algorithm):
 
         generator = self.init if self.has_own_weights else None
         return MLP(self.encoder.size, outputs, self.network, ensemble=ensemble, last=last, generator=generator)
-
-    def critics(self, outputs: int, actions: int, ensemble: int = 1, norms: bool = False) -> Critics:
-        """Return a new critic: an MLP whose inputs are features `[B, F]` and actions `[B, actions]`.
-
-        The outputs are `[B, outputs]`. With `ensemble` = N > 1, return an ensemble of N critics with outputs
-        `[N, B, outputs]`. If `norms` is True, the critics have layer norm even if `network.layer_norm` is False.
-        """
-        from drl_cli.networks.mlp_module import Critics  # imports torch
-
-        generator = self.init if self.has_own_weights else None
-        network = replace(self.network, layer_norm=True) if norms else self.network
-        return Critics(self.encoder.size + actions, outputs, network, ensemble=ensemble, generator=generator)
 
     def build(
         self,

@@ -81,6 +81,20 @@ class ActingNetwork(ActingMLP):
         return super().__call__(x if action is None else np.concatenate([x, action], -1))
 
 
+class ActingCritic(ActingMLP):
+    """A drl.Critic in numpy, for one network."""
+
+    def __init__(
+        self, features: int, actions: int, network: NetworkConfig, ensemble: int | None = None, outputs: int = 1
+    ) -> None:
+        super().__init__(features + actions, outputs, network, ensemble=ensemble or 1)
+        self.is_plain, self.has_one_output = ensemble is None, outputs == 1
+
+    def __call__(self, features: Array, action: Array) -> Array:  # type: ignore[override]
+        values = super().__call__(np.concatenate([features, action], -1))
+        return values[..., 0] if self.has_one_output else values
+
+
 class ActingScalar:
     """A drl.Scalar in numpy."""
 
@@ -240,6 +254,7 @@ class ActingImplicitQNetwork:
 
 NUMPY_FORMS: dict[str, Any] = {
     "MLP": ActingMLP,
+    "Critic": ActingCritic,
     "Network": ActingNetwork,
     "Scalar": ActingScalar,
     "Vector": ActingVector,

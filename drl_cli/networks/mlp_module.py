@@ -158,17 +158,26 @@ class MLP(nn.Module):
         return out.squeeze(0) if num == 1 else out
 
 
-class Critics(MLP):
-    """An MLP whose inputs are features `[B, F]` and an action `[B, A]`."""
+class Critic(MLP):
+    """MLPs that map features `[B, features]` and an action `[B, actions]` to values `[B]`.
+
+    With `ensemble` = N, which may be 1, there are N MLPs, and the values are `[N, B]`. With `outputs` = K > 1, the
+    values are `[B, K]` or `[N, B, K]`.
+    """
+
+    def __init__(
+        self, features: int, actions: int, network: NetworkConfig, ensemble: int | None = None, outputs: int = 1
+    ) -> None:
+        super().__init__(features + actions, outputs, network, ensemble=ensemble or 1)
+        self.has_one_output, self.is_ensemble_of_one = outputs == 1, ensemble == 1
 
     def forward(  # type: ignore[override]
         self, features: Tensor, action: Tensor, masks: Sequence[Tensor] = (), first: int | None = None
     ) -> Tensor:
-        """Return the outputs: `[N, B, outputs]`, or `[B, outputs]` for one network.
-
-        `masks` and `first` are the arguments of `MLP.forward`.
-        """
-        return super().forward(torch.cat([features, action], -1), masks, first)
+        """Return the values. `masks` and `first` are the arguments of `MLP.forward`; with `first=1`, they are `[B]`."""
+        values = super().forward(torch.cat([features, action], -1), masks, first)
+        values = values.squeeze(-1) if self.has_one_output else values
+        return values.unsqueeze(0) if self.is_ensemble_of_one else values
 
 
 class Embedding(MLP):

@@ -75,7 +75,7 @@ def test_forever(n_step):
     fixed = ("algo.initial_alpha=1e-3", "algo.alpha_lr=1e-9", "algo.target_entropy=-1")
     algorithm = learn("sac", "Forever", 500, *SAC, *fixed, f"algo.n_step={n_step}", "env.max_episode_steps=5")
     actions = torch.linspace(-0.9, 0.9, 7)[:, None]
-    q = algorithm.nets.critic(torch.cat([torch.zeros(7, 1), actions], -1))
+    q = algorithm.nets.critic(torch.zeros(7, 1), actions)
     assert q.min() > 9.0
     assert q.max() < 11.0
 

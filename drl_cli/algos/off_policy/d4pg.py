@@ -10,7 +10,7 @@ from typing import Any
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import ddpg
 from drl_cli.algos.off_policy._actors import check_support
-from drl_cli.algos.off_policy.ddpg import explore, noise, policy, value
+from drl_cli.algos.off_policy.ddpg import explore, noise, policy
 from drl_cli.api import torch
 
 ACTIONS, TABLES = ddpg.ACTIONS, ddpg.TABLES
@@ -48,13 +48,13 @@ class Algorithm(ddpg.Algorithm):
         # The cross-entropy with the projected target    (algorithm 1)
         with torch.no_grad():
             next_x = nets.target.encoder.see(batch).next_obs
-            next_logits = value(nets.target.critic, next_x, nets.target.actor(next_x), target_masks)
+            next_logits = nets.target.critic(next_x, nets.target.actor(next_x), target_masks)
             target = drl.losses.project(next_logits.softmax(-1), rows["reward"], rows["discount"], support)
-        logits = value(nets.critic, seen.learned, rows["action"], masks)
+        logits = nets.critic(seen.learned, rows["action"], masks)
         critic_loss = drl.losses.categorical_critic(logits, target, rows.get("weight"))
 
         # The mean return that the critic predicts for the actor's actions    (eq. 4)
-        actor_logits = value(nets.frozen.critic, seen.obs, nets.actor(seen.obs), masks)
+        actor_logits = nets.frozen.critic(seen.obs, nets.actor(seen.obs), masks)
         actor_loss = -drl.losses.mean(actor_logits.softmax(-1) @ support, rows.get("valid_weight"))
 
         self.optimizer.minimize(critic_loss + actor_loss)

@@ -4,7 +4,7 @@ DDPG is Q-learning for continuous actions. One critic learns Q values, and the a
 the largest Q value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, outputs
     return {
         "encoder": encoder,
         "actor": drl.MLP(encoder.size, size, network, squashed=True),
-        "critic": drl.MLP(encoder.size + size, outputs, network),
+        "critic": drl.Critic(encoder.size, size, network, outputs=outputs),
     }
 
 
@@ -52,12 +52,6 @@ def noise(config: Any, spec: drl.EnvSpec) -> drl.Noise | None:
     return drl.OUNoise(spec.action.size, config.ou_theta) if config.noise_kind == "ou" else None
 
 
-def value(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the critic's outputs `[B, outputs]` for features `x` `[B, F]`. `masks` are those of dropout."""
-    out: torch.Tensor = critic(torch.cat([x, action], -1), masks)
-    return out
-
-
 class Algorithm(drl.Algorithm):
     """Learns the actor and the critic. One step changes both, with the gradients before the step."""
 
@@ -72,13 +66,13 @@ class Algorithm(drl.Algorithm):
         # (Q(s, a) - y)^2 with y = r + d Q'(s', mu'(s'))    (eq. 4, 5)
         with torch.no_grad():
             next_x = nets.target.encoder.see(batch).next_obs
-            next_q = value(nets.target.critic, next_x, nets.target.actor(next_x), target_masks).squeeze(-1)
+            next_q = nets.target.critic(next_x, nets.target.actor(next_x), target_masks)
             target = rows["reward"] + rows["discount"] * next_q
-        q = value(nets.critic, seen.learned, rows["action"], masks).squeeze(-1)
+        q = nets.critic(seen.learned, rows["action"], masks)
         critic_loss = drl.losses.mse(q - target, rows.get("weight"))
 
         # -Q(s, mu(s))    (eq. 6)
-        actor_q = value(nets.frozen.critic, seen.obs, nets.actor(seen.obs), masks).squeeze(-1)
+        actor_q = nets.frozen.critic(seen.obs, nets.actor(seen.obs), masks)
         actor_loss = -drl.losses.mean(actor_q, rows.get("valid_weight"))
 
         self.optimizer.minimize(critic_loss + actor_loss)

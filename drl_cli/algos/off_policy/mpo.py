@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import drl_cli.api as drl
-from drl_cli.algos.off_policy.sac import policy, values
+from drl_cli.algos.off_policy.sac import policy
 from drl_cli.api import torch
 
 ACTIONS = ("box",)
@@ -48,7 +48,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
     return {
         "encoder": encoder,
         "actor": drl.MLP(encoder.size, 2 * size, network),
-        "critic": drl.MLP(encoder.size + size, 1, network),
+        "critic": drl.Critic(encoder.size, size, network),
         "duals": drl.Vector(3, [math.log(first) for first in (1.0, 10.0, 100.0)]),
     }
 
@@ -73,10 +73,10 @@ class Algorithm(drl.Algorithm):
             old = drl.TanhGaussian.of(nets.target.actor(next_x)).inner  # the Gaussian before tanh
             sampled = old.sample(noise.view(num, samples, size).transpose(0, 1))  # [S, B, A], before tanh
             repeated = [mask.repeat(1, samples, 1) for mask in target_masks]  # equal for all samples
-            next_q = values(nets.target.critic, next_x.repeat(samples, 1), sampled.flatten(0, 1).tanh(), repeated)
+            next_q = nets.target.critic(next_x.repeat(samples, 1), sampled.flatten(0, 1).tanh(), repeated)
             next_q = next_q.view(samples, num)
             target = rows["reward"] + rows["discount"] * next_q.mean(0)
-        q = values(nets.critic, seen.learned, rows["action"], masks)  # [B]
+        q = nets.critic(seen.learned, rows["action"], masks)  # [B]
         critic_loss = drl.losses.mse(q - target, rows.get("weight"))
 
         # E-step: the weights of the sampled actions, and the loss of the temperature    (eq. 4 and 8)

@@ -40,16 +40,10 @@ class Config(drl.AlgoConfig):
 def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
     """Return SAC's networks with more critics, which draw their weights first."""
     encoder, size = drl.encoder(network, spec), spec.action.size
-    critic = drl.MLP(encoder.size + size, 1, network, ensemble=config.critics)
+    critic = drl.Critic(encoder.size, size, network, ensemble=config.critics)
     actor = drl.MLP(encoder.size, 2 * size, network)
     log_alpha = drl.Scalar(math.log(config.initial_alpha))
     return {"encoder": encoder, "actor": actor, "critic": critic, "log_alpha": log_alpha}
-
-
-def values(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the values `[N, B]` that N critics give to the actions `[B, A]`. `masks` are those of dropout."""
-    q: torch.Tensor = critic(torch.cat([x, action], -1), masks).squeeze(-1)
-    return q if q.ndim == 2 else q.unsqueeze(0)  # a single critic returns [B]
 
 
 class Algorithm(sac.Algorithm):
@@ -61,11 +55,12 @@ class Algorithm(sac.Algorithm):
         """Draw noise `[B, A]`, a subset of the critics, and the dropout masks of critics and target networks."""
         (noise,) = self.randn(rows, self.spec.action.size)
         order = torch.rand(self.config.critics, generator=self.generator, device=self.context.device).argsort()
-        return noise, order[: self.config.subset], *self.two_masks(rows)
+        return noise, order[: self.config.subset], self.masks("critic", rows), self.masks("critic", rows)
 
     def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean value of all critics, `[B]`."""
-        return values(self.nets.frozen.critic, x, action, masks).mean(0)
+        value: torch.Tensor = self.nets.frozen.critic(x, action, masks).mean(0)
+        return value
 
     def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
         nets, rows, seen = self.nets, self.rows(batch), self.nets.encoder.see(batch)
@@ -79,10 +74,10 @@ class Algorithm(sac.Algorithm):
         # The critics: the target is the smallest value of the subset    (REDQ, algorithm 1; DroQ, algorithm 2)
         with torch.no_grad():
             next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(next_noise)
-            next_q = values(nets.target.critic, nets.target.encoder.see(batch).next_obs, next_action, target_masks)
+            next_q = nets.target.critic(nets.target.encoder.see(batch).next_obs, next_action, target_masks)
             soft_q = next_q[subset].amin(0) - nets.log_alpha().exp() * log_prob
             target = rows["reward"] + rows["discount"] * soft_q
-        q = values(nets.critic, seen.learned, rows["action"], masks)  # [N, B]
+        q = nets.critic(seen.learned, rows["action"], masks)  # [N, B]
         critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
         self.optimizer.minimize(critic_loss, "encoder", "critic")
         self.params.follow(self.config.tau)

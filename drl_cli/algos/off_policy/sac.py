@@ -1,7 +1,6 @@
 """Soft Actor-Critic (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905).
 
-SAC has twin critics, a stochastic actor, and a learned entropy temperature alpha. The actor is a tanh-Gaussian: an
-action is the tanh of a Gaussian sample. The default target entropy is minus the number of action dimensions.
+SAC has twin critics, a tanh-Gaussian actor of A action dimensions, and a learned temperature. The target entropy is -A.
 """
 
 import math
@@ -12,8 +11,7 @@ from typing import Any, Literal
 import drl_cli.api as drl
 from drl_cli.api import torch
 
-ACTIONS = ("box",)
-TABLES = ("uniform", "prioritized", "sequences")
+ACTIONS, TABLES = ("box",), ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
     return {
         "encoder": encoder,
         "actor": drl.MLP(encoder.size, 2 * size, network),
-        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+        "critic": drl.Critic(encoder.size, size, network, ensemble=2),
         "log_alpha": drl.Scalar(math.log(config.initial_alpha)),
     }
 
@@ -50,40 +48,32 @@ def noise(config: Any, spec: drl.EnvSpec) -> drl.Noise | None:
     return drl.PinkNoise(spec.action.size) if config.noise_kind == "pink" else None
 
 
-def values(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return Q1(s, a) and Q2(s, a), `[2, B]`, for features `x` `[B, F]`. `masks` are those of dropout."""
-    q: torch.Tensor = critic(torch.cat([x, action], -1), masks).squeeze(-1)
-    return q
-
-
 class Algorithm(drl.Algorithm):
     """Learns actor, critics and temperature. One step changes them all, with the gradients before the step."""
 
     policy_parts, targets = ("encoder", "actor"), ("encoder", "critic")
     rates = {"log_alpha": "alpha_lr"}
 
-    def two_masks(self, rows: int) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-        """Draw the dropout masks of the critics and of their target networks."""
-        return self.masks("critic", rows), self.masks("critic", rows)
-
     def critic_loss(
         self, batch: drl.Batch, rows: drl.Batch, seen: Any, noise: torch.Tensor
     ) -> tuple[torch.Tensor, drl.Metrics, torch.Tensor]:
         """Return the critics' mean squared soft Bellman errors (eq. 5), metrics, and the error `[B]` of each row."""
-        nets, (masks, target_masks) = self.nets, self.two_masks(len(noise))
+        nets = self.nets
+        masks, target_masks = (self.masks("critic", len(noise)) for _ in range(2))
         with torch.no_grad():
             next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(noise)
             next_x = nets.target.encoder.see(batch).next_obs
-            next_q = values(nets.target.critic, next_x, next_action, target_masks).amin(0)
+            next_q = nets.target.critic(next_x, next_action, target_masks).amin(0)
             target = rows["reward"] + rows["discount"] * (next_q - nets.log_alpha().exp() * log_prob)
-        q = values(nets.critic, seen.learned, rows["action"], masks)
+        q = nets.critic(seen.learned, rows["action"], masks)
         loss = drl.losses.twin_critics(q, target, rows.get("weight"))
-        metrics = {"critic_loss": loss, "q_mean": drl.losses.mean(q, rows.get("valid_weight"))}
-        return loss, metrics, (q - target).abs().mean(0)
+        q_mean = drl.losses.mean(q, rows.get("valid_weight"))
+        return loss, {"critic_loss": loss, "q_mean": q_mean}, (q - target).abs().mean(0)
 
     def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the values `[B]` that the actor maximises. Here, these are those of the more careful critic."""
-        return values(self.nets.frozen.critic, x, action, masks).amin(0)
+        """Return the values `[B]` that the actor maximises: here, those of the more careful critic."""
+        value: torch.Tensor = self.nets.frozen.critic(x, action, masks).amin(0)
+        return value
 
     def actor_loss(
         self, rows: drl.Batch, x: torch.Tensor, noise: torch.Tensor, masks: Sequence[torch.Tensor]

@@ -37,16 +37,8 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
     return {
         "encoder": encoder,
         "actor": drl.MLP(encoder.size, size, network, squashed=True),
-        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+        "critic": drl.Critic(encoder.size, size, network, ensemble=2),
     }
-
-
-def values(
-    critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor], first: int = 2
-) -> torch.Tensor:
-    """Return Q1(s, a) and Q2(s, a), `[2, B]`, or only Q1, `[B]`, for features `x` `[B, F]`. `masks` are for dropout."""
-    q: torch.Tensor = critic(torch.cat([x, action], -1), masks, first).squeeze(-1)
-    return q
 
 
 class Algorithm(drl.Algorithm):
@@ -61,7 +53,7 @@ class Algorithm(drl.Algorithm):
 
     def actor_loss(self, rows: drl.Batch, x: torch.Tensor, masks: Sequence[torch.Tensor]) -> drl.Metrics:
         """Return `actor_loss`, minus the mean value that the first critic gives to the actor's actions."""
-        q = values(self.nets.frozen.critic, x, self.nets.actor(x), masks, first=1)
+        q = self.nets.frozen.critic(x, self.nets.actor(x), masks, first=1)
         return {"actor_loss": -drl.losses.mean(q, rows.get("valid_weight"))}
 
     def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
@@ -74,9 +66,9 @@ class Algorithm(drl.Algorithm):
             next_x = nets.target.encoder.see(batch).next_obs
             noise = (config.target_noise * noise).clamp(-config.noise_clip, config.noise_clip)
             next_action = (nets.target.actor(next_x) + noise).clamp(-1.0, 1.0)
-            next_q = values(nets.target.critic, next_x, next_action, target_masks).amin(0)
+            next_q = nets.target.critic(next_x, next_action, target_masks).amin(0)
             target = rows["reward"] + rows["discount"] * self.next_value(rows, next_action, next_q)
-        q = values(nets.critic, seen.learned, rows["action"], masks)
+        q = nets.critic(seen.learned, rows["action"], masks)
         critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
         self.optimizer.minimize(critic_loss, "encoder", "critic")
         metrics = {"critic_loss": critic_loss, "q_mean": drl.losses.mean(q, rows.get("valid_weight"))}

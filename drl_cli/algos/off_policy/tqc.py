@@ -37,16 +37,10 @@ class Config(sac.Config):
 def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
     """Return SAC's networks, whose critics have the outputs of quantiles. They draw their weights first."""
     encoder, size = drl.encoder(network, spec), spec.action.size
-    critic = drl.MLP(encoder.size + size, config.quantiles, network, ensemble=config.critics)
+    critic = drl.Critic(encoder.size, size, network, ensemble=config.critics, outputs=config.quantiles)
     actor = drl.MLP(encoder.size, 2 * size, network)
     log_alpha = drl.Scalar(math.log(config.initial_alpha))
     return {"encoder": encoder, "actor": actor, "critic": critic, "log_alpha": log_alpha}
-
-
-def predicted(critic: Any, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the K quantiles of the return that each of N critics predicts, `[N, B, K]`. `masks` are for dropout."""
-    quantiles: torch.Tensor = critic(torch.cat([x, action], -1), masks)
-    return quantiles if quantiles.ndim == 3 else quantiles.unsqueeze(0)  # a single critic returns [B, K]
 
 
 class Algorithm(sac.Algorithm):
@@ -56,26 +50,29 @@ class Algorithm(sac.Algorithm):
 
     def value(self, x: torch.Tensor, action: torch.Tensor, masks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean of all quantiles of all critics, `[B]`. No quantiles are dropped here (eq. 12)."""
-        return predicted(self.nets.frozen.critic, x, action, masks).mean((0, 2))
+        value: torch.Tensor = self.nets.frozen.critic(x, action, masks).mean((0, 2))
+        return value
 
     def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
         config, nets, rows, seen = self.config, self.nets, self.rows(batch), self.nets.encoder.see(batch)
         num, x, is_actors = len(rows["reward"]), seen.obs, counts.opt_steps % self.config.actor_period == 0
         # A loss that is not finite ends the update at a step (trainer.on_nonfinite=skip). All random numbers are drawn
         # before the first step, so that such an update draws as many of them as any other.
-        (next_noise,), masks, target_masks = self.randn(num, self.spec.action.size), *self.two_masks(num)
+        (next_noise,) = self.randn(num, self.spec.action.size)
+        masks, target_masks = (self.masks("critic", num) for _ in range(2))
         if is_actors:
-            (noise,), actor_masks, _ = self.randn(num, self.spec.action.size), *self.two_masks(num)
+            (noise,) = self.randn(num, self.spec.action.size)
+            actor_masks, _ = (self.masks("critic", num) for _ in range(2))
 
         # The critics: all quantiles learn from the smallest quantiles of all critics together    (eq. 8 to 11)
         num_kept = config.critics * (config.quantiles - config.dropped)
         with torch.no_grad():
             next_action, log_prob = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(next_noise)
             next_x, cost = nets.target.encoder.see(batch).next_obs, nets.log_alpha().exp() * log_prob
-            pooled = predicted(nets.target.critic, next_x, next_action, target_masks).transpose(0, 1).flatten(1)
+            pooled = nets.target.critic(next_x, next_action, target_masks).transpose(0, 1).flatten(1)
             smallest = pooled.sort(-1).values[:, :num_kept]  # of [B, N K]
             target = rows["reward"].unsqueeze(-1) + rows["discount"].unsqueeze(-1) * (smallest - cost.unsqueeze(-1))
-        quantiles = predicted(nets.critic, seen.learned, rows["action"], masks)
+        quantiles = nets.critic(seen.learned, rows["action"], masks)
         fraction = torch.from_numpy(drl.losses.midpoints(config.quantiles)).to(self.context.device)
         losses = [drl.losses.quantile_critic(own, target, fraction, weight=rows.get("weight")) for own in quantiles]
         critic_loss = torch.stack(losses).mean() / config.quantiles  # each is a sum over the K quantiles

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import drl_cli.api as drl
-from drl_cli.algos.off_policy.sac import values
 from drl_cli.algos.offline.iql import gaussian, policy
 from drl_cli.api import torch
 
@@ -35,7 +34,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
         "encoder": encoder,
         "actor": drl.MLP(encoder.size, size, network, squashed=True),
         "log_std": drl.Vector(size),
-        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+        "critic": drl.Critic(encoder.size, size, network, ensemble=2),
     }
 
 
@@ -56,15 +55,15 @@ class Algorithm(drl.Algorithm):
                 gaussian(nets, seen.next_obs).sample(next_noise),
                 nets.target.encoder.see(batch).next_obs,
             )
-            next_q = values(nets.target.critic, next_x, next_action, target_masks)
+            next_q = nets.target.critic(next_x, next_action, target_masks)
             target = rows["reward"] + rows["discount"] * next_q.amin(0)
-        q = values(nets.critic, seen.learned, rows["action"], masks)
+        q = nets.critic(seen.learned, rows["action"], masks)
         critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
 
         # The log-likelihood of the batch's actions, weighted by exp(advantage / temperature)    (eq. 13)
         pi = gaussian(nets, x)
         with torch.no_grad():
-            advantage = q.amin(0) - values(nets.critic, x, pi.sample(noise), masks).amin(0)
+            advantage = q.amin(0) - nets.critic(x, pi.sample(noise), masks).amin(0)
             action_weight = (advantage / config.temperature).exp().clamp(max=config.max_weight)
         actor_loss = -drl.losses.mean(action_weight * pi.log_prob(rows["action"]), valid)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import sac
-from drl_cli.algos.off_policy.sac import networks, policy, values
+from drl_cli.algos.off_policy.sac import networks, policy
 from drl_cli.api import torch
 
 ACTIONS, TABLES = sac.ACTIONS, sac.TABLES
@@ -47,16 +47,16 @@ class Algorithm(sac.Algorithm):
         As in the authors' code, the Bellman error has no factor 1/2, and the target has no entropy bonus.
         """
         nets, num, samples = self.nets, len(noise), self.config.samples * self.spec.action.size
-        masks, target_masks = self.two_masks(num)
+        masks, target_masks = (self.masks("critic", num) for _ in range(2))
         (policy_noise,) = self.randn(num, 2 * samples)
         uniform = self.context.rand(num, samples, self.generator)
         with torch.no_grad():
             next_action, _ = drl.TanhGaussian.of(nets.actor(seen.next_obs)).sample_log_prob(noise)
             next_x = nets.target.encoder.see(batch).next_obs
-            next_q = values(nets.target.critic, next_x, next_action, target_masks)
+            next_q = nets.target.critic(next_x, next_action, target_masks)
             target = rows["reward"] + rows["discount"] * next_q.amin(0)
         # `seen.learned` and `seen.obs` are equal features, but only the gradient of `seen.learned` trains the encoder.
-        q = values(nets.critic, seen.learned, rows["action"], masks)  # [2, B]
+        q = nets.critic(seen.learned, rows["action"], masks)  # [2, B]
         bellman = drl.losses.twin_critics(q, target, rows.get("weight"))
         gap = self.log_sum_exp(rows, seen, policy_noise, uniform, masks) - q
         conservative = self.config.cql_alpha * drl.losses.mean(gap.sum(0), rows.get("weight"))
@@ -91,7 +91,7 @@ class Algorithm(sac.Algorithm):
         # All 3 S actions of a state get the features and the dropout masks of this state.
         features = seen.learned.repeat(3 * samples, 1)  # [3 S B, F]
         repeated = [mask.repeat(1, 3 * samples, 1) for mask in masks]  # [2, 3 S B, units] each
-        q = values(self.nets.critic, features, actions.flatten(0, 1), repeated).view(2, 3 * samples, num)
+        q = self.nets.critic(features, actions.flatten(0, 1), repeated).view(2, 3 * samples, num)
         return (self.calibrated(q, rows) - log_probs).logsumexp(1)
 
     def calibrated(self, q: torch.Tensor, rows: drl.Batch) -> torch.Tensor:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 import drl_cli.api as drl
-from drl_cli.algos.off_policy.sac import values
 from drl_cli.algos.offline._shared import mean_abs
 from drl_cli.api import torch
 
@@ -43,7 +42,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
         "encoder": encoder,
         "actor": drl.MLP(encoder.size + size, size, network),
         "flow": drl.MLP(encoder.size + size + 1, size, network),
-        "critic": drl.MLP(encoder.size + size, 1, replace(network, layer_norm=True), ensemble=2),
+        "critic": drl.Critic(encoder.size, size, replace(network, layer_norm=True), ensemble=2),
     }
 
 
@@ -103,10 +102,10 @@ class Algorithm(drl.Algorithm):
         # The critics: the next action is the actor's    (eq. 4)
         with torch.no_grad():
             next_action = OneStep(nets.actor, seen.next_obs, size).at(next_noise).clamp(-1.0, 1.0)
-            next_q = values(nets.target.critic, nets.target.encoder.see(batch).next_obs, next_action, target_masks)
+            next_q = nets.target.critic(nets.target.encoder.see(batch).next_obs, next_action, target_masks)
             next_value = next_q.mean(0) if config.next_q == "mean" else next_q.amin(0)
             target = rows["reward"] + rows["discount"] * next_value
-        q = values(nets.critic, seen.learned, action, masks)
+        q = nets.critic(seen.learned, action, masks)
         critic_loss = drl.losses.twin_critics(q, target, rows.get("weight"))
 
         # The flow: its velocity leads straight from the noise to the batch's action    (eq. 6)
@@ -119,7 +118,7 @@ class Algorithm(drl.Algorithm):
         with torch.no_grad():
             flow_action = self.flow_action(x, noise)
         distance = drl.losses.mean((own_action - flow_action).square().mean(-1), valid)
-        own_q = values(nets.frozen.critic, x, own_action.clamp(-1.0, 1.0), masks).mean(0)
+        own_q = nets.frozen.critic(x, own_action.clamp(-1.0, 1.0), masks).mean(0)
         q_term = drl.losses.mean(own_q, valid)
         if config.normalize_q:
             q_term = q_term / mean_abs(own_q, valid, self.context)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import drl_cli.api as drl
-from drl_cli.algos.off_policy.sac import values
 from drl_cli.api import torch
 
 ACTIONS = ("box",)
@@ -38,7 +37,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
         "actor": drl.MLP(encoder.size, size, network, squashed=True),
         "log_std": drl.Vector(size),
         "value": drl.MLP(encoder.size, 1, network),
-        "critic": drl.MLP(encoder.size + size, 1, network, ensemble=2),
+        "critic": drl.Critic(encoder.size, size, network, ensemble=2),
     }
 
 
@@ -67,14 +66,14 @@ class Algorithm(drl.Algorithm):
 
         # V(s) is an upper expectile of the target critics' smaller value    (eq. 5)
         with torch.no_grad():
-            target_q = values(nets.target.critic, nets.target.encoder.see(batch).obs, rows["action"], target_masks)
+            target_q = nets.target.critic(nets.target.encoder.see(batch).obs, rows["action"], target_masks)
         advantage = target_q.amin(0) - nets.value(x).squeeze(-1)
         value_loss = drl.losses.mean(drl.losses.expectile(advantage, config.expectile), weight)
 
         # The target of the critics is r + discount * V(s')    (eq. 6)
         with torch.no_grad():
             target = rows["reward"] + rows["discount"] * nets.value(seen.next_obs).squeeze(-1)
-        q = values(nets.critic, seen.learned, rows["action"], masks)
+        q = nets.critic(seen.learned, rows["action"], masks)
         critic_loss = drl.losses.twin_critics(q, target, weight)
 
         # The log-likelihood of the data's actions, weighted by exp(beta * advantage)    (eq. 7)

@@ -14,7 +14,7 @@ from typing import Any
 
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import td3
-from drl_cli.algos.off_policy.td3 import explore, noise, policy, values
+from drl_cli.algos.off_policy.td3 import explore, noise, policy
 from drl_cli.algos.offline._shared import mean_abs
 from drl_cli.api import torch
 
@@ -38,7 +38,7 @@ def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict
     return {
         "encoder": encoder,
         "actor": drl.MLP(encoder.size, size, network, squashed=True),
-        "critic": drl.MLP(encoder.size + size, 1, normed, ensemble=2),
+        "critic": drl.Critic(encoder.size, size, normed, ensemble=2),
     }
 
 
@@ -61,7 +61,7 @@ class Algorithm(td3.Algorithm):
         """
         valid = rows.get("valid_weight")  # 0 for padding
         action = self.nets.actor(x)
-        q = values(self.nets.frozen.critic, x, action, masks).amin(0)
+        q = self.nets.frozen.critic(x, action, masks).amin(0)
         distance = drl.losses.mean((action - rows["action"]).square().sum(-1), valid)
         loss = self.config.actor_penalty * distance - drl.losses.mean(q, valid) / mean_abs(q, valid, self.context)
         return {"actor_loss": loss, "distance": distance}

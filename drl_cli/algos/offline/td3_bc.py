@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import td3
-from drl_cli.algos.off_policy.td3 import explore, networks, noise, policy, values
+from drl_cli.algos.off_policy.td3 import explore, networks, noise, policy
 from drl_cli.algos.offline._shared import mean_abs
 from drl_cli.api import torch
 
@@ -34,7 +34,7 @@ class Algorithm(td3.Algorithm):
         """
         valid = rows.get("valid_weight")  # 0 for padding
         action = self.nets.actor(x)
-        q = values(self.nets.frozen.critic, x, action, masks, first=1)
+        q = self.nets.frozen.critic(x, action, masks, first=1)
         distance = drl.losses.mean((action - rows["action"]).square().mean(-1), valid)
         scale = self.config.alpha / mean_abs(q, valid, self.context)
         return {"actor_loss": distance - scale * drl.losses.mean(q, valid), "distance": distance}
