@@ -74,6 +74,7 @@ losses = public
 if TYPE_CHECKING:
     from drl_cli.networks.mlp_module import MLP as MLP
     from drl_cli.networks.mlp_module import Critic as Critic
+    from drl_cli.networks.mlp_module import Embedding as Embedding
     from drl_cli.networks.mlp_module import Network as Network
     from drl_cli.networks.mlp_module import Scalar as Scalar
     from drl_cli.networks.mlp_module import Vector as Vector

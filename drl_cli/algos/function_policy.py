@@ -197,17 +197,23 @@ class FunctionPolicy(TorchPolicy):
         return features
 
     def exported_head(self) -> Head | None:
-        """Return the Head of a policy with one network after an encoder; None for other policies."""
+        """Return the Head of a policy with one network after an encoder and an embedding; None for other policies."""
         networks = [part for part in (self.acting or {}).values() if hasattr(part, "head")]
-        if len(networks) != 1 or self.encoder is None or self.acting is None:
+        if not networks or self.encoder is None or self.acting is None:
             return None
         features = np.zeros((1, self.encoder.size), np.float32)
         encoder = {name: lambda obs: features for name, part in self.acting.items() if part is self.encoder}
         distribution = self.function(Nets({**self.acting, **encoder}), None, self.first)
         if isinstance(distribution, tuple):  # with extra columns
             distribution, _ = distribution
-        fields, file = networks[0].head(), self.algorithm.file
-        head = mlp_head(self.encoder, fields["layers"], self.network, len(fields["layers"][-1]), False)
+        fields, file = dict[str, Any](), self.algorithm.file
+        for network in networks:
+            if fields.keys() & network.head():  # there are two MLPs
+                return None
+            fields |= network.head()
+        if "layers" not in fields:
+            return None
+        head = mlp_head(self.encoder, fields["layers"], self.network, len(fields["layers"][-1]), is_squashed=False)
         more = file["head"](self.config) if "head" in file else {}
         exported: Head = distribution.exported(replace(head, **fields, **more))
         return exported

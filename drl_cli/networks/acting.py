@@ -7,7 +7,7 @@ import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
-from drl_cli.networks.mlp import Shapes, activate_numpy, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import Shapes, activate_numpy, mlp_numpy, mlp_shapes, norm_numpy, num_params, split
 from drl_cli.networks.q_network import QShape, cosines, factorised, implicit_shapes
 from drl_cli.networks.torsos import torso_name
 from drl_cli.types import Array, EnvSpec
@@ -57,6 +57,16 @@ class ActingMLP:
         network = self.network
         layers = {"layers": self.params, "activation": network.activation, "layer_norm": network.layer_norm}
         return {**layers, "is_squashed": self.squashed}
+
+
+class ActingEmbedding(ActingMLP):
+    """A drl.Embedding in numpy."""
+
+    def __call__(self, x: Array) -> Array:
+        return activate_numpy(norm_numpy(super().__call__(x)), self.network.activation)
+
+    def head(self) -> dict[str, Any]:
+        return {"trunk": self.params, "trunk_activation": self.network.activation, "norms_trunk": True}
 
 
 class ActingNetwork(ActingMLP):
@@ -256,6 +266,7 @@ NUMPY_FORMS: dict[str, Any] = {
     "MLP": ActingMLP,
     "Critic": ActingCritic,
     "Network": ActingNetwork,
+    "Embedding": ActingEmbedding,
     "Scalar": ActingScalar,
     "Vector": ActingVector,
     "QNetwork": ActingQNetwork,

@@ -3,12 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
-
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp_module import MLP
-from drl_cli.networks.modules import ACTIVATIONS
+from drl_cli.utils.deferred import nn, torch
+from drl_cli.utils.lazy import Tensor
 
 
 class PairEncoder(nn.Module):
@@ -19,11 +16,13 @@ class PairEncoder(nn.Module):
     """
 
     def __init__(self, network: NetworkConfig, actions: int) -> None:
+        from drl_cli.networks.mlp_module import MLP  # imports torch
+
         super().__init__()
         width = network.hidden[-1]
         action_width = (width + 1) // 2
         self.action = MLP(actions, action_width, dataclasses.replace(network, hidden=()))
-        self.activation = ACTIVATIONS[network.activation]()
+        self.activation = getattr(nn.functional, network.activation)
         self.mlp = MLP(width + action_width, width, network)
 
     def forward(self, zs: Tensor, action: Tensor) -> Tensor:
@@ -44,11 +43,14 @@ class ScaledCritics(nn.Module):
     seen: Tensor
 
     def __init__(self, network: NetworkConfig) -> None:
+        from drl_cli.networks.mlp_module import MLP  # imports torch
+
         super().__init__()
         width = network.hidden[-1]
         self.mlp = MLP(width, 1, dataclasses.replace(network, hidden=(*network.hidden, width)), ensemble=2)
         self.register_buffer("scale", torch.ones(1))
         self.register_buffer("seen", torch.zeros(2))
+        self.dropout_size, self.masks = self.mlp.dropout_size, self.mlp.masks
 
     def forward(self, zsa: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         return self.mlp(zsa, masks).squeeze(-1), self.scale

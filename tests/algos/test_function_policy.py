@@ -94,11 +94,12 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 for name in {names}:
     module = load_algorithm(name)
-    spec = EnvSpec("x", Column((3,), "float32"), ActionSpec(module.ACTIONS[0], 2, "x"))
-    module.Policy(algo_config(name, module.Config), NetworkConfig((4,), "relu", "uniform"), spec, 0)
-    assert "torch" not in sys.modules, name
+    for kind in ("box", "discrete"):
+        spec = EnvSpec("x", Column((3,), "float32"), ActionSpec(kind, 2, "x"))
+        module.Policy(algo_config(name, module.Config), NetworkConfig((4,), "relu", "uniform"), spec, 0)
+        assert "torch" not in sys.modules, name
 """
-IN_NUMPY = ["sac", "crossq", "xqc", "mpo", "iql", "awac", "bc", "fql"]
+IN_NUMPY = ["sac", "crossq", "xqc", "mpo", "iql", "awac", "bc", "fql", "mrq"]
 
 
 def test_policies_of_algorithms_with_their_own_critics_are_made_without_torch():

@@ -225,8 +225,8 @@ def test_dropout_drops_units_of_the_critics_and_of_their_targets(monkeypatch):
     plain, dropped = (make(mrq, network=each).learn(windows(SPEC), Counts(1)) for each in (NETWORK, network))
     assert float(dropped.metrics["q_mean"]) != float(plain.metrics["q_mean"])
     assert float(dropped.metrics["encoder_loss"]) == float(plain.metrics["encoder_loss"])
-    own = mrq.Algorithm.critic_masks
-    monkeypatch.setattr(mrq.Algorithm, "critic_masks", lambda self, *args: {**own(self, *args), "target_masks": ()})
+    own, calls = mrq.Algorithm.masks, iter([True, False])  # the critics, and then their targets
+    monkeypatch.setattr(mrq.Algorithm, "masks", lambda self, *args: own(self, *args) if next(calls) else ())
     target = make(mrq, network=network).learn(windows(SPEC), Counts(1))
     assert float(dropped.metrics["q_mean"]) == float(target.metrics["q_mean"])
     assert float(dropped.metrics["critic_loss"]) != float(target.metrics["critic_loss"])
