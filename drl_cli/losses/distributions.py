@@ -183,35 +183,41 @@ class Gaussian(Distribution):
 
 
 class GaussianMixture(Distribution):
-    """A mixture of K Gaussians, for actions `[B, A]` in [-1, 1]. Sampled actions are clipped.
+    """A mixture of K Gaussians, `components`, for actions `[B, A]` in [-1, 1]. Sampled actions are clipped.
 
-    `out` `[B, K A + K]` are a network's outputs: the tanh of the first are the means `[B, K, A]`, and the last are the
-    logits `[B, K]` of the Gaussians. If K is 1, there are no logits. `log_std` is `[K, A]`.
+    `out` `[B, K A + K]` are a network's outputs: the tanh of the first are the means, and the last are the logits of
+    the Gaussians. If K is 1, there are no logits. `log_std` `[K A]` has the log standard deviations.
     """
 
-    def __init__(self, out: Any, log_std: Any) -> None:
-        self.components, size = log_std.shape
-        self.mean = _tanh(out[..., : self.components * size].reshape(*out.shape[:-1], self.components, size))
-        self.log_std, self.logits = log_std, out[..., self.components * size :]
+    def __init__(self, out: Any, log_std: Any, components: int) -> None:
+        self.components, self.mean, self.log_std = components, _tanh(out), log_std
+        if components > 1:
+            size = log_std.shape[-1]
+            self.mean, self.logits = self.mean[..., :size].reshape(*out.shape[:-1], components, -1), out[..., size:]
+            self.log_std = log_std.reshape(components, -1)
 
     def _chosen(self, component: Any) -> Gaussian:
         """Return the Gaussian with an index in each state, `[B]`."""
+        if self.components == 1:
+            return Gaussian(self.mean, self.log_std, clips=True)
         rows = np.arange(len(component)) if isinstance(component, np.ndarray) else torch.arange(len(component))
         return Gaussian(self.mean[rows, component], self.log_std[component], clips=True)
 
     def sample(self, random: Any) -> Any:
         """Return random actions. `random` is a generator."""
-        logits = self.logits if self.components > 1 else 0.0 * self.mean[..., 0]
+        logits = self.logits if self.components > 1 else 0.0 * self.mean[..., :1]
         return self._chosen(Categorical(logits).sample(random)).sample(random)
 
     @property
     def mode(self) -> Any:
         """The mean of the Gaussian with the largest logit."""
-        return self._chosen(self.logits.argmax(-1)).mean if self.components > 1 else self.mean[..., 0, :]
+        return self.mean if self.components == 1 else self._chosen(self.logits.argmax(-1)).mean
 
     def log_prob(self, action: Any) -> Any:
+        if self.components == 1:
+            return Gaussian(self.mean, self.log_std).log_prob(action)
         log_probs = Gaussian(self.mean, self.log_std).log_prob(action[..., None, :])  # [B, K]
-        return log_probs[..., 0] if self.components == 1 else _log_sum_exp(_log_softmax(self.logits) + log_probs)
+        return _log_sum_exp(_log_softmax(self.logits) + log_probs)
 
     def exported(self, head: Any) -> Any:
         return replace(head, is_squashed=True, components=self.components)

@@ -201,7 +201,8 @@ def mixture(kind):
 @pytest.mark.parametrize("kind", ["one", "two"])
 def test_a_mixture_equals_that_of_torch(kind):
     out, log_std = mixture(kind)
-    array, tensor = drl.GaussianMixture(out, log_std), drl.GaussianMixture(*map(torch.from_numpy, (out, log_std)))
+    flat, num = log_std.ravel(), len(log_std)
+    array, tensor = (drl.GaussianMixture(kind(out), kind(flat), num) for kind in (np.asarray, torch.from_numpy))
     means = torch.from_numpy(out[:, : log_std.size]).tanh().view(6, -1, 3)
     logits = torch.from_numpy(out[:, log_std.size :]) if kind == "two" else torch.zeros(6, 1)
     kinds = torch.distributions
@@ -213,7 +214,7 @@ def test_a_mixture_equals_that_of_torch(kind):
     best = means[torch.arange(6), logits.argmax(1)]
     for found in (torch.from_numpy(array.mode), tensor.mode):
         torch.testing.assert_close(found, best)
-    rows = drl.GaussianMixture(np.repeat(out[:1], 4000, 0), log_std - 2.0)
+    rows = drl.GaussianMixture(np.repeat(out[:1], 4000, 0), flat - 2.0, num)
     drawn, again = (one.sample(np.random.default_rng(0)) for one in (rows, rows))
     np.testing.assert_array_equal(drawn, again)
     np.testing.assert_allclose(drawn.mean(0), (logits[0].softmax(0)[:, None] * means[0]).sum(0), atol=0.05)
@@ -237,7 +238,7 @@ def test_numpy_needs_no_torch():
     code = (
         "import sys, numpy as np, drl_cli.api as drl; rng = np.random.default_rng(0); x = np.zeros((2, 4), np.float32);"
         "all_ = drl.Categorical(x), drl.MultiCategorical(x, (2, 2)), drl.TanhGaussian(x, x);"
-        "drl.GaussianMixture(x, x[:1]).sample(rng);"
+        "drl.GaussianMixture(x, x[0], 1).sample(rng);"
         "[one.sample_log_prob(rng) for one in all_];"
         "assert 'torch' not in sys.modules"
     )

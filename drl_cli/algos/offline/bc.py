@@ -44,8 +44,7 @@ def actions(nets: Any, x: Any, mask: Any, config: Any, action: Any) -> drl.Distr
     out = nets.actor(x)
     if action.kind != "box":
         return drl.distribution(action, out, None, mask)
-    log_std = nets.log_std().clip(LOG_STD_MIN, LOG_STD_MAX)
-    return drl.GaussianMixture(out, log_std.reshape(config.components, -1))
+    return drl.GaussianMixture(out, nets.log_std().clip(LOG_STD_MIN, LOG_STD_MAX), config.components)
 
 
 def policy(nets: Any, obs: Any, explore: Mapping[str, Any], config: Any, spec: drl.EnvSpec) -> drl.Distribution:
