@@ -9,7 +9,7 @@ from typing import Any
 
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import ddpg
-from drl_cli.algos.off_policy._actors import check_support
+from drl_cli.algos.off_policy._shared import check_support
 from drl_cli.algos.off_policy.ddpg import explore, noise, policy
 from drl_cli.api import torch
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import drl_cli.api as drl
-from drl_cli.algos.off_policy._actors import check_batch_norm, check_one_trainer, check_support
+from drl_cli.algos.off_policy._shared import check_batch_norm, check_one_trainer, check_support
 from drl_cli.algos.off_policy.xqc import smaller
 from drl_cli.api import torch
 from drl_cli.networks.unit_norm import ReturnScale, UnitActor, UnitCritics

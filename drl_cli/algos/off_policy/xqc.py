@@ -12,7 +12,7 @@ from typing import Any
 
 import drl_cli.api as drl
 from drl_cli.algos.off_policy import sac
-from drl_cli.algos.off_policy._actors import check_batch_norm, check_one_trainer, check_support
+from drl_cli.algos.off_policy._shared import check_batch_norm, check_one_trainer, check_support
 from drl_cli.algos.off_policy.sac import policy
 from drl_cli.api import torch
 from drl_cli.networks.categorical import CategoricalCritics

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import drl_cli.api as drl
 from drl_cli.algos.epochs import Epochs, Minibatches
-from drl_cli.algos.off_policy._actors import check_support
+from drl_cli.algos.off_policy._shared import check_support
 from drl_cli.api import torch
 from drl_cli.losses.distributional import hl_gauss
 from drl_cli.networks.predictive import PredictiveCritic
