@@ -85,6 +85,7 @@ def test_the_quick_loader_reads_our_yaml_files_as_hydra_does():
         assert repr(ours) == repr(theirs)
 
 
+@pytest.mark.slow
 def test_hydra_reads_files_with_the_quick_loader(tmp_path):
     script = """
 from drl_cli.settings import hydra_plugins

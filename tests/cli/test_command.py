@@ -78,6 +78,7 @@ def test_a_command_says_where_its_files_are(word, name, says):
     assert refused.value.problems[0].startswith(f"{word.partition('=')[0]}: no such option. {says}   options: run")
 
 
+@pytest.mark.slow
 def test_the_package_as_a_program_lists_the_commands(tmp_path):
     done = subprocess.run([sys.executable, "-m", "drl_cli"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

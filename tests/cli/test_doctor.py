@@ -146,6 +146,7 @@ def test_threads_and_a_compiler_from_environment_variables(monkeypatch):
         assert (check().status, bad in check().text) == (status, True)
 
 
+@pytest.mark.slow
 def test_frames_without_a_display(monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     assert str(doctor.render("CartPole-v1", "")).endswith("CartPole-v1: frames of 400x600x3 without a display")

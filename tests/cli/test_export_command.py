@@ -64,6 +64,7 @@ def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
     assert (folder / "spec.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_every_checkpoint_has_its_own_folder(copied, monkeypatch):
     monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
     for checkpoint in ("best", "last", "last"):

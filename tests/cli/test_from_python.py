@@ -22,6 +22,7 @@ assert set(sys.modules).isdisjoint({"torch", "ray", "hydra", "tensorboard"}), "a
 """
 
 
+@pytest.mark.slow
 def test_load_in_a_fresh_interpreter_without_torch(small_run):
     done = subprocess.run([sys.executable, "-c", FRESH], cwd=small_run.cwd, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -92,6 +93,7 @@ def test_train_raises_instead_of_exiting(here, tiny, monkeypatch):
     assert drl_cli.train(["env=Pendulum-v1", "dry_run=true"]) == {"exit_code": 0}
 
 
+@pytest.mark.slow
 def test_train_takes_words_one_string_a_dict_and_keys(monkeypatch):
     monkeypatch.setattr(
         "drl_cli.cli.from_python.train_composed", lambda plain, args, *_: {"exit_code": 0, "args": args, **plain}

@@ -109,6 +109,7 @@ def test_no_command_waits_for_a_pipe(copied, drl_here):
         assert done.returncode in (0, 2, 8), (name, done)
 
 
+@pytest.mark.slow
 def test_a_name_with_escapes_is_shown_escaped(copied, drl_here):
     evil = "\x1b[31mred[bold]\x1b]0;title\x07"
     record = json.loads((copied / "run.json").read_text())
@@ -149,6 +150,7 @@ def test_the_environment_that_a_dataset_names_is_not_imported(tmp_path, monkeypa
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.slow
 def test_a_dataset_with_an_impossible_name_has_no_environment(tmp_path, monkeypatch, drl_here):
     monkeypatch.chdir(tmp_path)
     save_dataset(tmp_path / "data.npz", "${oc.env:HOME},Pendulum-v1\x1b[2J")
@@ -195,6 +197,7 @@ def shadow(folder):
         (folder / f"{name}.py").write_text(f"open({str(folder / 'executed')!r}, 'a').write({name!r})\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "words"), [("list", ["envs"]), ("eval", ["run={}", "episodes=1"])])
 def test_no_library_comes_from_the_current_folder(tmp_path, small_run, command, words):
     """The command starts as the script that pip installs starts it."""

@@ -175,6 +175,7 @@ def test_probes_and_removed_environments_are_left_out_and_a_users_is_listed():
     assert not {"Counter-v0", "Ant-v2", "GymV21Environment-v0"} & {entry.id for entry in entries}
 
 
+@pytest.mark.slow
 def test_the_list_imports_no_environment():
     script = "import sys; from drl_cli.cli.list import envs; envs([])\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -45,6 +45,7 @@ def test_random_actions_of_an_environment(drl_here, tmp_path, monkeypatch):
     assert not np.array_equal(other.facts.returns, facts.returns)
 
 
+@pytest.mark.slow
 def test_steps_cut_the_last_episode(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = drl_here("record", "env=Pendulum-v1", "steps=450", "max_steps=100", "output=a.npz")
@@ -62,6 +63,7 @@ def test_steps_cut_the_last_episode(drl_here, tmp_path, monkeypatch):
     assert (provenance(done)["pieces"], provenance(exact)["pieces"]) == ([4], [])
 
 
+@pytest.mark.slow
 def test_means_are_those_of_whole_episodes(drl_here, listed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = drl_here("record", "env=Pendulum-v1", "steps=310", "max_steps=100", "output=a.npz")
@@ -215,6 +217,7 @@ def failing(monkeypatch, user_folder):
 RECORD = ("record", "env=user_envs:Tiny-v0", "episodes=40", "output=there/a.npz")
 
 
+@pytest.mark.slow
 def test_a_recording_that_failed_is_a_dataset_and_continues(drl_here, listed, tmp_path, failing, monkeypatch):
     """16 episodes of ten steps are played together; the environment fails in the second round."""
     monkeypatch.chdir(tmp_path)
@@ -243,6 +246,7 @@ def test_a_recording_that_failed_is_a_dataset_and_continues(drl_here, listed, tm
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (KeyboardInterrupt(75), 75)])
 def test_a_signal_ends_a_recording_with_the_episodes_so_far(drl_here, tmp_path, failing, monkeypatch, error, code):
     monkeypatch.chdir(tmp_path)

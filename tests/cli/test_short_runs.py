@@ -13,6 +13,7 @@ def lines_of(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_an_episode_that_ended_is_shown_and_recorded(train_here, capsys, mode):
     summary, folder = train_here("env=Pendulum-v1", f"mode={mode}")  # episodes of 20 steps
@@ -24,6 +25,7 @@ def test_an_episode_that_ended_is_shown_and_recorded(train_here, capsys, mode):
     assert b"rollout/return_mean" in events.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_in_which_no_episode_ended_says_so(train_here, capsys, mode):
     train_here("env=Pendulum-v1", f"mode={mode}", "env.max_episode_steps=200")
@@ -87,6 +89,7 @@ def test_a_dry_run_a_sweep_and_a_benchmark_say_so(drl_here, tmp_path, monkeypatc
     assert typed.startswith("8 members, 10 rounds of 500 env steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -71,6 +71,7 @@ def test_a_run_on_a_full_disk_continues_to_its_end(start, small_disk, mode):
     check_checkpoints(run.folder)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_begin_on_a_full_disk(start, small_disk):
     fill(small_disk / "ballast")
     run = start(*SMALL)

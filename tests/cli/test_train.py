@@ -210,6 +210,7 @@ def test_the_hparams_tab_shows_the_runs_values_and_metrics(small_run):
 # The same run again
 
 
+@pytest.mark.slow
 def test_config_yaml_repeats_the_run(small_run, drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = drl_here("train", "--config-path", small_run.folder, "--config-name", "config")
@@ -246,6 +247,7 @@ def test_every_combination_that_fits_runs(train_here, composed, capsys, env, alg
     assert (summary["env"], summary["algo"], summary["mode"]) == (env, algo, mode)
 
 
+@pytest.mark.slow
 def test_a_folder_has_no_slash_and_colon_of_the_environments_name(train_here, tmp_path):
     _, folder = train_here("env=user_envs:space/Tiny-v0", "algo.n_step=3")
     assert folder.relative_to(tmp_path).parts[:2] == ("user_envs_space_Tiny-v0", "sac-async")
@@ -262,6 +264,7 @@ def test_a_signal_before_there_is_a_record_changes_nothing(train_here, tmp_path,
     assert not list(tmp_path.glob("*/*/*/run.json"))
 
 
+@pytest.mark.slow
 def test_wrappers_are_used_in_training_and_in_evaluations(train_here):
     summary, folder = train_here("env=user_envs:Tiny-v0", "env.wrappers=[user_envs:Twice]")
     assert (summary["exit_code"], summary["final_return"] is None) == (0, False)
@@ -301,6 +304,7 @@ def test_a_failed_run_leaves_one_line_and_a_complete_folder(train_here, capsys, 
     assert_complete(folder, "failed", 4)
 
 
+@pytest.mark.slow
 def test_divergence_names_the_update_and_keeps_its_batch(train_here, capsys):
     _, folder = train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward", "env.normalize_reward=false")
     warning, error, path = capsys.readouterr().err.splitlines()
@@ -338,6 +342,7 @@ def test_a_run_that_does_not_learn_says_so_at_its_end_and_at_once_if_it_knows_a_
     assert all(("reward=rnd" in line) == (times == 2) for line in lines)
 
 
+@pytest.mark.slow
 def test_json_prints_one_object_per_line(train_here, capsys):
     summary, folder = train_here("env=Pendulum-v1", "console=json", "logger.report_s=0.01", "logger.console_s=0.01")
     out = capsys.readouterr().out

@@ -334,7 +334,7 @@ def test_only_a_new_run_needs_much_free_space_on_the_disk(config, monkeypatch):
         check_resources(made, spec)
 
 
-@pytest.mark.parametrize(("gib", "capacity"), [(8, 125_000), (2, 31_250), (0.001, 15), (2**10, 10**6)])
+@pytest.mark.parametrize(("gib", "capacity"), [(8, 125_000), (0.001, 15), (2**10, 10**6)])
 def test_the_default_capacity_fits_in_half_of_the_free_memory(config, monkeypatch, gib, capacity):
     monkeypatch.setattr("drl_cli.settings.fill.free_memory", lambda: int(gib * 2**30))
     made = config(*PATCH, "total_env_steps=1000000")
@@ -345,8 +345,6 @@ def test_the_default_capacity_fits_in_half_of_the_free_memory(config, monkeypatc
     assert with_capacity(config(*PATCH, "total_env_steps=9000"), spec).replay.capacity == capacity  # resume adds steps
     typed = config(*PATCH, "replay.capacity=5000")
     assert with_capacity(typed, spec) == typed
-    if gib == 8:
-        preflight(made)
 
 
 IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")

@@ -62,6 +62,7 @@ def test_every_key_has_a_verdict_and_every_listed_key_exists(composed):
     assert {verdict(f"replay.{name}") for name in ("seq_len", "sampler")} == {"impossible"}
 
 
+@pytest.mark.slow
 def test_latest_passes_over_a_newer_run_without_a_checkpoint(copied, drl_here):
     newer = copied.with_name("20990101-000000-000000-s8")
     shutil.copytree(copied, newer, ignore=shutil.ignore_patterns("checkpoints"))
@@ -159,6 +160,7 @@ def damage(checkpoint, name):
     (checkpoint / name).write_bytes(content[:-1])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(copied, train):
     shutil.rmtree(copied / "checkpoints")
     (copied / "checkpoints").mkdir()
@@ -288,6 +290,7 @@ def test_damaged_lines_are_skipped_and_named(copied, drl_here):
     assert eval_steps(copied)[: len(steps)] == steps
 
 
+@pytest.mark.slow
 def test_a_damaged_first_line_of_eval_csv_sets_the_file_aside(copied, drl_here):
     content = b"\xff\n" + (copied / "eval.csv").read_bytes()
     (copied / "eval.csv").write_bytes(content)
@@ -328,6 +331,7 @@ def test_one_process_at_a_time(copied):
     assert not is_locked(copied / RUN_LOCK)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_killed_runs_manage_process_is_awaited(copied):
     code = """if True:
         import pathlib, sys
@@ -358,6 +362,7 @@ def test_the_device_is_chosen_once(train_here, monkeypatch):
     assert [change.text for change in resumed.changes] == ["total_env_steps=192 (was 160)"]
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_is_chosen_once(train_here, monkeypatch):
     """A resumed run keeps the number, on whatever machine, because sums in float32 depend on it."""
     monkeypatch.setattr(fill, "THREAD_PRODUCT", 1)

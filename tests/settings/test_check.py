@@ -109,6 +109,7 @@ def test_ids_that_gymnasium_does_not_have_wait_for_envpool():
     assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool, ale. Did you mean envpool?"
 
 
+@pytest.mark.slow
 def test_keys_of_mappings_that_take_any_need_no_plus():
     config = compose(["env=Pendulum-v1", "env.kwargs.g=5.0", "optimizer=sgd", "optimizer.kwargs.momentum=0.5"])
     assert (config.env.kwargs, config.optimizer.kwargs) == ({"g": 5.0}, {"momentum": 0.5})

@@ -145,6 +145,7 @@ def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_y
     assert job(tuned_line, *own) == "tuned sac-Acrobot-v1: 1 value"
 
 
+@pytest.mark.slow
 def test_a_tuned_set_of_the_users_replaces_ours_and_may_build_on_ours(explained, own_yaml, monkeypatch):
     monkeypatch.chdir(own_yaml)
     based = "# @package _global_\ndefaults: [td3-Pendulum-v1, _self_]\nalgo: {tau: 0.5}\n"

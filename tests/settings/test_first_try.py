@@ -381,6 +381,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.slow
 def test_the_line_names_what_was_chosen():
     def line(*words):
         return first_try_line(mapping([*UNTUNED, *words]), words)
