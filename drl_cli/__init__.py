@@ -77,4 +77,4 @@ if not TYPE_CHECKING:  # so that a type checker refuses a misspelt name
         homes = {"UsageError": "drl_cli.errors", "RunFailed": "drl_cli.cli.from_python"}
         if name in homes:
             return getattr(importlib.import_module(homes[name]), name)
-        return importlib.import_module("drl_cli.renamed").new_attribute(__name__, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

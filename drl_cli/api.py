@@ -92,6 +92,4 @@ else:  # so that a type checker refuses a misspelt name
             return run
         if name in _NUMPY_FORMS:
             return _network_class(name)
-        from drl_cli.renamed import new_attribute
-
-        return new_attribute(__name__, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

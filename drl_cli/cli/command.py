@@ -36,9 +36,9 @@ ENV_HELP = "an environment in place of the run's, with the same observations and
 TRUST_HELP = "use a run of somebody else whose config names code, which then runs as you; needed once"
 
 
-def option(default: Any, help: str, was: str | None = None) -> Any:  # Any: the type of the field
-    """Declare a field of a command's options, with its default, its line in --help, and its old name, if any."""
-    return field(default=default, metadata={"help": help, "was": was})
+def option(default: Any, help: str) -> Any:  # Any: the type of the field
+    """Declare a field of a command's options, with its default and its line in --help."""
+    return field(default=default, metadata={"help": help})
 
 
 def run_command(

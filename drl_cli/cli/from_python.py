@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from drl_cli.bench.ratio import with_measured_ratio
 from drl_cli.cli.train import train as train_composed
 from drl_cli.errors import DONE, INTERRUPTED, UsageError, UserCodeFailed
-from drl_cli.renamed import new_words
 from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.place.signals import SIGNAL_CODES
@@ -66,7 +65,6 @@ def train(words: list[str], on_evaluation: OnEvaluation | None = None) -> dict[s
     began = time.time()
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("drl_cli.train takes signals, so it has to be called in the main thread")
-    words = new_words(words)
     command = read_command(words)
     if command.flags:
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")

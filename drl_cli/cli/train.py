@@ -23,7 +23,6 @@ from drl_cli.errors import (
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.preflight.unread import unread_keys
-from drl_cli.renamed import new_words
 from drl_cli.runs.auto import naming_choice, with_auto
 from drl_cli.runs.data_env import with_data_env
 from drl_cli.runs.end_text import end_text, relative_path
@@ -72,7 +71,6 @@ def answer(args: list[str]) -> int:
         else:
             print("\n".join(words))
         return DONE
-    args = new_words(args)
     command = read_command(args)
     command, data_line = with_data_env(with_config_of(named_run(command), command))
     command, auto_line = with_auto(command)

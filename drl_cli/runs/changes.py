@@ -11,50 +11,24 @@ from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.types import flatten
 from drl_cli.utils.outside import source_file, source_hash
 
-FREE = (
-    *("mode", "device", "total_env_steps", "total_updates", "data", "stop", "output_dir", *DESCRIBING),
-    *(
-        "worker.num",
-        "worker.max_num",
-        "worker.proxies",
-        "worker.envs",
-        "worker.block_rows",
-        "worker.unroll",
-        "worker.fetch",
-        "worker.step_timeout_s",
-    ),
-    *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "sweep", "hpo", "debug"),
-    "console",
-    *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.products", "trainer.compile"),
-    *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
-    "orchestrator.sample_load_ratio",
-    *("reanalyzer.num", "reanalyzer.windows", "reanalyzer.max_restarts"),
-)
+_FREE = """
+mode device total_env_steps total_updates data stop output_dir worker.num worker.max_num worker.proxies
+worker.envs worker.block_rows worker.unroll worker.fetch worker.step_timeout_s worker.max_restarts
+replay.shards manage checkpoint logger ray sweep hpo debug console trainer.num trainer.updates_per_call
+trainer.threads trainer.products trainer.compile trainer.on_nonfinite orchestrator.band
+orchestrator.gather_window_s orchestrator.stall_s orchestrator.sample_load_ratio reanalyzer.num
+reanalyzer.windows reanalyzer.max_restarts
+"""
+FREE = (*DESCRIBING, *_FREE.split())
 """Keys and groups that may change freely: they set where and how fast a run works, when it ends, and its output."""
 
-IMPOSSIBLE = (
-    *(
-        "seed",
-        "load_weights",
-        "reward",
-        "network",
-        "optimizer.name",
-        "optimizer.kwargs",
-        "algo.name",
-        "env.name",
-        "env.id",
-    ),
-    *(
-        "env.kwargs",
-        "env.frame_stack",
-        "env.frame_storage",
-        "env.normalize_obs",
-        "env.normalize_reward",
-        "env.wrappers",
-    ),
-    *("algo.initial_alpha", "algo.initial_beta", "algo.temperature_start", "algo.alpha_start", "algo.kl_coef"),  # saved
-    *("replay.rows", "replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
-)
+_IMPOSSIBLE = """
+seed load_weights reward network optimizer.name optimizer.kwargs algo.name env.name env.id env.kwargs
+env.frame_stack env.frame_storage env.normalize_obs env.normalize_reward env.wrappers algo.initial_alpha
+algo.initial_beta algo.temperature_start algo.alpha_start algo.kl_coef replay.rows replay.sampler
+replay.compress replay.seq_len replay.burn_in replay.overlap
+"""
+IMPOSSIBLE = tuple(_IMPOSSIBLE.split())
 """Keys and groups that can't change, because saved state depends on them. Keys in neither list need confirm=true."""
 
 COMMAND = ("resume", "from_config", "confirm", "trust", "dry_run", "explain")

@@ -10,7 +10,6 @@ import yaml
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.errors import USER_CODE, Problems, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
-from drl_cli.renamed import new_key
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import action_problem, algorithm_of, config_class, short_name
 from drl_cli.settings.bare_words import as_override, split_bare_words
@@ -236,7 +235,7 @@ def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[st
     keys = keys_of(algo)
     lines, seen = [], dict[str, int]()
     for name, value in _values(node, prefix, keys):
-        at, name = f"{file}:{value.start_mark.line + 1}", new_key(name)
+        at = f"{file}:{value.start_mark.line + 1}"
         if name in seen:
             lines.append(f"{at}: {name} is given twice, in line {seen[name]}, too")
         seen[name] = value.start_mark.line + 1

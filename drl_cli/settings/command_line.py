@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drl_cli.errors import UsageError
-from drl_cli.renamed import new_words
 from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
 from drl_cli.settings.trust import consent, read_run, trusts, typed_asks
@@ -51,7 +50,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
     """
     flags, overrides, problems = list[str](), list[str](), list[str]()
     named: dict[str, str] = {}
-    rest = new_words(args)
+    rest = [*args]
     while rest:
         arg = rest.pop(0)
         flag, equals, value = arg.partition("=")

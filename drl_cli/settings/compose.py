@@ -12,12 +12,11 @@ from typing import Any
 import yaml
 
 from drl_cli.errors import UsageError, interruption
-from drl_cli.renamed import with_new_names
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build, to_yaml_keys, with_new_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
-from drl_cli.settings.env_names import default_algorithm, family_values, typed_values
+from drl_cli.settings.env_names import default_algorithm, family_values
 from drl_cli.settings.first_try import with_first_try
 from drl_cli.settings.trust import read_run, remember
 from drl_cli.utils.files import replace_file
@@ -112,7 +111,7 @@ def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tupl
                 del node["hydra"]
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
-        named = with_new_names({str(key): value for key, value in plain.items()}, typed_values(overrides))
+        named = {str(key): value for key, value in plain.items()}
         is_new = not _is_run(file)
         named = with_preset(named, choices.get("algo")) if is_new else with_new_keys(named)
         yield with_first_try(named, choices, is_new), choices

@@ -6,10 +6,11 @@ makes fewer, to save time. In mode=offline, the values follow from the dataset a
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from drl_cli.data.limit import time_limit
-from drl_cli.settings.conf import option_text
+from drl_cli.settings.conf import option_text, read_yaml
 from drl_cli.settings.env_names import trial_of, typed_values
 from drl_cli.settings.value_types import value_type
 from drl_cli.utils.ranges import Count
@@ -22,39 +23,13 @@ DISCOUNT, N_STEP, RATE = "algo.gamma", "algo.n_step", "algo.lr"
 BATCH, HIDDEN = "trainer.batch_size", "network.hidden"
 NOISE, REPEAT = "algo.noise_kind", "algo.epsilon_repeat"
 LIMIT, EVAL_LIMIT = "env.max_episode_steps", "manage.max_episode_steps"
-WITH_TUNED: dict[str, Any] = {RATIO: 0.25, WARM_UP: None, ENVS: 16, EVAL_PERIOD: 10_000, OBS: False, REWARD: False}
-WITH_TUNED |= {EPSILON: 50_000, DISCOUNT: 0.99, N_STEP: 1, RATE: 3e-4, BATCH: 256, HIDDEN: [256, 256]}
-WITH_TUNED |= {NOISE: "gaussian", REPEAT: 1, LIMIT: None, EVAL_LIMIT: 100_000}
-"""The values in a run with tuned values, which were chosen beside these."""
 OF_TRIAL = {OBS, DISCOUNT, NOISE, REPEAT, LIMIT, EVAL_LIMIT, EVAL_PERIOD}
 """The values that follow from a trial of the environment."""
 ROLLOUT = 2048
 """The batch size of an algorithm on policy, which PPO's file leaves open."""
 
-DEEP = [256, 256, 256]
-_CQL = {"network.hidden": DEEP, "algo.actor_lr": 3e-5, "algo.samples": 10}
-PAPERS: dict[str, dict[str, Any]] = {
-    "iql": {"algo.expectile": 0.7, "algo.beta": 3.0},
-    "awac": {"network.hidden": DEEP, "algo.temperature": 1.0},
-    "rebrac": {"network.hidden": DEEP, "algo.actor_penalty": 0.01, "algo.critic_penalty": 0.01},
-    "cql": {**_CQL, "algo.cql_alpha": 10.0},
-    "cal_ql": {**_CQL, "algo.cql_alpha": 5.0},
-}
-"""The values of algorithms in long runs, where they differ from WITH_TUNED, by the algorithm's name."""
-SHORT_RUN: dict[str, Any] = {
-    "algo.lr": 1e-3,
-    "algo.actor_lr": 1e-3,
-    "algo.expectile": 0.9,
-    "algo.beta": 10.0,
-    "algo.temperature": 0.2,
-    "algo.cql_alpha": 1.0,
-    "algo.samples": 4,
-    "algo.actor_penalty": 0.1,
-    "algo.critic_penalty": 0.1,
-    "trainer.batch_size": 128,
-    "network.hidden": [128, 128],
-}
-"""The values in a run of few updates, which makes larger and cheaper ones."""
+_TABLES: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_suffix(".yaml"))
+WITH_TUNED, PAPERS, SHORT_RUN = (_TABLES[name] for name in ("with_tuned", "papers", "short_run"))
 WITHOUT_REWARDS = ("bc",)
 """The algorithms that read no rewards."""
 

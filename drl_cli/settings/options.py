@@ -3,12 +3,11 @@
 import dataclasses
 import sys
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import yaml
 
 from drl_cli.errors import UsageError
-from drl_cli.renamed import warn
 from drl_cli.settings.build import default_values
 from drl_cli.settings.judge import Key, judge
 from drl_cli.settings.value_types import MISSING, group_of
@@ -44,12 +43,8 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     if problems:
         raise UsageError(problems)
     typed = list[tuple[str, str]]()
-    new_names = {field.metadata.get("was"): field.name for field in dataclasses.fields(cast(Any, kind))}
     for arg in args:
         name, equals, text = arg.partition("=")
-        if name in new_names:
-            warn(name, new_names[name])
-            name = new_names[name]
         if positional in ("run", "runs") and name == "name" and name not in types:
             name, text, equals = positional, arg, ""  # runs by their name
         elif not equals and positional:

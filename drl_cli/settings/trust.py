@@ -19,7 +19,6 @@ import yaml
 from drl_cli.algos.lookup import algorithms, installed
 from drl_cli.envs.config import wrapper_path
 from drl_cli.errors import CHECKPOINT, UsageError
-from drl_cli.renamed import new_words, with_new_names
 from drl_cli.utils.files import read_file, replace_file
 from drl_cli.utils.hydra_grammar import listed, unquoted
 from drl_cli.utils.outside import folder_of, look_in
@@ -113,7 +112,7 @@ def asks(node: Mapping[str, Any]) -> list[str]:
 def typed_asks(words: Sequence[str]) -> list[str]:
     """Return the modules and addresses that the words of a command line name, as `asks` does."""
     found = []
-    for word in new_words(words):
+    for word in words:
         key, _, value = word.lstrip("+").partition("=")
         key = TYPED.get(key, key)
         texts = listed(value) if key in MODULES else [unquoted(value)]
@@ -128,7 +127,7 @@ def module_of(ask: str) -> str:
 
 
 def read_run(file: Path) -> dict[str, Any]:
-    """Return the values in a run's config.yaml, with new names of keys. Raise UsageError (exit 8) if it is not plain.
+    """Return the values in a run's config.yaml. Raise UsageError (exit 8) if it is not plain.
 
     Interpolations, such as `${oc.env:HOME}`, and the sections that Hydra would act on are refused.
     """
@@ -142,7 +141,7 @@ def read_run(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: {found[0]}: a run's config has values only", CHECKPOINT)
     if found := [text for text in _texts(node) if "${" in text]:
         raise UsageError(f"{file}: {found[0]!r}: a run's config has values only, no interpolation", CHECKPOINT)
-    return with_new_names(node)
+    return node
 
 
 def links_outside(folder: Path) -> list[str]:
