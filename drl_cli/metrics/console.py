@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -40,11 +41,14 @@ class Console:
         self.display, self.log = make_display(kind, out, period_s), Log(out, period_s)
         self.measure: Callable[[], Mapping[str, Any]] | None = None  # Any: the fields of a Status
         self.on_evaluation: Callable[[dict[str, Any]], object] | None = None  # Any: numbers, and is_best
-        self._lock, self._over = threading.RLock(), threading.Event()
+        self._lock, self._wake = threading.RLock(), threading.Event()
+        self._reports: deque[dict[str, Any]] = deque()  # not shown yet
+        self._has_thread = self._is_over = False
 
     def __enter__(self) -> "Console":
         self.update(awaits="the environment")
         self._show("tick", self.status)
+        self._has_thread = True
         threading.Thread(target=self._follow, name="console", daemon=True).start()
         return self
 
@@ -59,6 +63,7 @@ class Console:
 
     def line(self, text: str) -> None:
         with self._lock:
+            self._show_reports()
             self._show("line", text)
 
     def update(self, **fields: Any) -> None:  # Any: the fields of a Status
@@ -67,14 +72,18 @@ class Console:
         While a call runs, its steps count as rows of the warm-up, but the last rows of an n-step return end later.
         """
         with self._lock:
-            fields["env_steps"] = max(self.status.env_steps, fields.get("env_steps", 0))
-            if fields.get("awaits") == self.status.awaits == WARM_UP:
-                fields["done"] = max(self.status.done or 0, fields["done"])
-            changed, moment = replace(self.status, **fields), time.time()
-            self.status = replace(changed, written=moment, wall_s=moment - changed.started)
-            if self.folder is not None:
-                with suppress(OSError):  # if the disk is full, the run continues, and drl-watch shows an old status
-                    self.status.write(self.folder)
+            self._show_reports()
+            self._change(fields)
+
+    def _change(self, fields: dict[str, Any]) -> None:
+        fields["env_steps"] = max(self.status.env_steps, fields.get("env_steps", 0))
+        if fields.get("awaits") == self.status.awaits == WARM_UP:
+            fields["done"] = max(self.status.done or 0, fields["done"])
+        changed, moment = replace(self.status, **fields), time.time()
+        self.status = replace(changed, written=moment, wall_s=moment - changed.started)
+        if self.folder is not None:
+            with suppress(OSError):  # if the disk is full, the run continues, and drl-watch shows an old status
+                self.status.write(self.folder)
 
     def awaits(self, what: str) -> None:
         """Display what the run is waiting for; "" means that it waits for nothing."""
@@ -83,12 +92,16 @@ class Console:
             self._show("awaits", self.status)
 
     def report(self, **fields: Any) -> None:
-        with self._lock:
-            self.update(**fields)
-            self._show("report", self.status)
+        """Show a report. The console's thread does this if it runs: a slow terminal or disk must not delay training."""
+        self._reports.append(fields)
+        if self._has_thread:
+            self._wake.set()
+        else:
+            self.update()
 
     def evaluation(self, statistics: Mapping[str, float], position: int, is_best: bool) -> None:
         with self._lock:
+            self._show_reports()
             evaluated = self.status.evaluated(position, statistics["mean"])
             self.update(scores=evaluated.scores, best=evaluated.best)
             self._show("evaluation", self.status, statistics, position, is_best)
@@ -107,7 +120,9 @@ class Console:
 
     def close(self) -> None:
         with self._lock:
-            self._over.set()
+            self._show_reports()
+            self._is_over, self._has_thread = True, False
+            self._wake.set()
             self.display.close()
 
     def _show(self, event: str, *args: Any) -> None:  # Any: the arguments of the display's method
@@ -120,12 +135,24 @@ class Console:
             self.measure = measure
 
     def _follow(self) -> None:
-        while not self._over.wait(TICK_S):
+        due = time.monotonic() + TICK_S
+        while not self._is_over:
+            self._wake.wait(max(0.0, due - time.monotonic()))
+            self._wake.clear()
             with self._lock:
+                self._show_reports()
+                if self._is_over or time.monotonic() < due:
+                    continue
+                due = time.monotonic() + TICK_S
                 if self.measure is not None:
                     self.update(**self.measure())
                 self._show_prints()
                 self._show("tick", self.status)
+
+    def _show_reports(self) -> None:
+        while self._reports:
+            self._change(self._reports.popleft())
+            self._show("report", self.status)
 
     def _show_prints(self) -> None:
         for line in self.prints.take() if self.prints is not None else ():

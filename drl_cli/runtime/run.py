@@ -77,7 +77,7 @@ def run(
                 session.start()
                 console.awaits("Ray")
         ray = _runtime(session, config, folder) if session else None
-        health = session.lost if session else lambda: None
+        health = lambda: session.problem if session else None  # noqa: E731
         offers = session.offers if isinstance(session, Cluster) else tuple
         first = first_incarnation(checkpoint)
         orchestrator = build(

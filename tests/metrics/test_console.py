@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import threading
 import time
 from types import SimpleNamespace
 
@@ -150,6 +151,7 @@ def test_auto_is_a_panel_only_on_a_terminal(clock, monkeypatch):
         assert "waiting for  Ray" in shown()
         console.line("[a] note")
         console.report(**RUNNING)
+        console.update()  # shows the report, if the console's thread has not
         console.display.tick(console.status)
         assert "50.0%   500 / 1,000 env steps" in shown()
         console.end({"status": "diverged"}, "the end")
@@ -212,6 +214,25 @@ def test_the_number_of_steps_never_falls():
         assert console.status.env_steps == shown
     console.update(opt_steps=3)
     assert (console.status.env_steps, console.status.opt_steps) == (2048, 3)
+
+
+def test_the_thread_shows_reports_so_that_a_slow_terminal_delays_no_training():
+    console, _ = make("plain")
+    begun, go_on, shown = threading.Event(), threading.Event(), []
+
+    def report(status):
+        begun.set()
+        assert go_on.wait(20)
+        shown.append(status.env_steps)
+
+    console.display.report = report
+    with console:
+        for env_steps in (1, 2):
+            console.report(env_steps=env_steps)
+        assert begun.wait(20)
+        assert shown == []
+        go_on.set()
+    assert shown == [1, 2]
 
 
 def test_plain_repeats_a_long_wait_of_a_running_run(clock):

@@ -99,7 +99,8 @@ class Reports:
             fields |= {name: rate for name, rate in means.items() if is_last and fields[name] is None}
         else:
             fields["state"] = "starting" if self.progress.collect_started is None else state
-            fields = self.with_compiler(fields)
+            if self.console.status.awaits_s is not None:  # as the console's thread has found
+                fields = self.with_compiler(fields)
         self.console.report(**fields)
         if is_last:
             self.ending(awaits)

@@ -31,6 +31,7 @@ ray_internals = LazyModule("drl_cli.runtime.place.ray_internals")  # imports Ray
 WAIT_S = 300.0  # maximum time [s] of a start of Ray
 START_S = 2.0  # maximum time [s] that `close` waits if Ray is still starting
 LOOK_S = 2.0  # time [s] between two looks at the nodes of a cluster
+PROBLEM_S = 0.5  # time [s] between two looks whether Ray's processes live
 DIRECT_BYTES = 2_000_000
 """Smaller values are sent with calls and answers. This takes less CPU time than Ray's object store."""
 
@@ -40,6 +41,8 @@ class RaySession:
 
     nodes: Sequence[Node] = ()
     is_stuck = False
+    problem: str | None = None
+    """What `lost` returned last. The session's thread asks it every PROBLEM_S, so that no pass of the loop has to."""
     folder: SessionFolder | None = None  # of Ray's sockets and logs, once the session starts
 
     def __init__(self, object_store_mb: int) -> None:
@@ -113,7 +116,8 @@ class RaySession:
                 self._error = error
                 log.info("Ray did not start, attempt %d: %s", attempt, error)
         self._up.set()
-        self._end.wait()
+        while not self._end.wait(PROBLEM_S):
+            self.problem = self.lost()
 
     def _start(self) -> None:
         self.folder = self.folder or SessionFolder()
@@ -153,6 +157,8 @@ class Cluster:
     folder) and has imported the user's `modules`. `lacking` are the nodes without drl_cli, to which the package was
     sent. With `only_here`, only the node of this process is used. Raise ClusterUnfit with all problems.
     """
+
+    problem: str | None = None  # if a node is lost, the calls to its roles fail
 
     def __init__(
         self, address: str, env: EnvConfig, modules: Sequence[str], only_here: bool = False, folder: str = ""
@@ -217,7 +223,6 @@ class Cluster:
         return True
 
     def lost(self) -> str | None:
-        """Return None. If a node is lost, the calls to its roles fail."""
         return None
 
     def close(self) -> None:

@@ -139,6 +139,10 @@ def test_dead_processes_of_ray_are_named(ray, session):
     assert session.lost() is None  # Ray has not started
     session.wait()
     assert session.lost() == "Ray's gcs_server and raylet died, and all roles with it"
+    until = time.monotonic() + 10
+    while session.problem is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert session.problem == session.lost()
     node.dead_processes = lambda: [("log_monitor", None)]
     assert session.lost() is None
     ray._private.worker._global_node = None
