@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.faults import as_fault, because, is_surely_finite, not_finite
+from drl_cli.envs.faults import as_fault, because, is_surely_finite, not_finite, reset_result
 from drl_cli.envs.hang import Hung
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts
@@ -177,9 +177,14 @@ class EnvBatch(EnvsBase):
         self._returns[i], self._lengths[i] = 0.0, 0
         try:
             with self.calls:
-                self._beginnings[i] = Beginning.of(self.envs[i], seed)
-                for path, part in self.envs[i].reset(seed).items():
-                    self._parts[path][i] = part
+                env = self.envs[i]
+                self._beginnings[i] = Beginning.of(env, seed)
+                obs, info = reset_result(env.raw.reset(seed=seed))
+                if env.read.is_single_box and getattr(obs, "shape", None) == self._parts[""].shape[1:]:
+                    self._parts[""][i] = obs  # as in `_step_each`
+                else:
+                    for path, part in env.read(obs, info).items():
+                        self._parts[path][i] = part
         except (Exception, Hung) as error:
             return as_fault("reset", error)
         if all(np.isfinite(self._parts[path][i]).all() for path in self._floats):

@@ -116,7 +116,7 @@ class Orchestrator:
             self._until(lambda: self.learning.training == 0)
         if self.learning.is_ahead:
             self.learning.publish()
-        self._until(lambda: self.learning.is_idle)
+        self._until(lambda: not self.learning.publishing)
 
     def _decide(self) -> None:
         """Wait for the evaluation that may end the run. After a signal, do not wait: a resumed run repeats it."""

@@ -79,6 +79,7 @@ class Progress:
         self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # [s] since this process started
         self.peak_rss_mb = 0.0
         self.usage = Usage()
+        self.most_rows = config.replay.num_transitions
         self.workers, self.members = config.num_workers, config.num_proxies or config.num_workers
         self.trainer_idle = Waiting()
         self.train_started: float | None = None
@@ -302,7 +303,7 @@ class Progress:
             "perf/trainer_wait_s": self.trainer_idle.seconds(moment),
             "perf/opt_steps": self.opt_steps,
             "perf/wall_s": self.wall_s(),
-            "replay/size": min(self.inserts, self.config.replay.num_transitions),
+            "replay/size": min(self.inserts, self.most_rows),
             "replay/inserts": self.inserts,
             "replay/samples": self.samples,
             **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
