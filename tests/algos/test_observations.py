@@ -8,7 +8,6 @@ from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
 from nets import layers
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.optim.gradients import Nets
 from drl_cli.types import Column, PreviousStep
 
@@ -71,20 +70,16 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
     for t in range(4):
         obs = learner.obs(4, rng)
         last = PreviousStep(np.zeros((4, *learner.action.column.shape)), np.zeros(4, np.float32), begins)
-        is_made = isinstance(policy, FunctionPolicy)
-        out, columns = (policy.greedy(obs, last), policy.stored) if is_made else policy.forward(obs, last)
+        out, columns = policy.greedy(obs, last), policy.stored
         with torch.no_grad():
             features = encoder.features(mapped(obs, torch.from_numpy))
             if memory is not None:
                 memory[torch.from_numpy(begins)] = 0.0
                 np.testing.assert_allclose(columns["state"], memory, rtol=1e-5, atol=1e-5)
                 features, memory = encoder.memory.step(features, memory)
-            if is_made:
-                live = Nets(vars(algorithm.nets) | {"encoder": lambda _, x=features: x})
-                found = policy.function(live, mapped(obs, torch.from_numpy), policy.first)
-                expected = (found[0] if isinstance(found, tuple) else found).mode
-            else:
-                expected = algorithm.params.modules["q" if name == "pqn" else "actor"](features)
+            live = Nets(vars(algorithm.nets) | {"encoder": lambda _, x=features: x})
+            found = policy.function(live, mapped(obs, torch.from_numpy), policy.first)
+            expected = (found[0] if isinstance(found, tuple) else found).mode
             np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
         begins = np.arange(4) == t
     assert columns.keys() == ({"state"} if learner.has_memory else set())

@@ -62,10 +62,11 @@ def test_rows_of_weight_0_change_neither_metrics_nor_gradients():
     case = Case("pqn", *SMALL)
     algorithm, batch = case.algorithm(), case.batch(0, 40)
     rows = {"obs": batch["obs"], "action": batch["action"], "target": batch["reward"]}
-    loss, expected = algorithm.gradients({name: column[:30] for name, column in rows.items()}, ())
+    gradients = algorithm.minibatches.gradients
+    loss, expected = gradients({name: column[:30] for name, column in rows.items()}, ())
     grad = algorithm.params.grad.clone()
     weight = torch.cat([torch.full((30,), 4 / 3), torch.zeros(10)])
-    torch.testing.assert_close(algorithm.gradients(rows | {"weight": weight}, ()), (loss, expected))
+    torch.testing.assert_close(gradients(rows | {"weight": weight}, ()), (loss, expected))
     torch.testing.assert_close(algorithm.params.grad, grad)
 
 

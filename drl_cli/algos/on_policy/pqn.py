@@ -6,25 +6,12 @@ is a rollout of epsilon-greedy actions. An update computes its Q(lambda) targets
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-
-from drl_cli.algos.base import Batch
-from drl_cli.algos.on_policy._base import Metrics, OnPolicy, OnPolicyConfig
-from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.algos.rollout import EncodedRollouts
-from drl_cli.losses.critics import mean
-from drl_cli.losses.policy import permitted
-from drl_cli.losses.returns import lambda_returns
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import action_mask
-from drl_cli.optim.gradients import Nets
-from drl_cli.optim.schedules import linear
+import drl_cli.api as drl
+from drl_cli.algos.epochs import Epochs, Minibatches
+from drl_cli.api import torch
 from drl_cli.replay.stacks import unjoined
-from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.lazy import Tensor
-from drl_cli.utils.ranges import Count, Fraction
 
 ACTIONS = ("discrete",)
 TABLES = ("fifo-once",)
@@ -32,63 +19,66 @@ EXPLORATION = ("epsilon",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnPolicyConfig):
+class Config(drl.AlgoConfig):
     """The options of PQN, which conf/algo/pqn.yaml explains."""
 
-    q_lambda: Fraction
-    epsilon_start: Fraction
-    epsilon_end: Fraction
-    epsilon_steps: Count
+    lr: drl.Positive
+    n_step: Literal[1]
+    epochs: drl.Count
+    minibatch_size: drl.Count | None
+    seq_len: drl.Count
+    q_lambda: drl.Fraction
+    epsilon_start: drl.Fraction
+    epsilon_end: drl.Fraction
+    epsilon_steps: drl.Count
 
 
-class Policy(NetworkPolicy):
-    """Acts epsilon-greedily: a random action with probability epsilon, else the action with the largest Q value."""
-
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        super().__init__(config, network, spec, seed)
-        self.explore({"epsilon": config.epsilon_start})
-
-    def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
-        self.epsilon = values["epsilon"]
-
-    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        values, memory = self.forward(obs, last)
-        is_random = self.rng.random(len(values)) < self.epsilon
-        best = permitted(values, action_mask(obs)).argmax(-1)
-        return {"action": np.where(is_random, self.draw(obs), best), **memory}
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, Any]:
+    """Return the networks by name. The Q network has a value for each action."""
+    encoder = drl.encoder(network, spec)
+    return {"encoder": encoder, "q": drl.MLP(encoder.size, spec.action.size, network)}
 
 
-class Algorithm(OnPolicy):
-    """Trains the Q network from rollouts."""
+def explore(config: Any, env_steps: int = 0) -> dict[str, float]:
+    """Return epsilon after `env_steps` steps of all workers."""
+    return {"epsilon": drl.linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
 
-    config: Config
-    dropout_part = "q"
 
-    def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.q = self.mlp(spec.action.size)
-        self.build(policy=("q",), lr=config.lr, q=self.q)
+def policy(nets: Any, obs: Any, explore: Mapping[str, Any]) -> drl.EpsilonGreedy:
+    """Return the policy that chooses the action with the largest value or, with probability epsilon, a random one."""
+    return drl.EpsilonGreedy(nets.q(nets.encoder(obs)), explore.get("epsilon", 0.0), drl.action_mask(obs))
 
-    def prepare(self, batch: Batch, rollout: EncodedRollouts) -> Metrics:
-        """Store the Q(lambda) targets of N transitions as the column `target` `[N]` of `rollout.rows`; return {}.
 
-        The targets are lambda-returns with V(next_obs) = max_a Q(next_obs, a) over the legal actions.
-        """
-        _, next_features = rollout.features()
-        next_mask = action_mask(unjoined(batch)["next_obs"])
-        next_value = permitted(self.q(next_features), next_mask).amax(-1)
-        reward, discount, cut = batch["reward"], batch["discount"], batch["cut"]
-        rollout.rows["target"] = lambda_returns(reward, discount, next_value, cut, self.config.q_lambda)
-        return {}
+class Algorithm(drl.Algorithm):
+    """Learns the Q network from rollouts."""
 
-    def loss(self, nets: Nets, rows: Batch, masks: Sequence[Tensor]) -> tuple[Tensor, Metrics]:
-        """Return the scalar loss of a minibatch, half the mean squared error of Q(s, a), and metrics."""
-        weight = rows.get("weight")
-        values = nets.q(self.features(nets, rows), masks)  # [M, A]
-        q = values.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)  # Q of the chosen actions, [M]
-        loss = mean(0.5 * (q - rows["target"]).square(), weight)
-        return loss, {"q_loss": loss, "q_mean": mean(q, weight)}
+    policy_parts = ("encoder", "q")
+    is_one_step = has_noise = False
 
-    def exploration(self, env_steps: int) -> Mapping[str, float]:
-        config = self.config
-        epsilon = linear(env_steps, start=config.epsilon_start, end=config.epsilon_end, length=config.epsilon_steps)
-        return {"epsilon": epsilon}
+    def __init__(self, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, seed: int, context: drl.Context):
+        super().__init__(config, network, spec, seed, context)
+        self.minibatches = Minibatches(self, self.loss, dropout="q")
+
+    def loss(
+        self, nets: Any, x: torch.Tensor, rows: drl.Batch, masks: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, drl.Metrics]:
+        """Return half the mean squared error of Q(s, a) in a minibatch, and metrics. `x` `[M, F]` are features."""
+        q = nets.q(x, masks).gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)  # [M]
+        loss = drl.losses.mean(0.5 * (q - rows["target"]).square(), rows.get("weight"))
+        return loss, {"q_loss": loss, "q_mean": drl.losses.mean(q, rows.get("weight"))}
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        rollout = self.minibatches.rollout(batch)
+        epochs = Epochs(self.minibatches, rollout)
+
+        # targets: lambda-returns with V(s') = max_a Q(s', a)
+        with torch.no_grad():
+            _, next_x = rollout.features()
+            mask = drl.action_mask(unjoined(batch)["next_obs"])
+            next_value = drl.permitted(self.nets.q(next_x), mask).amax(-1)
+            steps = (batch["reward"], batch["discount"], next_value, batch["cut"])
+            rollout.rows["target"] = drl.losses.lambda_returns(*steps, self.config.q_lambda)
+
+        for _ in range(self.config.epochs):
+            epochs.run()  # a gradient step with each minibatch
+        return epochs.update({})
