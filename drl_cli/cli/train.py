@@ -251,7 +251,7 @@ def _train(
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import description, make_folder, run_record
-    from drl_cli.settings.fill import with_absolute_paths
+    from drl_cli.settings.fill import as_saved
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claim_run(folder):
@@ -265,7 +265,7 @@ def _train(
                 record |= {"data": describe(dataset)}
                 if not config.has_env:
                     write_json(folder / SPACES_FILE, spaces_of(dataset))
-            write_config(folder, with_absolute_paths(config.as_asked))
+            write_config(folder, as_saved(config))
             write_json(folder / "run.json", record)
             open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"

@@ -59,7 +59,7 @@ def changed_keys(old: Config, config: Config) -> list[Change]:
 def changed_code(folder: Path, config: Config) -> list[Change]:
     """Return the user's source files whose sha256 differs from the one in run.json. Ignore missing files."""
     recorded = read_json(folder / "run.json").get("code", {})
-    files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
+    files = {module: file for module in config.outside() if (file := source_file(module)) is not None}
     hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]
     return [
         Change(file, f"{file} has changed (sha256 {new[:8]}, was {old[:8]})")

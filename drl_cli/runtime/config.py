@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -125,12 +125,6 @@ class Config:
     def is_elastic(self) -> bool:
         """Whether workers come and go with the nodes of a cluster. `settings/fill.py` sets `max_num` only then."""
         return self.worker.max_num is not None
-
-    @property
-    def as_asked(self) -> "Config":
-        """The config with worker.num=auto if workers come and go, so that a resumed run asks its own cluster."""
-        worker = replace(self.worker, num="auto", proxies="auto") if self.is_elastic else self.worker
-        return replace(self, worker=worker)
 
     @cached_property
     def most_workers(self) -> int:
@@ -283,12 +277,6 @@ class Config:
         return 1 if self.is_on_policy or self.data.source else self.replay.shards or self.num_workers // 25 + 1
 
     @cached_property
-    def batches_per_shard(self) -> int:
-        """A lower bound (mean - 4 std) on a run's batches from one shard. Each call draws from a random shard."""
-        share = (self.num_updates + self.num_reanalyses) // self.num_shards
-        return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
-
-    @cached_property
     def most_inserts(self) -> int:
         """The maximum number of inserted transitions. Every worker's last block may end after total_env_steps."""
         if self.is_offline:
@@ -298,10 +286,6 @@ class Config:
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
         """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
         return make_stackings(spec) if self.replay.frame_codec is not None else {}
-
-    def batch_stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
-        """Return the stackings of the image parts whose frames a batch contains once (`UNIQUE`)."""
-        return self.stackings(spec) if self.replay.shares_frames else {}
 
     @cached_property
     def updates_per_call(self) -> int:
@@ -322,26 +306,12 @@ class Config:
         return self.reanalyzer.windows * (steps.length if steps else 1)
 
     @cached_property
-    def num_reanalyses(self) -> int:
-        """A lower bound on the number of batches that re-analysers draw in a whole run, or 0 without re-analysers."""
-        steps = self.reanalyzer.ratio * max(0, self.total_env_steps - self.min_inserts)
-        return int(steps // self.reanalyzed_per_call) if self.reanalyzer.num else 0
-
-    @cached_property
     def num_updates(self) -> int:
         """The number of updates of a whole run. Rows that are incomplete at the end of the run get no updates."""
         if self.is_offline:
             return self.total_updates
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - self.min_inserts)))
-
-    @cached_property
-    def planned_updates(self) -> int:
-        """The number of gradient steps of a whole run, about."""
-        if not self.is_on_policy:
-            return self.num_updates
-        epochs, size = getattr(self.algo, "epochs", 1), getattr(self.algo, "minibatch_size", None)
-        return self.total_env_steps * self.replay.servings * epochs // (size or self.trainer.batch_size)
 
     @cached_property
     def is_repeatable(self) -> bool:
@@ -359,21 +329,14 @@ class Config:
         return {"num": self.num_workers, "envs": self.worker.envs, "row_steps": self.row_steps}
 
     @cached_property
-    def learning_modules(self) -> list[str]:
-        """The modules from outside this package that define what is learned and how, with the environment."""
-        wrappers = map(wrapper_path, self.env.wrappers)
-        paths = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id, *wrappers)
-        paths = (*paths, self.replay.outside_sampler or "")
-        return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
-
-    @cached_property
     def outside_modules(self) -> list[str]:
         """All modules that the run uses from outside this package, including the evaluator and the recorders."""
-        paths = (self.manage.evaluator, *self.logger.recorders)
-        return _outside(*self.learning_modules, *(path for path in paths if path))
+        return self.outside(self.manage.evaluator, *self.logger.recorders)
 
-
-def _outside(*paths: str) -> list[str]:
-    """Return the modules of these paths (`module` or `module:Name`) that are not part of this package."""
-    modules = {path.partition(":")[0] for path in paths}
-    return sorted(module for module in modules if module.partition(".")[0] != __name__.partition(".")[0])
+    def outside(self, *paths: str | None) -> list[str]:
+        """Return the modules from outside this package that define what is learned and how, and those of `paths`."""
+        learning = (self.network.torso, self.optimizer.name, self.reward.name, self.env.id, self.replay.outside_sampler)
+        found = (*paths, *learning, *map(wrapper_path, self.env.wrappers))
+        named = (module_path(self.algo.name), *(path for path in found if path and ":" in path))
+        modules = {path.partition(":")[0] for path in named}
+        return sorted(module for module in modules if module.partition(".")[0] != __name__.partition(".")[0])

@@ -1,5 +1,6 @@
 """Functions that create the object of a role from the config. Each runs in the process of the role."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -70,7 +71,7 @@ def make_table(config: Config, spec: EnvSpec, shard: int, role: str = "replay") 
     if config.is_offline or role == "data":
         replay = replay.without_ages()
     columns, most = reference_schema(row_schema(config, spec), config.stackings(spec)), config.most_inserts
-    table = replay.make_table(columns, rng, config.batches_per_shard, most, config.algo.gamma, config.algo.n_step)
+    table = replay.make_table(columns, rng, batches_per_shard(config), most, config.algo.gamma, config.algo.n_step)
     table.returns_ids = config.writes or config.reanalyzer.num > 0
     if isinstance(table, WindowTable):
         if config.reanalyzer.num:
@@ -79,6 +80,15 @@ def make_table(config: Config, spec: EnvSpec, shard: int, role: str = "replay") 
     if isinstance(table, HindsightTable):
         table.outcome = GoalOutcome(config.env)
     return table
+
+
+def batches_per_shard(config: Config) -> int:
+    """Return a lower bound (mean - 4 std) on a run's batches from one shard. Each call draws from a random shard."""
+    searched = (
+        config.reanalyzer.ratio * max(0, config.total_env_steps - config.min_inserts) if config.reanalyzer.num else 0
+    )
+    share = (config.num_updates + int(searched // config.reanalyzed_per_call)) // config.num_shards
+    return share if config.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
 
 def mix_data(
@@ -136,7 +146,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         lambda context: algorithm(config.algo, config.network, spec, seed, context),
         context,
         BatchNormalizer(layout, config.is_on_policy) if layout else None,
-        config.batch_stackings(spec),
+        config.stackings(spec) if config.replay.shares_frames else {},
     )
     if weights is not None:
         trainer.load_policy(weights.policy)
@@ -155,10 +165,18 @@ def make_when(config: Config, device: "torch.device") -> When | None:
     if choice in (False, "replay") or device.type != "cpu" or (config.is_on_policy and not is_alone):
         return None
     if config.is_repeatable:  # decided by facts that repeat, because the compiled program rounds in another way
-        return When("before") if choice is True or config.planned_updates >= WORTH_A_WAIT else None
+        return When("before") if choice is True or planned_updates(config) >= WORTH_A_WAIT else None
     if choice is True:
         return When("beside")
-    return When("beside", PaysOff(config.planned_updates)) if is_alone else None
+    return When("beside", PaysOff(planned_updates(config))) if is_alone else None
+
+
+def planned_updates(config: Config) -> int:
+    """Return the number of gradient steps of a whole run, about."""
+    if not config.is_on_policy:
+        return config.num_updates
+    epochs, size = getattr(config.algo, "epochs", 1), getattr(config.algo, "minibatch_size", None)
+    return config.total_env_steps * config.replay.servings * epochs // (size or config.trainer.batch_size)
 
 
 def make_limiter(config: Config, dataset: Dataset | None = None) -> Limiter:

@@ -227,6 +227,12 @@ def with_reference(config: Config, dataset: Dataset) -> Config:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, reference=dataset.facts.reference))
 
 
+def as_saved(config: Config) -> Config:
+    """Return the config as config.yaml has it. If workers come and go, a resumed run asks its own cluster for them."""
+    worker = dataclasses.replace(config.worker, num="auto", proxies="auto") if config.is_elastic else config.worker
+    return with_absolute_paths(dataclasses.replace(config, worker=worker))
+
+
 def with_absolute_paths(config: Config, run: Path | None = None) -> Config:
     """Make the paths of datasets absolute, as `absolute` does. Raise DatasetError if a resumed run has lost one."""
     if not config.data.sources:

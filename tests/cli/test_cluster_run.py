@@ -9,7 +9,7 @@ import pytest
 from drl_cli.preflight.pace import node_problems, pace_problems
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.build import build
-from drl_cli.settings.fill import fill
+from drl_cli.settings.fill import as_saved, fill
 from drl_cli.utils.machine import num_cores
 
 ON_RAY = "debug.in_process=false"
@@ -53,8 +53,7 @@ OURS = [Node("a1b2c3d4", "10.0.0.1", 4.0, is_here=True), NODES[1]]
 def test_workers_come_and_go_only_in_async_on_a_cluster(composed, overrides, nodes, num, proxies, most):
     config = fill(build(composed(*overrides)), nodes)
     assert (config.num_workers, config.num_proxies, config.worker.max_num) == (num, proxies, most)
-    assert config.is_elastic == (most is not None)
-    asked = config.as_asked.worker
+    asked = as_saved(config).worker
     assert (asked.num, asked.proxies) == (("auto", "auto") if most else (num, proxies))
     assert not [problem for problem in pace_problems(config) if "proxies" in problem]
 

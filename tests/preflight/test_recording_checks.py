@@ -105,6 +105,6 @@ def test_the_source_of_recorders_is_shipped_and_may_change(tmp_path):
     config = compose(["env=Pendulum-v1"])
     own = replace(config, logger=replace(config.logger, recorders=("telling:Own",)))
     own = replace(own, manage=replace(own.manage, evaluator="fake_services:FakeWandb"))
-    assert (own.outside_modules, own.learning_modules) == (["fake_services", "telling"], [])
+    assert (own.outside_modules, own.outside()) == (["fake_services", "telling"], [])
     write_json(tmp_path / "run.json", {"code": {"telling": "0" * 64}})
     assert changed_code(tmp_path, own) == []
