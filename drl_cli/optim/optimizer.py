@@ -26,7 +26,7 @@ class Optimizer:
     """Makes gradient steps: averages the gradients over all trainers, clips them, and changes the parameters.
 
     The options `optimizer` of the config set the rule (such as Adam), the schedule of the learning rates, and the
-    clipping. `lrs` has a learning rate for each part of `params`, such as the critic. A `Part` in place of a learning
+    clipping. `lrs` has a learning rate for each part of `params`. A `Part` in place of a learning
     rate sets more options of this part. The gradient of a part with its own `max_norm` is clipped to this norm. The
     gradients of all other parts are clipped together, to the norm `optimizer.max_norm`. `rule`, a class derived from
     torch.optim.Optimizer, replaces `optimizer.name`. Raise ValueError if a part has no learning rate, if a learning
@@ -71,14 +71,14 @@ class Optimizer:
             self.factor = self.config.factor(position, self.context.clock.total)
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
-        """Set the gradients of all parameters, or of some parts (such as the critic), to 0 before `loss.backward()`."""
+        """Set the gradients of all parameters, or of some parts, to 0 before `loss.backward()`."""
         for name in self._names(parts or ()):
             self.params[name].grad.zero_()
 
     def minimize(self, loss: Tensor, *parts: str) -> None:
         """Compute the gradient of `loss` with autograd, and make one gradient step.
 
-        The step changes all parameters, or only `parts`, such as "critic". Other parts do not change, even if the loss
+        The step changes all parameters, or only `parts`. Other parts do not change, even if the loss
         depends on them. As in plain torch, raise RuntimeError if a step has changed parameters after the loss was
         computed from them: compute each loss after the steps before it. Raise LookupError if there is no such part,
         ValueError as `Params.leaves` does, and NotFinite as `step` does.
@@ -89,7 +89,7 @@ class Optimizer:
         self._step(names, (loss.detach(),))
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
-        """Make one gradient step of all parameters, or only of `parts` (such as "critic"), with `params.grad`.
+        """Make one gradient step of all parameters, or only of `parts`, with `params.grad`.
 
         `params.grad` is averaged over the trainers and clipped in place. Other parts and gradients stay the same.
         With trainer.on_nonfinite=skip, raise NotFinite and change no parameter if the gradient, averaged over the
@@ -149,7 +149,7 @@ class Optimizer:
         return self.factor
 
     def _clip(self, names: Sequence[str], grads: Sequence[Tensor]) -> None:
-        """Store the norm of `grads`, the gradients of the parts `names` (such as the critic), and clip them in place.
+        """Store the norm of `grads`, the gradients of the parts `names`, and clip them in place.
 
         A part with its own limit is clipped alone, and all other parts are clipped together.
         """

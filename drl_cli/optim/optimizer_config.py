@@ -22,7 +22,7 @@ OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) fo
 
 @dataclass(frozen=True)
 class Part:
-    """Options of the optimizer for one part of an algorithm's parameters, such as the critic.
+    """Options of the optimizer for one part of an algorithm's parameters.
 
     An option that is None gets its value from OptimizerConfig (`betas` from its `kwargs`). A part with its own
     `max_norm` is clipped alone. The gradients of all other parts are clipped together. Raise ValueError if a value is

@@ -107,7 +107,7 @@ class Params:
         return self._leaves[name][0]
 
     def leaves(self, names: Sequence[str]) -> list[nn.Parameter]:
-        """Return the parameters of the parts `names` (such as the critic), for which autograd computes gradients.
+        """Return the parameters of the parts `names`, for which autograd computes gradients.
 
         Raise ValueError for a part without a module if `value` was never called, because no loss can depend on it.
         """
@@ -139,7 +139,7 @@ class Params:
                 leaf.grad.copy_(grad)
 
     def changed(self, names: Sequence[str]) -> None:
-        """Tell autograd that the parameters of the parts `names` (such as the critic) have changed.
+        """Tell autograd that the parameters of the parts `names` have changed.
 
         A backward pass through a loss that was computed before the change then raises RuntimeError.
         """
@@ -162,7 +162,7 @@ class Params:
         return tuple(inner for name in names for inner in self.groups.get(name, (name,)))
 
     def target(self, name: str) -> Target:
-        """Make a target network of the part `name` (such as the critic), with its present values, and return it."""
+        """Make a target network of the part `name`, with its present values, and return it."""
         self.targets[name] = Target(self[name].flat, self.modules.get(name), self.context)
         return self.targets[name]
 
@@ -194,7 +194,7 @@ class Params:
                 parameter.grad = grad
 
     def vector(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return what a policy needs of the parts `names` (such as the actor), as one new float32 vector `[size]`.
+        """Return what a policy needs of the parts `names`, as one new float32 vector `[size]`.
 
         For each part, the vector has the parameters, and then the module's frozen parameters and buffers.
         """
@@ -251,7 +251,7 @@ class Params:
         return tensors
 
     def part_of(self, index: int) -> str:
-        """Return the name of the part, such as "critic", whose parameters include the value at this index of `flat`."""
+        """Return the name of the part whose parameters include the value at this index of `flat`."""
         return next(name for name, where in self.slices.items() if where.start <= index < where.stop)
 
     def _ungrouped(self, parts: Mapping[str, int | nn.Module | Group]) -> dict[str, int | nn.Module]:

@@ -19,7 +19,7 @@ BETAS = (0.9, 0.999)
 class Rule(Protocol):
     """An update rule, such as Adam. `step` changes the parameters of some parts with the gradients in `Params.grad`.
 
-    `names` has the names of the parts, such as "critic". `factor` multiplies the learning rates. If `is_plain` is True,
+    `names` has the names of the parts. `factor` multiplies the learning rates. If `is_plain` is True,
     `factor` may be a tensor, and a step that is recorded for compilation (drl_cli.chains) consists of simple tensor
     operations.
     """
@@ -32,7 +32,7 @@ class Rule(Protocol):
 
 
 def filled(part: float | Part, config: OptimizerConfig) -> Part:
-    """Return the options of a part, such as the critic. Missing weight_decay and betas are taken from `config`.
+    """Return the options of a part. Missing weight_decay and betas are taken from `config`.
 
     `part` has options of the part, or only its learning rate.
     """

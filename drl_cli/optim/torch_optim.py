@@ -15,7 +15,7 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 class OneForEachPart(ABC):
-    """The base of rules that have a separate torch optimizer for each part, such as the critic.
+    """The base of rules that have a separate torch optimizer for each part.
 
     A checkpoint has the optimizer's state of each parameter as `optimizer.<part>.<index>.<name>`. Options that the
     optimizer has changed are saved as `optimizer.<part>.group.<name>`.
@@ -34,7 +34,7 @@ class OneForEachPart(ABC):
     @staticmethod
     @abstractmethod
     def leaves(params: Params, name: str) -> Sequence[Tensor]:
-        """Return the tensors that the optimizer of the part `name` (such as the critic) changes, with their `grad`."""
+        """Return the tensors that the optimizer of the part `name` changes, with their `grad`."""
 
     def step(self, names: Sequence[str], factor: float | Tensor) -> None:
         for name in names:
@@ -179,7 +179,7 @@ def _reset(optimizer: torch.optim.Optimizer) -> None:
 def optimizer_arguments(kind: Any, name: str, part: Part, config: OptimizerConfig) -> dict[str, Any]:  # Any: a class
     """Return the keyword arguments for an optimizer of the torch class `kind` that optimizes one part.
 
-    `name` is the name of the part, such as "critic", and `part` has its options. Raise ValueError if the part sets
+    `name` is the name of the part, and `part` has its options. Raise ValueError if the part sets
     weight_decay or betas and the class does not take this argument.
     """
     options: dict[str, Any] = {"lr": part.lr, **config.kwargs}  # Any: arguments of the torch class

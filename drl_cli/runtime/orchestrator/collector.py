@@ -65,7 +65,8 @@ class Collector:
     def is_due(self) -> bool:
         return bool(self.arrived) and (now() >= self.window_ends or not self.pool.busy)
 
-    def flush(self) -> None:
+    def insert_arrived(self) -> None:
+        """Count the blocks that have arrived, and send them to replay in the order of their workers."""
         headers, columns = list[InsertTransition](), list[Ref[Columns]]()
         for done in sorted(self.arrived, key=lambda done: done.member):
             rows = self.rows * done.share

@@ -86,7 +86,7 @@ class Orchestrator:
         while not self._done():
             if self.paused:
                 if self.collector.is_due():
-                    self.collector.flush()
+                    self.collector.insert_arrived()
                 self._idle()
             else:
                 step()
@@ -99,7 +99,7 @@ class Orchestrator:
         for member in self.pool.idle():
             self.collector.dispatch(member, self.learning)
         self._until(lambda: not self.pool.busy)
-        self.collector.flush()
+        self.collector.insert_arrived()
         self._update_and_publish()
         if self.saver.is_due(self.progress.position):
             self._save()
@@ -138,7 +138,7 @@ class Orchestrator:
             for member in self.pool.idle():
                 self.collector.dispatch(member, self.learning)
             self._until(lambda: not self.pool.busy)
-            self.collector.flush()
+            self.collector.insert_arrived()
         else:
             position = self.progress.position
             if self.progress.train_started is None:  # nothing can be saved while its compilation takes a minute
@@ -159,7 +159,7 @@ class Orchestrator:
         """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
         self.look()
         if self.collector.is_due():
-            self.collector.flush()
+            self.collector.insert_arrived()
         saving = self.saver.is_due(self.progress.position)
         if saving and self._is_settled():
             self._save()
@@ -300,7 +300,7 @@ class Orchestrator:
         return self.learning.is_idle and self.collector.inserting == 0
 
     def _settle(self) -> None:
-        self.collector.flush()
+        self.collector.insert_arrived()
         self._until(self._is_settled)
 
     def _save(self, workers: bool = True) -> None:

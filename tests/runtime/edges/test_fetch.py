@@ -118,4 +118,4 @@ def test_a_worker_with_old_parameters_explores_by_the_newest_epsilon(build_graph
     _, calls = watch(graph)
     graph.run()
     assert {header.blocks[0].version for *_, header, _ in calls} == {0}
-    assert {worker.policy.epsilon for worker, *_ in calls} == {0.2}
+    assert {worker.policy.exploration["epsilon"] for worker, *_ in calls} == {0.2}

@@ -77,7 +77,7 @@ def test_blocks_are_inserted_and_counted_when_a_worker_dies():
     react(made)
     assert [done.member for done in made.arrived] == [2, 1, 0]
     assert made.is_due()
-    made.flush()
+    made.insert_arrived()
     assert (made.issued, made.inserting, made.arrived, made.is_due()) == (16, 2, [], False)
     assert ((made.limiter.inserts, made.limiter.landed), made.progress.worker_restarts) == ((15, 15), 1)
     counts = made.progress.trace.counts
@@ -99,7 +99,7 @@ def test_a_window_begins_with_the_first_block(monkeypatch):
     assert made.is_due()
     made._on_collected(refs[1])
     assert made.window_ends == 100.5
-    made.flush()
+    made.insert_arrived()
     assert made.window_ends == float("inf")
 
 
@@ -117,7 +117,7 @@ def test_issued_steps_are_the_steps_taken_after_each_block(caplog, taken, env_st
     for _ in taken:
         collect(made)
         react(made)
-        made.flush()
+        made.insert_arrived()
     react(made)
     assert made.issued == made.progress.env_steps == env_steps
     assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows
@@ -137,7 +137,7 @@ def test_the_other_blocks_of_a_call_are_inserted_if_one_was_lost(caplog):
     react(made)
     assert [done.member for done in made.arrived] == [2, 1, 0]
     made.replay.lost = [made.arrived[1].columns]
-    made.flush()
+    made.insert_arrived()
     assert (made.inserting, len(made.calls.pending), made.replay.inserted) == (3, 1, [])
     assert made.calls.quiet == set(made.calls.pending)
     react(made)  # the call failed: one call for each block
@@ -155,7 +155,7 @@ def test_a_proxy_counts_as_all_its_workers():
     assert (made.issued, made.limiter.inserts, made.uncertain) == (24, 24, 16)
     react(made)
     assert made.uncertain == 16
-    made.flush()
+    made.insert_arrived()
     assert (made.issued, made.limiter.inserts, made.uncertain) == (8, 8, 0)
 
 

@@ -1,8 +1,6 @@
 import time
-from itertools import pairwise
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from graphs import COUNTER, TINY, make_config
 from headers import make_train_report
@@ -262,16 +260,6 @@ def test_the_server_gets_few_versions_and_the_newest_before_it_is_read(monkeypat
     assert [call[1] for call in made.server.calls[4:]] == ["pull"]
 
 
-def test_a_resumed_run_begins_with_its_version():
-    made, params = Made(), np.ones(2)
-    made.learning.go_on(LoadParams(9, 90, 900), params)
-    assert made.learning.params_header == LoadParams(9, 90, 900)
-    assert made.learning.params == ("shared", params)
-    assert made.server.calls == [("call", "push", LoadParams(9, 90, 900), ("shared", params))]
-    assert made.asked == []
-    assert made.learning.is_ahead is False
-
-
 def test_pull_and_connect_expect_the_answers_of_their_roles():
     made, header, params = Made(), LocalRef(LoadParams(2, 0, 0)), LocalRef("theirs")
     made.server.answers["call"] = header, params
@@ -330,18 +318,3 @@ def test_a_block_is_due_for_two_train_calls_up_to_a_limit(ratio, mode, rows, upd
     assert (config.block_rows, config.updates_per_call) == (rows, updates)
     given = make_config(f"mode={mode}", "worker.block_rows=48", "trainer.updates_per_call=7", "worker.envs=16")
     assert (given.block_rows, given.updates_per_call) == (48, 7)
-
-
-@pytest.mark.parametrize(("ratio", "apart"), [(7, 8), (9, 16)])
-def test_versions_follow_as_soon_as_their_updates_are_made(build_graph, ratio, apart):
-    """Train calls make four updates each, and two calls are in flight."""
-    graph = build_graph(COUNTER, "mode=async", "trainer.updates_per_call=4", f"orchestrator.sample_load_ratio={ratio}")
-    published, on_published = [], graph.learning.on_published
-
-    def note(params_header, params):
-        published.append(params_header.opt_steps)
-        on_published(params_header, params)
-
-    graph.learning.on_published = note
-    graph.run()
-    assert {after - before for before, after in pairwise(published)} == {apart}

@@ -105,7 +105,7 @@ def test_each_worker_explores_by_its_own_values_and_logs_them(
     graph.run()
     graph.finish()
     for worker, epsilon in zip(workers(graph), wanted, strict=True):
-        assert worker.policy.epsilon == pytest.approx(epsilon)
+        assert worker.policy.exploration["epsilon"] == pytest.approx(epsilon)
     assert reports[-1]["rollout/epsilon"] == pytest.approx(np.mean(wanted))
     lines = [record.getMessage() for record in caplog.records if "explores by" in record.getMessage()]
     assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
@@ -128,7 +128,7 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
     def watch(worker, collect):
         def collect_and_note(params_header, *params):
             result = collect(params_header, *params)
-            seen.append((worker.index, params_header, worker.policy.epsilon))
+            seen.append((worker.index, params_header, worker.policy.exploration["epsilon"]))
             return result
 
         worker.collect = collect_and_note
@@ -148,13 +148,6 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
     assert (min(epsilon for *_, epsilon in seen), reports[-1]["rollout/epsilon"]) == (0.2, 0.2)
 
 
-def test_an_algorithm_without_schedules_sends_no_values(build_graph):
-    graph = build_graph("env=drl_cli.envs.probes:Counter-v0", "mode=sync")
-    graph.run()
-    assert graph.learning.params_header.opt_steps > 0
-    assert graph.learning.params_header.exploration == {}
-
-
 @pytest.mark.parametrize(("mode", "num"), some([("single", 1), ("sync", 2), ("async", 4)], ("async", 4)))
 def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     graph = run_graph(
@@ -164,7 +157,7 @@ def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     progress, (table,) = graph.progress, [shard.role.table for shard in graph.replay.shards]
     assert progress.updates_per_env_step() == pytest.approx(0.5, rel=0.02)
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
-    epsilon = np.concatenate([member.handle.role.policy.epsilon for member in graph.pool.members])
+    epsilon = np.concatenate([member.handle.role.policy.exploration["epsilon"] for member in graph.pool.members])
     last = 4 * num - 1
     assert epsilon == pytest.approx([0.4 ** (1 + 7 * i / last) for i in range(last + 1)])
     values = table.sampler.tree.values[: len(table)]

@@ -129,26 +129,18 @@ def test_a_reward_of_minus_1_with_a_rare_0_is_hardly_scaled():
     assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == pytest.approx(0.98**0.5)
 
 
-def test_missing_and_raw_columns_stay_unchanged():
-    columns = {name: torch.from_numpy(column) for name, column in rows(50).items()}
-    learner, plain = BatchNormalizer(LAYOUT), BatchNormalizer(Layout({"": (3, 2)}, False))
-    for each in (learner, plain):
-        each.receive(header(moments=each.layout.moments(rows(50))))
-    assert set(learner({"obs": columns["obs"]})) == {"obs"}
-    assert plain(columns)["reward"] is columns["reward"]
-    assert not torch.equal(learner(columns)["reward"], columns["reward"])
-
-
-def test_a_return_has_the_scale_of_the_rewards():
+def test_rewards_and_returns_have_one_scale_and_missing_and_raw_columns_stay():
     """Cal-QL compares the return from a state, `mc_return`, with Q."""
     columns = {name: torch.from_numpy(column) for name, column in rows(50).items()}
     columns["mc_return"] = 9 * columns["reward"]
     learner, plain = BatchNormalizer(LAYOUT), BatchNormalizer(Layout({"": (3, 2)}, False))
     for each in (learner, plain):
         each.receive(header(moments=each.layout.moments(rows(50))))
-    batch = learner(columns)
+    assert set(learner({"obs": columns["obs"]})) == {"obs"}
+    batch, raw = learner(columns), plain(columns)
     assert torch.allclose(batch["mc_return"], 9 * batch["reward"])
-    assert plain(columns)["mc_return"] is columns["mc_return"]
+    assert not torch.equal(batch["reward"], columns["reward"])
+    assert (raw["reward"] is columns["reward"], raw["mc_return"] is columns["mc_return"]) == (True, True)
 
 
 def test_a_normalizer_continues_from_its_state():
@@ -319,13 +311,14 @@ def test_float_parts_of_a_tree_are_normalised():
 
 
 @pytest.mark.parametrize("what", [(), BOTH, BOTH[:1], BOTH[1:]])
-def test_the_vector_has_what_is_normalised(run_graph, what):
-    graph = run_graph(COUNTER, "mode=sync", *what)
-    own = graph.trainers["trainer"].role.algorithm.policy_params()
+def test_the_vector_has_what_is_normalised(build_graph, what):
+    graph = build_graph(COUNTER, "mode=sync", *what)
+    trainer = graph.trainers["trainer"].role
+    own, (_, vector) = trainer.algorithm.policy_params(), trainer.publish(0, 0)
     size = 3 * (BOTH[0] in what) + (BOTH[1] in what)
-    assert len(get(graph.learning.params)) == len(own) + (1 + 2 * size if what else 0)
+    assert len(vector) == len(own) + (1 + 2 * size if what else 0)
     assert (managers(graph)[0].moments is None) == (what == ())
-    assert get(graph.learning.params)[: len(own)].tobytes() == own.tobytes()
+    assert vector[: len(own)].tobytes() == own.tobytes()
 
 
 def test_statistics_that_are_not_finite_are_named_as_the_cause(build_graph):
