@@ -91,35 +91,6 @@ def test_csv_has_both_axes_of_every_group(outputs, compare):
     assert [float(row["x"]) for row in seconds] == [4, 8]
 
 
-def test_one_seed_has_no_interval(outputs, compare):
-    lines, _, _ = compare("runs=latest", "png=null")
-    assert rows_of(lines)[0]["final IQM [95%]"] == "101.0"
-    assert {(row["low"], row["high"]) for row in points()} == {("", "")}
-    assert "1 seed in the smallest group" in "".join(lines)
-
-
-def test_the_curve_of_a_finished_run_is_extended(tmp_path, monkeypatch, compare):
-    monkeypatch.chdir(tmp_path)
-    make_run(tmp_path / "outputs", "s0", [(10, 1.0, 0.0), (20, 2.0, 8.0)], stop__return=8.0)
-    make_run(tmp_path / "outputs", "s1", [(10, 1.0, 2.0), (40, 4.0, 4.0)], stop__return=8.0, seed=1)
-    lines, _, _ = compare("outputs", "png=null")
-    steps = [row for row in points() if row["axis"] == "env_steps"]
-    assert [(row["x"], row["iqm"], row["held"]) for row in steps] == [
-        ("10.0", "1.0", "false"),
-        ("20.0", "5.0", "false"),
-        ("40.0", "6.0", "true"),
-    ]
-    assert "its curve ends" not in "".join(lines)
-
-
-def test_an_unfinished_run_ends_the_curve_and_is_named(outputs, compare):
-    make_run(outputs, "20260103-s3", [(100, 1.0, 5.0)], algo__lr=0.1, seed=3, status="failed")
-    lines, _, _ = compare("outputs", "png=null")
-    assert "algo.lr=0.1: its curve ends at 100 of 300 env steps, with 20260103-s3 (failed)" in lines
-    steps = [row["x"] for row in points() if row["axis"] == "env_steps" and row["group"] == "algo.lr=0.1"]
-    assert steps == ["100.0"]
-
-
 def test_a_run_without_an_evaluation_is_left_out_and_named(outputs, compare):
     make_run(outputs, "20260103-s3", algo__lr=0.1, seed=3, status="running")
     lines, err, code = compare("outputs", "png=null", "csv=null")
@@ -179,17 +150,6 @@ def test_figure(outputs, compare):
         "wall-clock time [s]",
     ):
         assert f"<!-- {text}" in drawn
-
-
-def test_named_lines_in_the_figure(outputs, compare):
-    _, err, code = compare("outputs", "lines=[SAC: published:50,CrossQ:8e1]", "csv=null", "png=x.svg")
-    assert (err, code) == ("", 0)
-    drawn = Path("x.svg").read_text()
-    assert drawn.count("<!-- SAC: published -->") == drawn.count("<!-- CrossQ -->") == 2
-    for item, shown in (("SAC", "'SAC'"), ("SAC:", "''"), ("SAC:nan", "'nan'")):
-        _, err, code = compare("outputs", f"lines=[{item}]", "csv=null", "png=null")
-        assert code == 2
-        assert err == f"error: lines: must be [NAME:RETURN,...], as in lines=[SAC:6200], got {shown} as a return\n"
 
 
 @pytest.mark.parametrize("asked", [[], ["png=x.png"]])

@@ -94,19 +94,6 @@ def test_the_same_command_gives_the_same_and_another_seed_other_episodes(evaluat
     assert other["returns"] != first["returns"]
 
 
-def test_latest_is_the_newest_run_with_a_checkpoint(ask, twin):
-    shutil.rmtree(twin / "checkpoints")
-    _, (warning,), code, result = ask("latest", "episodes=2")
-    assert (code, result["episodes"]) == (0, 2)
-    assert warning.endswith(f"newer runs without a checkpoint: {twin.name} (done)")
-
-
-def test_a_checkpoint_may_be_named_by_its_folder(ask, copied):
-    lines, errors, code, _ = ask(f"{copied}/checkpoints/last", "episodes=1")
-    assert (code, errors) == (0, [])
-    assert (copied / "checkpoints" / "last").readlink().name in lines[0]
-
-
 @pytest.mark.parametrize(
     ("args", "says"),
     [

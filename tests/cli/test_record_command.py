@@ -63,24 +63,6 @@ def test_steps_cut_the_last_episode(drl_here, tmp_path, monkeypatch):
     assert (provenance(done)["pieces"], provenance(exact)["pieces"]) == ([4], [])
 
 
-@pytest.mark.slow
-def test_means_are_those_of_whole_episodes(drl_here, listed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = drl_here("record", "env=Pendulum-v1", "steps=310", "max_steps=100", "output=a.npz")
-    returns = recorded(done).facts.returns
-    mean, counts = returns[:3].mean(), done.stdout.splitlines()
-    assert counts[0] == "310 steps in 4 episodes, 0 of them terminated; 1 of them only in part, without its return"
-    assert counts[1].startswith(f"return: mean {mean:.1f}  std {returns[:3].std():.1f}  min {returns[:3].min():.1f}")
-    assert provenance(done)["return_mean"] == pytest.approx(mean)
-    row = listed("data", "a.npz")[1].split()
-    assert row[3:9] == ["4", "0", "4", *(f"{value:.1f}" for value in (mean, returns[:3].min(), returns[:3].max()))]
-    done = drl_here("record", "env=Pendulum-v1", "steps=10", "output=b.npz")
-    assert done.stdout.splitlines()[:-1] == [
-        "10 steps in 1 episode, 0 of them terminated; 1 of them only in part, without its return"
-    ]
-    assert listed("data", "b.npz", "reference=[-1200,-100]")[1].split()[3:10] == ["1", "0", "1", "-", "-", "-", "-"]
-
-
 def test_the_policy_of_a_run(copied, drl_here):
     done = drl_here("record", "episodes=3", "output=a.npz")
     dataset = recorded(done)
@@ -243,23 +225,6 @@ def test_a_recording_that_failed_is_a_dataset_and_continues(drl_here, listed, tm
     starts = np.arange(0, 400, 10)
     np.testing.assert_array_equal(rows["obs"][starts], once["obs"][starts])
     assert not np.isin(rows["action"][160:], first["action"]).any(), "other random numbers"
-    assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (KeyboardInterrupt(75), 75)])
-def test_a_signal_ends_a_recording_with_the_episodes_so_far(drl_here, tmp_path, failing, monkeypatch, error, code):
-    monkeypatch.chdir(tmp_path)
-    failing(error, 16 * 12)
-    done = drl_here(*RECORD)
-    assert (done.returncode, done.stderr) == (code, "interrupted: the dataset has the episodes so far\n")
-    assert done.stdout.splitlines()[0] == "160 steps in 16 episodes, 16 of them terminated"
-    assert done.stdout.splitlines()[-1] == "there/a.npz"
-    assert open_dataset("there/a.npz").facts.episodes == 16
-    failing(error, 16 * 2)
-    done = drl_here(*RECORD[:-1], "output=there/b.npz")
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == "nothing was recorded, because no episode had ended\n"
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
 
 

@@ -184,29 +184,6 @@ def test_metrics_jsonl_and_events_have_the_same_tags_over_env_steps(small_run, e
     assert [value for _, value in curve] == pytest.approx([row["mean"] for row in rows], rel=1e-6)
 
 
-def test_the_hparams_tab_shows_the_runs_values_and_metrics(small_run):
-    """TensorBoard's own backend of the tab reads the folder of all runs."""
-    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
-    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-    from tensorboard.context import RequestContext
-    from tensorboard.plugins.base_plugin import TBContext
-    from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
-
-    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(small_run.cwd / "outputs"))
-    multiplexer.Reload()
-    provider, request = MultiplexerDataProvider(multiplexer, "outputs"), RequestContext()
-    tab = backend_context.Context(TBContext(data_provider=provider, logdir="outputs"))
-    experiment = get_experiment.Handler(request, tab, "", api_pb2.GetExperimentRequest()).run()
-    names = {info.name for info in experiment.hparam_infos}
-    assert {"name", "algo.name", "seed", "network.hidden", "trainer.batch_size"} <= names
-    assert not {"algo.lr", "algo.gamma"} & names  # nobody typed them
-    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=[api_pb2.STATUS_SUCCESS], slice_size=10)
-    (group,) = list_session_groups.Handler(request, tab, "", asked).run().session_groups
-    assert (group.hparams["trainer.batch_size"].number_value, group.hparams["name"].string_value) == (8, "small")
-    (returns,) = [metric.value for metric in group.metric_values if metric.name.tag == "eval/return_mean"]
-    assert returns == pytest.approx(eval_rows(small_run.folder)[-1]["mean"], rel=1e-6)
-
-
 # The same run again
 
 
@@ -245,13 +222,6 @@ def test_every_combination_that_fits_runs(train_here, composed, capsys, env, alg
         ratio = config.orchestrator.sample_insert_ratio
         assert summary["opt_steps"] == int(ratio * (summary["inserts"] - 32))
     assert (summary["env"], summary["algo"], summary["mode"]) == (env, algo, mode)
-
-
-@pytest.mark.slow
-def test_a_folder_has_no_slash_and_colon_of_the_environments_name(train_here, tmp_path):
-    _, folder = train_here("env=user_envs:space/Tiny-v0", "algo.n_step=3")
-    assert folder.relative_to(tmp_path).parts[:2] == ("user_envs_space_Tiny-v0", "sac-async")
-    assert_complete(folder)
 
 
 def test_a_signal_before_there_is_a_record_changes_nothing(train_here, tmp_path, monkeypatch):

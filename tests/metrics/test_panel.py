@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from drl_cli.metrics.advice import bottleneck, has_free_cores
+from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.live import Live
 from drl_cli.metrics.panel import BARS, MAX_BARS, panel, sparkline
 from drl_cli.metrics.status import Status
@@ -289,29 +289,8 @@ def test_a_doubt_is_a_row():
     assert row(dataclasses.replace(STATUS, doubt="no evaluation is better"), "learning") == "no evaluation is better"
 
 
-@pytest.mark.parametrize(("cores", "is_slowed"), [(6.9, True), (7.0, False)])
-def test_a_run_with_seven_of_ten_busy_processors_is_not_slowed_by_other_programs(cores, is_slowed):
-    status = Status(
-        state="running", cpus=10, cpu_percent=99.0, roles={"worker": {"cores": cores}},
-        worker_time={"waiting": 0.0}, trainer_time={"waiting": 0.0},
-    )  # fmt: skip
-    assert bottleneck(status).startswith("other programs") == is_slowed
-
-
 @pytest.mark.parametrize(("batch", "waits"), [(0.5, False), (0.51, True)])
 def test_a_trainer_waits_for_batches_if_they_take_longer_than_updates(batch, waits):
     trainer = {"batch": batch, "update": 0.5, "waiting": 0.0}
     status = Status(state="running", worker_time={"waiting": 0.9}, trainer_time=trainer)
     assert ("It waits for its batches" in bottleneck(status)) == waits
-
-
-@pytest.mark.parametrize(
-    ("cpus", "load", "cores", "has_free"),
-    [
-        *[(20, 84.9, 16.9, True), (20, 85.0, 16.9, False), (20, 84.9, 17.0, False), (1, 10.0, 0.1, False)],
-        (2, None, 0.1, False),
-    ],
-)
-def test_processors_are_free_below_85_percent(cpus, load, cores, has_free):
-    status = Status(state="running", cpus=cpus, cpu_percent=load, roles={"worker": {"cores": cores}})
-    assert has_free_cores(status) == has_free

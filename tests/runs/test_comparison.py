@@ -106,17 +106,6 @@ def legend(tmp_path, by=()):
     return [text.get_text() for text in make_figure([compare(group, None) for group in groups]).legends[0].get_texts()]
 
 
-def test_resamples_are_drawn_in_parts_of_32_megabytes():
-    sizes = []
-
-    def first_column(values, axis):
-        sizes.append(values.nbytes)
-        return values[:, 0]
-
-    interval([np.zeros((2, 1500))], first_column)
-    assert 31e6 < max(sizes) <= 32 * 2**20
-
-
 @pytest.mark.parametrize(
     ("last", "unit"), [(299.0, "s"), (300.0, "min"), (7199.0, "min"), (7200.0, "h"), (9000.0, "h")]
 )
@@ -142,12 +131,6 @@ def test_a_group_is_known_by_its_values_and_not_by_its_runs(tmp_path):
 )
 def test_iqm_is_the_quarter_trimmed_mean(scores, expected):
     assert iqm(np.array(scores)) == pytest.approx(expected)
-
-
-def test_iqm_along_an_axis():
-    scores = np.random.default_rng(1).standard_normal((9, 5))
-    np.testing.assert_allclose(iqm(scores), [iqm(column) for column in scores.T])
-    np.testing.assert_allclose(iqm(scores.T, 1), iqm(scores))
 
 
 def test_the_interval_of_a_mean_is_the_normal_distributions():

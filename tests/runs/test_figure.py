@@ -153,15 +153,6 @@ def test_a_group_of_many_seeds_always_has_its_mean_line(tmp_path, drawn):
         assert (len(mean), mean[0][1]) == (1, 2.0)
 
 
-def test_repeats_of_a_seed_are_no_seeds(tmp_path, drawn):
-    for i, mean in enumerate((1.0, 5.0, 9.0)):
-        make_run(tmp_path, f"t{i}", [(10, 1.0, mean), (20, 2.0, mean)], seed=min(i, 1))
-    figure, (one,) = drawn()
-    assert ([run.id for run in one.runs], one.final.value) == (["t0", "t2"], 5.0)
-    assert figure.legends[0].get_texts()[0].get_text() == "algo=dqn mode=single (2 seeds)"
-    assert len(lines(figure.axes[0], 0.7)) == 3
-
-
 def test_lines_are_smoothed_on_request_but_not_the_final_return(tmp_path, drawn):
     make_run(tmp_path, "a", [(10, 1.0, 0.0), (20, 2.0, 4.0), (30, 3.0, 8.0)])
     figure, (one,) = drawn(smooth=2)

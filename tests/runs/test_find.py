@@ -167,22 +167,6 @@ def test_a_name_of_several_runs_says_which_run_is_taken_and_how_to_take_another(
     assert capsys.readouterr().err == ""
 
 
-def test_of_many_runs_of_a_name_the_newest_others_are_named(tmp_path, capsys):
-    ids = [f"20260101-10000{i}-000000-s{i}" for i in range(8)]
-    for run in ids:
-        folder = tmp_path / "Ant" / "sac-async" / run
-        folder.mkdir(parents=True)
-        (folder / "run.json").write_text('{"name": "wide"}')
-    save(tmp_path, ids[6])
-    assert find_saved_run("wide", str(tmp_path)).name == ids[6]
-    warning, note = capsys.readouterr().err.splitlines()
-    assert warning.endswith(f"newer runs without a checkpoint: {ids[7]} (unknown)")
-    listed = ", ".join([ids[7], *ids[5:1:-1]])
-    assert note == f"note: wide is {ids[6]}; 7 other runs have this name; to take one, type its id: {listed} and 2 more"
-    assert find_saved_run("wide", str(tmp_path), is_quiet=True).name == ids[6]
-    assert capsys.readouterr().err == ""
-
-
 def test_runs_of_all_sweeps_in_a_folder(outputs):
     for i, sweep in enumerate(("20260101-1", "20260102-1")):
         folder = outputs / "multirun" / sweep

@@ -62,15 +62,6 @@ def test_every_key_has_a_verdict_and_every_listed_key_exists(composed):
     assert {verdict(f"replay.{name}") for name in ("seq_len", "sampler")} == {"impossible"}
 
 
-@pytest.mark.slow
-def test_latest_passes_over_a_newer_run_without_a_checkpoint(copied, drl_here):
-    newer = copied.with_name("20990101-000000-000000-s8")
-    shutil.copytree(copied, newer, ignore=shutil.ignore_patterns("checkpoints"))
-    done = drl_here("train", "resume=latest", "total_env_steps=200")
-    assert (done.returncode, "from step 160" in done.stdout) == (0, True)
-    assert done.stderr.count("newer runs without a checkpoint: 20990101-000000-000000-s8 (done)") == 1
-
-
 def test_a_run_of_an_older_version_goes_on(copied, drl_here):
     config = yaml.safe_load((copied / "config.yaml").read_text())
     del config["algo"]["preset"], config["sweep"]["max_jobs"], config["explain"]
@@ -288,17 +279,6 @@ def test_damaged_lines_are_skipped_and_named(copied, drl_here):
     assert "warning: eval.csv: 2 damaged records skipped\n" in done.stderr
     assert (copied / "eval.csv").read_bytes().startswith(rows)
     assert eval_steps(copied)[: len(steps)] == steps
-
-
-@pytest.mark.slow
-def test_a_damaged_first_line_of_eval_csv_sets_the_file_aside(copied, drl_here):
-    content = b"\xff\n" + (copied / "eval.csv").read_bytes()
-    (copied / "eval.csv").write_bytes(content)
-    assert drl_here("list", "runs").returncode == 0
-    done = drl_here("train", "resume=latest", "total_env_steps=200")
-    assert (done.returncode, done.stderr.count("the file is now eval.csv.damaged")) == (0, 1)
-    assert (copied / "eval.csv.damaged").read_bytes() == content
-    assert eval_steps(copied)[-1] > 160
 
 
 def test_nothing_in_a_runs_files_is_executed(copied, train, tmp_path):

@@ -67,31 +67,11 @@ def test_the_limit_of_a_row_ends_the_row_with_all_of_its_processes(tmp_path, mon
     assert not is_alive(pid)
 
 
-def test_when_the_time_of_the_check_is_over_the_other_rows_are_not_run():
-    assert run(row("slow", "import time; time.sleep(100)"), row("late", ""), seconds=0.5) == {
-        "slow": ("failed", "ended after 0 s, because no time was left"),
-        "late": ("not run", "no time was left"),
-    }
-
-
-def test_figures_are_kept_if_the_row_fails_afterwards():
-    code = "import sys; print('text'); print('{\"updates/s\": 5.0}', flush=True); sys.exit('CUDA error')"
-    (one,) = check_gpu.run_in_order([row("sac: float32 eager", code)], time.monotonic() + 60)
-    assert (one.result, one.reason) == ("failed", "exit status 1: CUDA error")
-    assert one.figures["updates/s"] == 5.0
-    assert one.figures["seconds"] > 0
-
-
 def test_a_row_has_its_own_environment_and_is_checked():
     code = "import json, os; print(json.dumps({'graphs': int(os.environ['GRAPHS'])}))"
     rows = [row(n, code, env={"GRAPHS": n}, check=check_gpu.has_graphs) for n in ("0", "1")]
     assert run(*rows) == {"0": ("failed", "no CUDA graph was launched"), "1": ("ok", "")}
     assert "GRAPHS" not in os.environ
-
-
-def test_a_check_that_finds_no_run_is_a_reason(tmp_path):
-    one = row("train", "", check=lambda figures: check_gpu.trained_on(tmp_path, "cuda"))
-    assert run(one)["train"] == ("failed", "ValueError: not enough values to unpack (expected 1, got 0)")
 
 
 @pytest.mark.parametrize(
@@ -139,19 +119,6 @@ def test_every_case_is_measured_in_both_precisions_and_all_ways():
         has_graphs = one.name.endswith("graphs")
         assert (one.env.get("TORCHINDUCTOR_CUDAGRAPHS") == "1") == has_graphs
         assert bool(one.check({"graphs": 0})) == has_graphs
-
-
-def test_events_of_the_profiler_are_counted_per_update():
-    on_gpu = {
-        "cudaLaunchKernel": 30,
-        "cuLaunchKernel": 2,
-        "cudaGraphLaunch": 8,
-        "cudaStreamSynchronize": 4,
-        "aten::mm": 9,
-    }
-    assert check_gpu.per_update(on_gpu, 8) == {"kernels": 4.0, "graphs": 1.0, "waits": 0.5}
-    on_cpu = {"aten::_local_scalar_dense": 4, "aten::mm": 9}
-    assert check_gpu.per_update(on_cpu, 8) == {"kernels": 0.0, "graphs": 0.0, "waits": 0.5}
 
 
 def test_the_table_and_the_json_have_every_row_and_a_failure_is_the_exit_status(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,5 @@
 """scripts/dist finds files that the packages lack or should not have."""
 
-import json
 import runpy
 import subprocess
 import tarfile
@@ -63,24 +62,3 @@ def test_a_deleted_file_is_not_asked_for(script, tmp_path):
 def test_a_command_that_fails_ends_the_script(script):
     with pytest.raises(SystemExit, match="exit code 3"):
         script["run"]("bash", "-c", "exit 3", cwd=DIST.parent)
-
-
-def test_a_run_that_ends_early_is_an_error(script, tmp_path, monkeypatch):
-    """A stand-in for pip and drl-train writes the summary of a run."""
-    ended = {"status": "done", "env_steps": 496}
-
-    def stand_in(*command, cwd=None):
-        if str(command[0]).endswith("drl-train"):
-            folder = tmp_path / "outputs" / "CartPole-v1" / "dqn-single" / "1"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "summary.json").write_text(json.dumps(ended))
-
-    (tmp_path / "venv").mkdir()
-    monkeypatch.setitem(script["try_wheel"].__globals__, "run", stand_in)
-    with pytest.raises(SystemExit, match="the run ended as done after 496 environment steps"):
-        script["try_wheel"](tmp_path / "README.md", "python", tmp_path)
-    ended |= {"env_steps": 512}
-    script["try_wheel"](tmp_path / "README.md", "python", tmp_path)
-    ended |= {"status": "interrupted"}
-    with pytest.raises(SystemExit, match="interrupted"):
-        script["try_wheel"](tmp_path / "README.md", "python", tmp_path)

@@ -1,5 +1,4 @@
 import importlib
-import json
 import shutil
 import subprocess
 import sys
@@ -100,15 +99,6 @@ def test_a_comment_changes_nothing_and_an_epsilon_does(tmp_path, old, new, lines
 LOSS = {"loss": [1.0, None, 0.5], "kl": [0.0, 1e-3, 2e-3]}
 
 
-def test_cases_with_images_are_compared_up_to_25_updates():
-    row = [1.0] * 6
-    for place, expected in ((3, [10]), (5, [])):
-        now = {"loss": [*row[:place], 2.0, *row[place + 1 :]]}
-        found = golden.differences({"loss": row}, now, "env=Pong algo=dqn tuned=dqn-images")
-        assert [one.batch for one in found] == expected
-    assert golden.differences({"loss": row}, {"loss": [*row[:5], 2.0]}, "env=Pendulum-v1 algo=sac")
-
-
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
@@ -123,43 +113,6 @@ def test_differences_beyond_the_tolerance(now, expected):
     found = golden.differences(LOSS, now)
     assert [one[:3] for one in found] == [one[:3] for one in expected]
     assert golden.differences(LOSS, LOSS) == []
-
-
-def test_the_first_batch_tells_a_loss_from_an_optimizer():
-    moved, loss = golden.Difference(1, "moved", 1.0, 2.0), golden.Difference(1, "loss", 1.0, 2.0)
-    later = golden.Difference(2, "loss", 1.0, 2.0)
-    assert golden.first_batch([moved, later]) == "the metrics of the first batch agree"
-    assert golden.first_batch([loss, moved]) == "the first batch has other values of loss"
-    assert str(later) == "loss after batch 2: golden 1.0, now 2.0"
-
-
-def test_write_replaces_what_differs_and_lists_the_results_that_become_old(tmp_path, monkeypatch, capsys):
-    case, other, agreeing = COMMANDS[0], COMMANDS[1], COMMANDS[2]
-    values = {"loss": [1.0, 2.0]}
-    before = {one: {"identity": golden.identity(values), "values": values} for one in (case, other, agreeing)}
-    made, near = {"loss": [1.0, 3.0]}, {"loss": [1.0001, 2.0]}
-    monkeypatch.setattr(golden, "FILE", tmp_path / "golden.json")
-    monkeypatch.setattr(
-        golden, "make", lambda one: {"identity": "new", "values": {case: made, agreeing: near}.get(one, values)}
-    )
-    monkeypatch.setattr(golden, "chosen", lambda names: [case, agreeing])
-    monkeypatch.setattr(learn, "write_page", lambda: None)
-    row = {"env": case.split()[0][4:], "algo": case.split()[1][5:], "overrides": []}
-    (tmp_path / "learn.yaml").write_text(json.dumps({"rows": {"mine": row}}))
-    record = {"return": 1.0, "env_steps": 1, "seconds": 1, "golden": before[case]["identity"]}
-    (tmp_path / "results.json").write_text(json.dumps({"mine": {"0": record}}))
-    monkeypatch.setattr(learn, "TABLE", tmp_path / "learn.yaml")
-    monkeypatch.setattr(learn, "RECORDS", tmp_path / "results.json")
-    golden.FILE.write_text(golden.text(before))
-    monkeypatch.setattr(sys, "argv", ["golden.py", case])
-    with pytest.raises(SystemExit, match="1 cases differ"):
-        golden.main()
-    assert json.loads(golden.FILE.read_text()) == before
-    monkeypatch.setattr(sys, "argv", ["golden.py", "--write", case])
-    golden.main()
-    after = json.loads(golden.FILE.read_text())
-    assert after == {**before, case: {"identity": "new", "values": made}}
-    assert capsys.readouterr().out.splitlines()[-1] == "old now: mine"
 
 
 def test_a_wrong_name_is_refused():

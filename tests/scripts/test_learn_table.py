@@ -88,14 +88,6 @@ def test_the_identity_of_a_row_is_that_of_the_golden_values_of_its_command():
     assert learn.identities(rows, VALUES) == wanted
 
 
-def test_a_row_of_a_peer_is_never_old():
-    rows = {"sb3": ROW | {"peer": "sb3", "seeds": [0]}}
-    records = {"sb3": {"0": RECORDS["dqn"]["0"] | {"golden": None}}}
-    current = learn.identities(rows, VALUES)
-    assert (current, learn.due(rows, records, current, again=True)) == ({"sb3": None}, [])
-    assert learn.page(rows, records, current, {}).splitlines()[-1].endswith("| 30 | - |")
-
-
 def test_rows_with_current_results_become_old_if_their_golden_values_change(tmp_path, monkeypatch):
     rows = {"dqn": ROW, "again": ROW, "sac": SAC, "never run": ROW}
     other = {"again": {"0": RECORDS["dqn"]["1"]}, "sac": {"0": RECORDS["dqn"]["0"] | {"golden": "c3d4"}}}
@@ -130,12 +122,6 @@ def test_results_have_marks_that_say_something():
     assert is_current.count(True) > is_current.count(False)
 
 
-def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
-    row = ROW | {"overrides": [["algo.lr=1", ["algo.tau=1"]], "mode=async"]}
-    wanted = ["env=CartPole-v1", "algo=dqn", "seed=1", "total_env_steps=50000", "algo.lr=1", "algo.tau=1", "mode=async"]
-    assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
-
-
 OFFLINE = ROW | {"overrides": [["mode=offline"], "algo.lr=1"], "data": ["a", "b"], "threshold": None}
 
 
@@ -151,21 +137,6 @@ def test_a_row_with_data_names_its_datasets_and_counts_updates():
     assert "| `env=CartPole-v1 algo=dqn data=[outputs/data/a.npz,outputs/data/b.npz] mode=offline algo.lr=1` |" in text
     assert "\n- outputs/data/a.npz: `x 1; y`\n- outputs/data/b.npz: `z`\n" in text
     assert json.loads(learn.auto({"dqn": OFFLINE | {"overrides": ["mode=offline"]}}, RECORDS)) == []
-
-
-def test_missing_datasets_are_made_by_their_commands(tmp_path, monkeypatch):
-    commands = []
-    monkeypatch.setattr(learn, "ROOT", tmp_path)
-    monkeypatch.setattr(learn, "run", commands.append)
-    (tmp_path / "outputs/data").mkdir(parents=True)
-    (tmp_path / "outputs/data/b.npz").touch()
-    made = {name: ["drl-train x=1", f"drl-record output={name}"] for name in "abcd"}
-    learn.make_datasets([ROW, OFFLINE, OFFLINE | {"data": ["a", "c"]}], made)
-    assert [command[2:] for command in commands] == [
-        ["drl_cli.cli.train", "x=1"],
-        ["drl_cli.cli.record", "output=a"],
-        ["drl_cli.cli.record", "output=c"],
-    ]
 
 
 def test_the_commands_of_datasets_are_valid():
@@ -248,36 +219,6 @@ def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
     assert learn.play(*given) == {"return": 480.0, "env_steps": 20_000, "seconds": 30}
     assert commands[0][-1] == "stop.return=475"
     assert learn.play(*given) == {"return": 9.0, "env_steps": None, "seconds": None}
-
-
-def test_finished_runs_of_another_machine_are_recorded_with_its_name(tmp_path, monkeypatch):
-    row = ROW | {"threshold": None, "seeds": [0, 1]}
-    rows = {"dqn tau": row, "dqn sb3": row | {"peer": "sb3"}}
-    files = {name: tmp_path / name for name in ("TABLE", "RECORDS", "PAGE", "AUTO", "FINISHED")}
-    for name, file in files.items():
-        monkeypatch.setattr(learn, name, file)
-    files["TABLE"].write_text(yaml.safe_dump({"common": [], "rows": rows}))
-    files["RECORDS"].write_text(json.dumps({"dqn tau": {"1": RECORDS["dqn"]["0"]}}))
-    monkeypatch.setattr(learn, "identities", lambda rows, values: {"dqn tau": "a1b2", "dqn sb3": None})
-    for seed, summary in enumerate((DONE, SUMMARY)):
-        place = tmp_path / f"there/dqn-tau/{seed}/CartPole-v1/dqn-single/1"
-        place.mkdir(parents=True)
-        (place / "summary.json").write_text(json.dumps(summary))
-        (place / "eval.csv").write_text("env_steps,mean\n50000,3.14\n")
-    (tmp_path / "there/dqn-sb3/1").mkdir(parents=True)
-    place = tmp_path / "there/dqn-sb3/0/CartPole-v1/sb3-dqn/run"
-    place.mkdir(parents=True)
-    (place / "state.json").write_text(state_of_peer(50_000, 99.6, 1, 2, 3, 4, 6))
-    take.take(tmp_path / "there", "a fast machine")
-    ours = {"return": 3.1, "env_steps": 50_000, "seconds": 151, "golden": "a1b2", "machine": "a fast machine"}
-    theirs = {"return": 6.0, "env_steps": 50_000, "seconds": 100, "golden": None, "machine": "a fast machine"}
-    assert json.loads(files["RECORDS"].read_text()) == {
-        "dqn tau": {"0": ours, "1": RECORDS["dqn"]["0"]},
-        "dqn sb3": {"0": theirs},
-    }
-    assert "Runs on a fast machine: dqn sb3 (seeds 0), dqn tau (seeds 0)." in files["PAGE"].read_text()
-    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*/[01]")]
-    assert sorted(left) == ["FINISHED/dqn-sb3/0", "FINISHED/dqn-tau/0", "there/dqn-sb3/1", "there/dqn-tau/1"]
 
 
 def test_each_picture_belongs_to_an_environment_and_exists_and_is_on_the_page():

@@ -1,6 +1,5 @@
 import copy
 import dataclasses
-import math
 
 import pytest
 import yaml
@@ -115,13 +114,6 @@ def test_a_number_may_be_written_in_any_way_and_gets_the_type_of_its_key(plain, 
     config = build(plain)
     assert (config.total_env_steps, config.algo.lr) == (1_000_000, 1e6)
     assert (type(config.total_env_steps), type(config.algo.lr)) == (int, float)
-
-
-@pytest.mark.parametrize("value", [True, "x", "", None, math.nan, math.inf, "nan", "-inf", [1], {"a": 1}])
-def test_what_is_no_number_is_refused(plain, value):
-    plain["algo"]["lr"] = value
-    (problem,) = problems_of(plain)
-    assert problem.startswith("algo.lr: must be a number, got")
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "never", None, True])

@@ -78,22 +78,6 @@ def test_the_dry_run_checks_what_the_jobs_will_do(copied, drl_here):
 
 
 @pytest.mark.slow
-def test_the_path_of_the_run_may_have_any_sign(begun, copied, drl_here, tmp_path):
-    folder = tmp_path / "it's a, b=c" / copied.name
-    folder.parent.mkdir()
-    copied.rename(folder)
-    for words in begun(f"from_config=*c/{copied.name}", "seed=1,2"):
-        assert drl_here("train", *words, "dry_run=true").returncode == 0
-
-
-@pytest.mark.slow
-def test_new_jobs_of_such_a_sweep_name_the_run_too(begun, drl_here):
-    begun("from_config=small", "seed=1,2")
-    done = drl_here("train", "-m", "resume=latest", "from_config=latest", "seed=3", "dry_run=true")
-    assert (done.returncode, done.stdout) == (0, "3 jobs; all checks passed\n")
-
-
-@pytest.mark.slow
 def test_a_search_begins_with_the_config_of_the_run(copied, drl_here):
     pytest.importorskip("optuna")
     words = ("from_config=small", "algo.lr=interval(1e-4,1e-3)", "dry_run=true")

@@ -119,14 +119,6 @@ def test_a_signal_is_passed_on_once_while_a_job_saves(sweep):
     assert process.signals == [signal.SIGINT, signal.SIGINT]
 
 
-def test_the_launcher_sleeps_between_two_looks(sweep, monkeypatch):
-    slept = []
-    monkeypatch.setattr(launcher, "POLL_S", 0.1)
-    monkeypatch.setattr(launcher.time, "sleep", slept.append)
-    launch(sweep, [Process(0, 5)])
-    assert slept == [0.1] * 6
-
-
 def test_a_stopped_job_gets_sigterm(sweep):
     process = Process(0, 99)
     launch(sweep, [process], lambda: sweep.jobs)

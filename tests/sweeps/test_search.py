@@ -1,6 +1,5 @@
 import csv
 import json
-import re
 import shlex
 import signal
 
@@ -13,8 +12,7 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.results import finish_search, search_figure, verdict, write_best
-from drl_cli.sweeps.search import plan
+from drl_cli.sweeps.results import finish_search, search_figure, verdict
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
@@ -185,16 +183,6 @@ def test_the_best_and_default_values_run_on_fresh_seeds(make):
         ]
 
 
-def test_the_trials_of_an_offline_search_count_updates(make, capsys):
-    trials = make(fresh_seeds=0, trials=1, seeds=2)
-    for job in trials.next_jobs():
-        play(trials, job, [1])
-        (job.run / "config.yaml").write_text("mode: offline\n")
-        (job.run / "summary.json").write_text('{"exit_code": 0, "opt_steps": 700}')
-    finish_search(trials)
-    assert "1,400 updates" in capsys.readouterr().out
-
-
 def test_the_end_ranks_the_trials_and_names_the_next_commands(make, capsys):
     trials = make(fresh_seeds=0, trials=3, seeds=2, seed=3)
     for returns, code in (([1, 2], 0), ([7, 8], 0), ([3], 4)):
@@ -287,24 +275,6 @@ def test_the_file_of_the_best_values_works_as_printed(make, capsys, drl_here):
     assert (values[1]["algo.gamma"], values[1]["network="], values[1]["tuned="]) == ("0.7", "gru", "dqn-CartPole-v1")
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (
-            {"trials": 4},
-            "4 trials over a, b: 4 jobs, then 6 jobs to compare the best values with the defaults on 3 fre",
-        ),
-        ({"trials": 4, "seeds": 2, "fresh_seeds": 1}, "with 2 seeds each: 8 jobs, then 2 jobs to compare the best va"),
-        ({"trials": 4, "fresh_seeds": 0}, "4 trials over a, b: 4 jobs"),
-    ],
-)
-def test_the_number_of_jobs_is_said_before_the_search(make, options, text):
-    trials = make(UNIT, **{"fresh_seeds": 3} | options)
-    told = plan(trials.study.hpo, trials.study.space)
-    assert text in told
-    assert trials.num_jobs == sum(int(count) for count in re.findall(r"(\d+) jobs", told))
-
-
 def test_a_search_without_a_good_trial_goes_on_with_more_trials(make, capsys):
     trials = make(fresh_seeds=0, trials=2)
     for _ in range(2):
@@ -371,15 +341,6 @@ def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
     assert len(figure.axes) == 1 + is_known  # no empty plot
     assert figure.axes[0].get_xlabel() == "trial"
     assert all(shares.get_xlim() == (0, 1) for shares in figure.axes[1:])
-
-
-def test_the_best_values_are_an_option_of_the_group_experiment(tmp_path):
-    overrides = ["algo.lr=0.002", "network.hidden=[8,8]", "env.kwargs.g=9", "network=mlp"]
-    assert write_best(tmp_path, overrides) == ["network=mlp"]
-    text = (tmp_path / "experiment" / "best.yaml").read_text()
-    assert text.splitlines()[:2] == ["# @package _global_", "# and on the command line: network=mlp"]
-    assert "lr: 0.002" in text
-    assert "kwargs:\n    g: 9" in text
 
 
 @pytest.mark.slow

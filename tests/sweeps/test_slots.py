@@ -87,14 +87,6 @@ def test_jobs_share_the_gpus(jobs, gpus, visible, monkeypatch):
     assert len({slot.processors for slot in made.slots}) == len(visible)
 
 
-def test_jobs_on_a_machine_without_a_driver_ask_for_no_gpu(monkeypatch):
-    monkeypatch.setattr(gpu, "has_driver", lambda: False)
-    monkeypatch.setattr(gpu, "gpus", lambda: pytest.fail("asked"))
-    monkeypatch.setattr(slots, "cores", lambda: [0, 1])
-    made = job_slots([build(mapping([*LOCAL, "mode=single", WIDE]))])
-    assert [slot.gpus for slot in made.slots] == ["", ""]
-
-
 @pytest.fixture
 def started(monkeypatch):
     made = []

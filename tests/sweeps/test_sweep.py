@@ -6,7 +6,7 @@ import json
 import pytest
 
 from drl_cli.settings.space import parse
-from drl_cli.sweeps import multirun, ranking, table
+from drl_cli.sweeps import multirun, ranking
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.sweeps.table import SweepView
@@ -119,23 +119,6 @@ def test_a_line_for_each_change(shown):
         "[job 2 of 5] running  seed=1",
         "[job 3 of 5] waiting  seed=2",
     ]
-
-
-def test_the_table_has_a_row_for_each_job(shown):
-    shown.jobs[2].differs["seed"] = "[red]\x1b[2J"
-    drawn = table.table(shown)
-    assert str(drawn.title).endswith("  1 of 3 done")
-    columns = {str(column.header): [column.justify, *map(str, column.cells)] for column in drawn.columns}
-    assert [cell.style for cell in drawn.columns[2].cells] == ["green", "cyan", "default"]
-    assert columns == {
-        "job": ["right", "1", "2", "3"],
-        "seed": ["left", "0", "1", r"[red]\x1b[2J"],
-        "status": ["left", "done", "running", "waiting"],
-        "best": ["right", "-140.2", "-", "-"],
-        "steps": ["right", "12,000", "-", "-"],
-        "seconds": ["right", "34", "-", "-"],
-        "run": ["left", "run1", "", ""],
-    }
 
 
 def ended(sweep):

@@ -46,13 +46,6 @@ def test_every_unfit_node_has_a_line_that_says_why():
     assert cluster.unfit({NODES[0]: OURS}, OURS) == []
 
 
-def test_errors_of_ray_are_one_line():
-    versions = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
-    message = "ray.address=host:1: Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
-    assert cluster.why_not_joined("host:1", versions) == message
-    assert cluster.why_not_joined("host:1", ConnectionError("closed")) == "ray.address=host:1: closed"
-
-
 @pytest.fixture
 def no_token(tmp_path, monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
@@ -215,14 +208,6 @@ def test_installed_modules_are_not_shipped(user_modules):
     assert cluster.shipped_modules(["gymnasium.envs", "json"]) == []
     both = [user_modules / "lone_env.py", user_modules / "lone_helper.py"]
     assert cluster.shipped_modules(["gymnasium.wrappers", "lone_env"]) == both
-
-
-def test_thread_counts_of_the_user_are_kept(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    assert cluster.process_variables()["OMP_NUM_THREADS"] == "3"
-    assert cluster.process_variables()["MKL_NUM_THREADS"] == "1"
-    assert os.environ.get("MKL_NUM_THREADS") is None
 
 
 @pytest.mark.parametrize(

@@ -56,45 +56,6 @@ def session(ray, children):
     made._end.set()
 
 
-def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
-    caplog.set_level("INFO")
-    os.environ |= {"OMP_NUM_THREADS": "3", "RAY_worker_niceness": "5"}
-    children += [Process("gcs_server"), Process("raylet")]
-    assert not session.is_up()
-    session.start()
-    session.wait()
-    session.wait()
-    assert session.is_up()
-    options = {
-        "object_store_memory": 100 * 2**20,
-        "job_config": NO_FOLDERS,
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-    }
-    temporary = {"_temp_dir": str(session.folder.path)}
-    here = {"address": "local", **temporary, "_node_ip_address": "127.0.0.1", "include_dashboard": False}
-    assert ray.calls == [("shutdown",), ("init", here | options)]
-    assert ray.Node.started == ["raylet"]  # and no other service
-    assert session._processes == set(children)
-    assert session.folder.path.is_dir()
-    assert session_folder.token_path().stat().st_mode & 0o777 == 0o600
-    expected = {
-        "OMP_NUM_THREADS": "3",
-        "MKL_NUM_THREADS": "1",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_worker_niceness": "5",
-        "RAY_max_direct_call_object_size": "2000000",
-        "RAY_IGNORE_UNHANDLED_ERRORS": "1",
-        "RAY_task_events_report_interval_ms": "0",
-    }
-    assert {name: os.environ.get(name) for name in expected} == expected
-    assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys(filter(None, sys.path)))
-    assert session._thread.daemon
-    ray._private.worker.print_to_stdstream({"lines": ["a worker", "died"]}, file=None)
-    assert caplog.messages == ["a worker died"]
-
-
 def test_services_are_left_out_only_during_the_start(ray):
     with pytest.raises(ValueError, match="not three"), ray_internals.fewer_services():
         ray.init(value=ray.Node().start_api_server(include=True), other=int("not three"))
@@ -231,13 +192,6 @@ def answers(ray, monkeypatch):
     return given
 
 
-def test_ray_learns_of_a_token_before_it_joins(ray, answers, monkeypatch):
-    monkeypatch.setattr(launch.cluster, "take_token", lambda address: True)
-    answers.rounds = [[OURS, OURS]]
-    Cluster("10.0.0.1:6379", ENV, ["my_env"])
-    assert [name for name, *_ in ray.calls] == ["read_variables", "shutdown", "init"]
-
-
 def test_a_cluster_is_joined_with_the_files_of_the_user(ray, answers):
     answers.rounds = [[OURS, OURS]]
     cluster = Cluster("10.0.0.1:6379", ENV, ["my_env"], folder="/user")
@@ -306,21 +260,6 @@ def test_nodes_that_join_a_cluster_are_asked_until_ray_answers_and_offered_if_th
     assert "node 10.0.1.1 (f12345) does not answer; it has joined the cluster" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("rounds", "says"),
-    [
-        ([[OURS, None]], ["node 10.0.0.0 (c12345) does not answer"]),
-        ([[Answer(OURS.python, OURS.ray, None, "no"), None]], ["node 10.0.0.0 (c12345) does not answer"]),
-        ([[Answer(OURS.python, OURS.ray, None, "no"), OURS]] * 2, ["node 10.0.0.1 (a12345): no"]),
-    ],
-)
-def test_each_unfit_node_has_a_line(ray, answers, rounds, says):
-    answers.rounds = list(rounds)
-    with pytest.raises(ClusterUnfit) as caught:
-        Cluster("auto", ENV, [])
-    assert (caught.value.problems, answers.rounds, ray.calls[-1]) == (says, [], ("shutdown",))
-
-
 def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     ray.entries, answers.rounds = [], [[]]
     with pytest.raises(ClusterUnfit, match=r"^ray\.address: the cluster at 10\.0\.0\.1:6379 has no node with a CPU$"):
@@ -359,14 +298,6 @@ def test_each_node_is_asked_for_versions_and_the_environment(ray):
         assert pickle.loads(pickled) == ENV
     ((_, refs, num, timeout),) = ray.calls
     assert (len(refs), num, timeout) == (3, 3, 60)
-
-
-def test_the_environment_is_made_in_the_folder_if_it_exists(ray, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    for folder, where in (("nowhere", tmp_path), ("here", tmp_path / "here")):
-        assert launch._ask(NODES[:1], ENV, [], str(tmp_path / folder)) == {NODES[0]: OURS}
-        assert Path.cwd() == where
 
 
 def test_an_error_on_a_node_is_its_answer(ray, monkeypatch):

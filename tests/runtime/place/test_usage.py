@@ -1,7 +1,6 @@
 import contextlib
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -9,7 +8,7 @@ from graphs import COUNTER, on_collected
 
 from drl_cli.runtime.messages import ProcessKey, ProcessUse
 from drl_cli.runtime.place import usage as module
-from drl_cli.runtime.place.usage import OwnUse, Usage, role_of
+from drl_cli.runtime.place.usage import OwnUse, Usage
 
 # os.times counts in the same steps of 10 ms as /proc, which Usage reads.
 BURN = "import os\nwhile sum(os.times()[:2]) < 0.06: pass\nprint(flush=True)\n"
@@ -45,19 +44,6 @@ def test_time_counts_by_role_also_after_a_process_ended():
     assert total / 2**20 == pytest.approx(sum(role["peak_rss_mb"] for role in once.values()))
     assert once["worker 97"]["cpu_s"] + 0.05 <= twice["worker 97"]["cpu_s"]
     assert twice["worker 97"]["peak_rss_mb"] < 1.8 * once["worker 97"]["peak_rss_mb"]  # the two did not run at once
-
-
-@pytest.mark.parametrize(
-    ("title", "role"),
-    [
-        *[("ray::parameter server.call", "parameter server"), ("ray::trainer", "trainer")],
-        *[("ray::trainer 1.call", "trainer 1"), ("ray::replay 0", "replay 0"), ("ray::IDLE", "ray")],
-        *[("ray::reanalyzer 1.call", "reanalyzer 1"), ("ray::RuntimeEnvAgent", "ray")],
-        ("ray::workers_of_others", "ray"),
-    ],
-)
-def test_roles_follow_from_titles(title, role):
-    assert (role_of(SimpleNamespace(cmdline=lambda: [title, "-c", "input()"])) or "ray") == role
 
 
 def told(role, pid, cpu_s, mb, host="elsewhere", began=1.0):
