@@ -71,8 +71,8 @@ def watch(graph):
 
         def note_call(params_header, *params, worker=worker, collect=worker.collect):
             header, columns = collect(params_header, *params)
-            head = worker.policy.nets.actor if hasattr(worker.policy, "nets") else worker.policy
-            held = np.concatenate([part.ravel() for part in head.params]).tobytes()
+            actor = vars(worker.policy.nets).get("actor")
+            held = None if actor is None else np.concatenate([part.ravel() for part in actor.params]).tobytes()
             calls.append((worker, params_header, bool(params), header, held))
             return header, columns
 
