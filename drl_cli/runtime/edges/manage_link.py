@@ -252,7 +252,7 @@ class ManageLink:
         if self.has_answered or self.evaluating is not None:
             self._send(on_done, method, *args, **kwargs)
         else:
-            on_done(self._get(ask(self.writer, method, *args, **kwargs)))
+            on_done(self._take(ask(self.writer, method, *args, **kwargs), is_manages=False))
 
     def _on_ping(self, _: object) -> None:
         self._pinged = None
@@ -260,30 +260,23 @@ class ManageLink:
     def _pull(self) -> tuple[Ref[LoadParams], Ref[Array]]:
         return ask_parts(self.server, 2, ServerRole.pull)
 
-    def _take(self, ref: Ref[T]) -> T | ObjectLost | None:
-        """Return manage's answer, ObjectLost if an argument was lost, or None after another error.
+    def _take(self, ref: Ref[T], is_manages: bool = True) -> T | ObjectLost | None:
+        """Return an answer, ObjectLost if an argument was lost, or None after another error, which gives a warning.
 
         Restart manage if it has died.
         """
+        answer: T | ObjectLost | None = None
         try:
-            answer = self._get(ref)
+            answer = get(ref)
+        except ObjectLost as error:
+            answer = error
         except ActorDied as error:
             self._replace(f"died ({error})")
             return None
-        self.has_answered = True
-        return answer
-
-    def _get(self, ref: Ref[T]) -> T | ObjectLost | None:
-        """Return an answer, ObjectLost if an argument was lost, or None after another error, which gives a warning."""
-        try:
-            return get(ref)
-        except ObjectLost as error:
-            return error
-        except ActorDied:
-            raise
         except Exception as error:
             self._warn(f"{type(error).__name__}: {error}")
-        return None
+        self.has_answered |= is_manages
+        return answer
 
     def _warn(self, problem: str) -> None:
         """Log a warning once for each cause. On a full disk, every report fails with the same cause."""

@@ -136,7 +136,8 @@ class Worker:
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments. Return the number of environments that took the step."""
-        obs = types.map_parts(np.ndarray.copy, self.envs.obs)
+        obs = self.envs.obs  # a copy, because `step` changes it in place
+        obs = obs.copy() if isinstance(obs, np.ndarray) else {path: part.copy() for path, part in obs.items()}
         started = time.perf_counter()
         columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
         acted = time.perf_counter()

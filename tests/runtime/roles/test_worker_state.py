@@ -1,7 +1,5 @@
-import math
 import random
 import re
-from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -11,6 +9,7 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
@@ -52,11 +51,9 @@ def make_worker(*overrides, index=0, incarnation=0):
 
 def vector(worker, seed):
     """Return random parameters of the policy's size."""
-    policy = worker.policy
-    encoder = policy.encoder.params  # None for plain vectors
-    size = sum(math.prod(shape) for shape in getattr(policy, "nets", SimpleNamespace(actor=policy)).actor.shapes)
-    size += 0 if encoder is None else len(encoder.vector(list(encoder.slices)))
-    return np.random.default_rng(seed).normal(0, 0.3, size).astype(np.float32)
+    config = worker.config
+    params = make_trainer(config, read_spec(config.env), "cpu", 0).publish(0, 0)[1]
+    return np.random.default_rng(seed).normal(0, 0.3, params.shape).astype(np.float32)
 
 
 def collect(worker, version, params=None):
