@@ -69,7 +69,7 @@ def test_rollouts_match_whole_episodes(network, fails_at, box):
     np.testing.assert_allclose(warm_up["log_prob"], 2 * np.log(1 / 2) if box else np.log(1 / 3), rtol=1e-6)
     out = torch.stack([outs[obs.tobytes()] for obs in acted["obs"]])
     with torch.no_grad():
-        given, action = case.learner.actor(out), torch.from_numpy(acted["action"])
+        given, action = case.learner.nets.actor(out), torch.from_numpy(acted["action"])
     if box:
         log_prob = torch.distributions.Normal(given, float(np.exp(-0.5))).log_prob(action).sum(-1)
     else:
@@ -102,7 +102,7 @@ def test_an_evaluator_resets_the_recurrent_state():
             episode.append(obs)
         _, out = unrolled(case.learner.encoder, np.stack(episode[:-1]))
         with torch.no_grad():
-            expected.append(float(case.learner.actor(out).argmax(-1).sum()))
+            expected.append(float(case.learner.nets.actor(out).argmax(-1).sum()))
     assert len(set(expected)) > 1
     evaluator = Evaluator(case.config, case.spec, seeds)
     for _ in range(2):
