@@ -1,5 +1,4 @@
 import hashlib
-import json
 import math
 import random
 import re
@@ -157,27 +156,6 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, ki
 
 
 ROLLOUTS = ("env=CartPole-v1", "manage.eval_episodes=2", "manage.eval_period=2048", "checkpoint.period=2048")
-WITHOUT_RESULT = (*OFTEN, "env=drl_cli.envs.probes:Counter-v0")  # which is SAC's
-
-
-@pytest.mark.parametrize(("args", "mode"), [(ROLLOUTS, "async"), (WITHOUT_RESULT, "single")])
-@pytest.mark.exhaustive
-def test_a_killed_run_of_algo_auto_resumes_with_the_chosen_algorithm(start, args, mode):
-    run = start(*args, "algo=auto", f"mode={mode}")
-    run.until(lambda: run.saved >= PERIOD)
-    seen, name = killed(run, 0.1), re.search(r"algo=auto chose (\w+): ", run.out)[1]
-    assert (name == "sac") == (args == WITHOUT_RESULT)
-    record = json.loads((run.folder / "run.json").read_text())
-    assert (record["algo"], run.folder.parent.name) == (name, f"{name}-{mode}")
-    again, step = resumed(start)
-    assert 0 < step <= seen
-    assert f" {name} {mode} seed 0" in again.out
-    again.until(lambda: run.saved > step and eval_steps(run.folder))
-    again.send(signal.SIGTERM)
-    assert again.wait() == 75, again.err
-    check_checkpoints(run.folder)
-    check_curves(run.folder)
-    assert start("run=latest", "checkpoint=last", "episodes=1", command="eval").wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -247,12 +225,3 @@ def test_an_environment_that_crashes_in_a_worker_is_named_with_its_signal_and_li
     error = rf"error: worker 0 {cause}; 1 restarts are used up \(worker\.max_restarts\); the first time it {cause}"
     assert re.fullmatch(f"{restarted}\n{error}\n", run.err)
     assert (run.left(), run.status) == ([], "failed")
-
-
-@pytest.mark.exhaustive
-def test_an_environment_that_crashes_in_the_main_process_prints_its_traceback(start, tmp_path):
-    run = crashed(start, tmp_path, "mode=single")
-    assert run.wait() == -signal.SIGABRT, run.err
-    assert run.err.startswith("Fatal Python error: Aborted\n")
-    assert 'crash_env.py", line 13 in step' in run.err
-    assert run.left(60.0) == []

@@ -174,60 +174,6 @@ def test_an_aborted_recording_leaves_nothing(drl_here, tmp_path, user_folder, mo
     assert not [*tmp_path.glob("there/*")]
 
 
-@pytest.fixture
-def failing(monkeypatch, user_folder):
-    """Return a function that has the environment of a user raise an error in a number of steps."""
-    monkeypatch.syspath_prepend(str(user_folder))
-    import user_envs
-
-    true = user_envs.Tiny.step
-
-    def fail(error, after):
-        left = [after]
-
-        def step(self, action):
-            left[0] -= 1
-            if left[0] < 0:
-                raise error
-            return true(self, action)
-
-        monkeypatch.setattr(user_envs.Tiny, "step", step)
-
-    return fail
-
-
-RECORD = ("record", "env=user_envs:Tiny-v0", "episodes=40", "output=there/a.npz")
-
-
-@pytest.mark.slow
-def test_a_recording_that_failed_is_a_dataset_and_continues(drl_here, listed, tmp_path, failing, monkeypatch):
-    """16 episodes of ten steps are played together; the environment fails in the second round."""
-    monkeypatch.chdir(tmp_path)
-    failing(RuntimeError("the arm fell off"), 16 * 12)
-    done = drl_here(*RECORD)
-    assert (done.returncode, done.stdout) == (4, "")
-    assert "the episodes so far are in there/a.npz.partial; the same command continues" in done.stderr
-    kept = open_dataset("there/a.npz.partial")
-    assert kept.facts.episodes == 16
-    assert listed("data", "there/a.npz.partial")[1].split()[:4] == [
-        "there/a.npz.partial",
-        "user_envs:Tiny-v0",
-        *("160", "16"),
-    ]
-    failing(None, 10**6)
-    done = drl_here(*RECORD)
-    assert (done.returncode, done.stderr) == (0, "continues after 160 steps in 16 episodes\n")
-    assert done.stdout.startswith("400 steps in 40 episodes, 40 of them terminated\n")
-    rows, first = open_dataset("there/a.npz").read(0, 400), kept.read(0, 160)
-    for name, column in first.items():
-        np.testing.assert_array_equal(rows[name][:160], column)
-    once = recorded(drl_here(*RECORD[:-1], "output=b.npz")).read(0, 400)
-    starts = np.arange(0, 400, 10)
-    np.testing.assert_array_equal(rows["obs"][starts], once["obs"][starts])
-    assert not np.isin(rows["action"][160:], first["action"]).any(), "other random numbers"
-    assert [path.name for path in (tmp_path / "there").iterdir()] == ["a.npz"]
-
-
 def test_without_minari_the_extra_and_a_file_are_named(drl_here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "minari.dataset._storages", None)

@@ -74,22 +74,6 @@ def test_a_shortened_warm_up_is_said_stored_and_kept_by_a_longer_run(trained):
 
 
 @pytest.mark.slow
-def test_a_dry_run_a_sweep_and_a_benchmark_say_so(drl_here, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    short = (*SMALL, "total_env_steps=500", "dry_run=true")
-    assert drl_here("train", *short).stdout.startswith(LINE)
-    read = [word for word in short if not word.startswith(("manage.", "logger."))]  # drl-bench refuses the others
-    assert drl_here("bench", *read).stdout.startswith(LINE)
-    out = drl_here("train", "-m", "seed=0,1", *SMALL, "total_env_steps=500,1500", "dry_run=true").stdout
-    assert out == f"{LINE[:-1]}   (job 1, 3 of 4)\n4 jobs; all checks passed\n"
-    lr = "algo.lr=tag(log,interval(1e-4,1e-3))"
-    population = ("-m", "hpo=pbt", lr, *SMALL, "total_env_steps=5000", "dry_run=true")
-    assert drl_here("train", *population).stdout.startswith(LINE)
-    typed = drl_here("train", *population, "orchestrator.min_inserts=100").stdout
-    assert typed.startswith("8 members, 10 rounds of 500 env steps")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

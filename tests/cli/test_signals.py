@@ -257,27 +257,6 @@ def test_a_second_signal_ends_the_run_at_once(start):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("phase", "mode"),
-    [
-        *(("starting", "single"), ("starting Ray", "single"), ("starting Ray", "async"), ("starting roles", "async")),
-        *(("starting roles", "sync"), ("training", "single"), ("training", "async"), ("saving", "sync")),
-    ],
-)
-def test_two_signals_in_quick_succession_count_as_one(start, phase, mode):
-    args, is_there = PHASES[phase]
-    run = start(*SMALL, f"mode={mode}", *args)
-    run.until(lambda: is_there(run))
-    for _ in range(3):
-        run.send(signal.SIGTERM, group=True)
-        run.rest(0.2)
-    assert run.wait() == CODES[signal.SIGTERM], run.err
-    assert (run.left(), run.status) == ([], "interrupted")
-    if phase in ("training", "saving"):
-        assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_the_first_update_is_compiled_keeps_the_checkpoint_before_it(start, tmp_path, number):
     run = start(*SMALL, "mode=single", "trainer.compile=true", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))

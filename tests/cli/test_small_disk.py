@@ -1,8 +1,6 @@
 """A small disk: a run continues, its checkpoints stay readable, and lost final weights end it with exit code 7."""
 
-import os
 import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
@@ -99,29 +97,3 @@ def test_a_run_that_is_resumed_on_a_full_disk_ends_with_exit_code_7(start, small
     again = start("resume=latest", "total_env_steps=1600")
     assert again.wait() == 0, again.err
     assert open_checkpoint(again.folder / "checkpoints" / "last").env_steps == 1600
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_killed_run_continues_on_a_small_disk(start, small_disk):
-    run = start(*SMALL, "mode=single")
-    run.until(lambda: run.saved >= 800)
-    run.kill_all()
-    with (small_disk / "ballast").open("wb") as file:
-        file.write(bytes((SIZE_MB - 20) * 2**20))  # less than the 50 MB with which a new run begins stay free
-    again = start("resume=latest", "total_env_steps=1600")
-    assert again.wait() == 0, again.err
-    assert open_checkpoint(again.folder / "checkpoints" / "last").env_steps == 1600
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_run_whose_final_weights_do_not_fit_ends_with_exit_code_7(tmp_path):
-    """A limit of the size of files stands for the full disk, because it needs no rights."""
-    args = (*SMALL, "network.hidden=[256,256]", "mode=single", "debug.in_process=true", "total_env_steps=800")
-    line = " ".join(["ulimit -f 150; exec", sys.executable, "-m", "drl_cli.cli.train", *(f"'{arg}'" for arg in args)])
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
-    assert done.returncode == 7, done.stderr
-    assert NOT_SAVED in done.stderr
-    assert "nothing was saved of 800 env steps" in done.stdout

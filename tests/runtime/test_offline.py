@@ -102,17 +102,6 @@ def test_a_resumed_run_gives_the_weights_of_the_unbroken_run(run_graph, data, op
     assert weights(resumed) == weights(whole)
 
 
-@pytest.mark.slow
-def test_late_checkpoints_change_no_weights(run_graph, data):
-    options = (*OFFLINE, data, *RESUMED, "replay=prioritized")
-
-    def delay(graph):
-        is_due = graph.saver.is_due
-        graph.saver.is_due = lambda position: position >= 25 and is_due(position)
-
-    assert weights(run_graph(*options, started=delay)) == weights(run_graph(*options))
-
-
 @pytest.mark.parametrize("capacity", [2000, 160])
 def test_a_checkpoint_without_replay_has_its_dataset_read_again(run_graph, data, capacity):
     options = (*OFFLINE, data, f"replay.capacity={capacity}", "checkpoint.replay=off")

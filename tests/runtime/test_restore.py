@@ -10,8 +10,7 @@ from datasets import record
 from graphs import COUNTER, at, weights
 from outside import my_writer
 
-from drl_cli.errors import AlgorithmRefused, CheckpointError
-from drl_cli.runtime.files.checkpoint import open_checkpoint
+from drl_cli.errors import AlgorithmRefused
 from drl_cli.runtime.orchestrator import saver
 from drl_cli.runtime.place.handles import get
 
@@ -172,19 +171,6 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph
     check_resume(run_graph, build_graph, f"mode={mode}", *args)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "args",
-    [
-        (COUNTER, "worker.num=2"),
-        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "env.normalize_reward=true"),
-        (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
-    ],
-)
-def test_a_resumed_run_in_sync_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, args):
-    check_resume(run_graph, build_graph, "mode=sync", *args)
-
-
 def check_resume(run_graph, build_graph, *args):
     args = ("seed=3", *args)
     once = run_graph(*args, "total_env_steps=512")
@@ -273,18 +259,6 @@ def test_columns_that_an_algorithm_writes_to_replay_are_resumed(run_graph, build
     assert weights(rest) == weights(once)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["single", "sync"])
-def test_columns_of_windows_that_an_algorithm_writes_are_resumed(run_graph, build_graph, mode):
-    args = ("env=CartPole-v1", "algo=outside.my_windows", f"mode={mode}", "seed=3", "replay.capacity=300")
-    once = run_graph(*args, "total_env_steps=512")
-    values = get(once.replay.shards[0].call("contents"))["value"]
-    half = interrupted(build_graph(*args, "total_env_steps=512", "checkpoint.period=100"))
-    rest = run_graph(*args, "total_env_steps=512", run=half.folder)
-    np.testing.assert_array_equal(get(rest.replay.shards[0].call("contents"))["value"], values)
-    assert weights(rest) == weights(once)
-
-
 def test_columns_that_are_not_declared_are_refused(run_graph, monkeypatch):
     monkeypatch.setattr(my_writer, "WRITES", ())
     with pytest.raises(AlgorithmRefused, match=r"Update\.columns has uses; list these columns in WRITES"):
@@ -321,19 +295,6 @@ def test_wall_time_continues(run_graph):
 
 
 @pytest.mark.slow
-def test_records_after_the_checkpoint_are_removed(run_graph):
-    args = (COUNTER, "mode=sync", *EVERY)
-    half = run_graph(*args, "total_env_steps=256")
-    with (half.folder / "eval.csv").open("a") as file:
-        file.write("384,9,9,1.0,0,0,0,0,0,2,5\n")
-    (half.folder / "checkpoints" / ".step_000000384.17").mkdir()
-    rest = run_graph(*args, "total_env_steps=512", run=half.folder)
-    steps = [int(row["env_steps"]) for row in rows(rest)]
-    assert steps == sorted(set(steps))
-    assert not list((half.folder / "checkpoints").glob(".step*"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", some(["sync", "async"], "async"))
 def test_a_single_run_resumes_in_another_mode(run_graph, mode):
     args = (COUNTER, "orchestrator.sample_insert_ratio=0.25")
@@ -354,20 +315,3 @@ def test_without_saved_replay_the_replay_is_refilled_without_a_burst_of_updates(
     paid = rest.progress.env_steps - half.progress.env_steps - 200
     assert rest.progress.opt_steps - before == pytest.approx(0.25 * paid, abs=1)
     assert rest.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("args", [(COUNTER,), (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES)])
-def test_a_damaged_checkpoint_file_is_refused_by_name(run_graph, args):
-    half = run_graph(*args, "mode=sync", "total_env_steps=512")
-    last = half.folder / "checkpoints" / "last"
-    files = sorted(path.name for path in last.iterdir())
-    assert {"manifest.json", "model.safetensors", "state.orchestrator.json", "state.trainer.safetensors"} < set(files)
-    for name in files:
-        content = (last / name).read_bytes()
-        for damaged in (content[:-3], content[: len(content) // 2] + b"\x80" + content[len(content) // 2 + 1 :]):
-            (last / name).write_bytes(damaged)
-            with pytest.raises(CheckpointError, match=name):
-                run_graph(*args, "mode=sync", "total_env_steps=1024", run=half.folder)
-        (last / name).write_bytes(content)
-    assert open_checkpoint(last).env_steps == 512

@@ -161,13 +161,6 @@ def test_a_tuned_set_of_the_users_replaces_ours_and_may_build_on_ours(explained,
 
 
 @pytest.mark.slow
-def test_what_replaces_auto_is_shown(explained):
-    rows = explained("env=CartPole-v1", "algo=appo", "mode=single")
-    assert rows["replay.max_staleness"][0] == "auto"
-    assert rows["replay.max_staleness"][2].endswith("here 2")
-
-
-@pytest.mark.slow
 def test_the_tuned_values_that_hold_are_counted():
     assert job(tuned_line, "env=Pendulum-v1") == "tuned sac-Pendulum-v1: 12 values"
     assert job(tuned_line, "env=Pendulum-v1", "worker.envs=3") == "tuned sac-Pendulum-v1: 11 values"
