@@ -99,7 +99,7 @@ for name in {names}:
         module.Policy(algo_config(name, module.Config), NetworkConfig((4,), "relu", "uniform"), spec, 0)
         assert "torch" not in sys.modules, name
 """
-IN_NUMPY = ["sac", "crossq", "xqc", "mpo", "iql", "awac", "bc", "fql", "mrq"]
+IN_NUMPY = ["sac", "crossq", "xqc", "mpo", "iql", "awac", "bc", "fql", "mrq", "ppo", "impala", "vmpo", "reppo"]
 
 
 def test_policies_of_algorithms_with_their_own_critics_are_made_without_torch():

@@ -7,11 +7,9 @@ from ppo_reference import CONFIG, CPU, KINDS, SPECS, Reference, make, make_batch
 from references import flattened
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from drl_cli import api as drl
 from drl_cli.algos.base import Counts
 from drl_cli.algos.on_policy.ppo import Algorithm, Policy, check, distribution
 from drl_cli.errors import Refused
-from drl_cli.losses.distributions import TanhGaussian
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.schedules import RunClock
 from drl_cli.testing import check_algorithm
@@ -70,43 +68,17 @@ def test_random_actions_have_the_density_of_a_uniform_distribution(kind, density
     np.testing.assert_allclose(log_prob, np.full(5, np.log(density)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("choices", [(5,), (2, 3), (1, 2, 2)])
-def test_the_log_probability_of_choices_is_the_sum_over_them(choices):
-    rng = np.random.default_rng(0)
-    logits = 3 * rng.standard_normal((40, 5)).astype(np.float32)
-    action = np.stack([rng.integers(num, size=40) for num in choices], 1)
-    parts = torch.split(torch.from_numpy(logits), list(choices), 1)
-    expected = sum(Categorical(logits=part).log_prob(torch.from_numpy(action[:, i])) for i, part in enumerate(parts))
-    kind = "multidiscrete" if len(choices) > 1 else "discrete"
-    chosen = drl.distribution(ActionSpec(kind, 5, kind, choices), logits, None)
-    got = chosen.log_prob(action if len(choices) > 1 else action[:, 0])
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
-    obs = np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
-    for kind in KINDS:
-        algorithm = make(kind)
-        networks(algorithm.nets.actor).init("orthogonal", torch.Generator().manual_seed(3))
-        out = algorithm.nets.actor(torch.from_numpy(obs)).detach()
-        greedy = torch.from_numpy(make_policy(algorithm, kind).greedy(obs))
-        if kind == "box":
-            torch.testing.assert_close(greedy, out.clamp(-1, 1))
-            assert (greedy.abs() == 1).any()
-        else:
-            assert torch.equal(greedy, out.argmax(-1))
-
-
-def test_greedy_actions_without_bounds_are_not_clipped():
-    free = EnvSpec("x", SPECS["box"].obs, ActionSpec("box", 3, "box", is_free=True))
-    algorithm, obs = make("box", spec=free), 3 * np.ones((1, 5), np.float32)
+@pytest.mark.parametrize("is_free", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_is_the_likeliest_choice_or_the_mean_within_the_bounds(kind, is_free):
+    spec = dataclasses.replace(SPECS[kind], action=dataclasses.replace(SPECS[kind].action, is_free=is_free))
+    algorithm, obs = make(kind, spec=spec), np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
     networks(algorithm.nets.actor).init("orthogonal", torch.Generator().manual_seed(3))
-    networks(algorithm.nets.actor).networks[0][-1][:] = 4.0
-    policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "orthogonal"), free, 0)
+    out, policy = algorithm.nets.actor(torch.from_numpy(obs)).detach(), Policy(CONFIG, algorithm.network, spec, 0)
     policy.load(algorithm.policy_params())
-    assert policy.greedy(obs).max() > 2.0
-    assert make_policy(algorithm, "box").greedy(obs).max() == 1.0
+    assert (out.abs() > 1).any()
+    expected = out.argmax(-1) if kind == "discrete" else out if is_free else out.clamp(-1, 1)
+    torch.testing.assert_close(torch.from_numpy(policy.greedy(obs)), expected)
 
 
 def test_explained_variance_compares_values_with_their_targets():
@@ -172,37 +144,18 @@ def test_squashed_actions_equal_an_independent_implementation():
     )
 
 
-def test_the_squashed_log_probability_is_a_density_of_actions_in_the_unit_interval():
-    """The density of one-dimensional actions integrates to 1, and the policy that acts computes the same numbers."""
-    grid = torch.linspace(-1, 1, 200_001, dtype=torch.float64)[1:-1, None]
-    for mean, log_std in ((0.3, -0.7), (1.5, 0.2)):
-        squashed = TanhGaussian(torch.full_like(grid, mean), torch.tensor([log_std]).double())
-        log_prob = squashed.log_prob(grid)
-        assert torch.trapezoid(log_prob.exp(), grid[:, 0]).item() == pytest.approx(1.0, abs=2e-3)
-    algorithm = make("box", squash=True)
-    obs = torch.randn(500, 5, generator=torch.Generator().manual_seed(0))
-    columns = make_policy(algorithm, "box").act(obs.numpy())
-    assert (abs(columns["action"]) <= 1).all()
-    out, action = algorithm.nets.actor(obs).detach(), torch.from_numpy(columns["action"])
+@pytest.mark.parametrize("log_std", [0.0, 2.0])
+def test_the_squashed_policy_records_the_log_probability_of_its_actions(log_std):
+    """Also of actions that are rounded to 1, with the larger deviation."""
+    algorithm, obs = make("box", squash=True), torch.randn(500, 5, generator=torch.Generator().manual_seed(0))
+    algorithm.params["log_std"].flat.fill_(log_std)
+    policy = make_policy(algorithm, "box")
+    columns = {name: torch.from_numpy(column) for name, column in policy.act(obs.numpy()).items()}
+    assert (columns["action"].abs() == 1).any() == (log_std > 0)
+    out = algorithm.nets.actor(obs).detach()
     squashed = distribution(algorithm.config, algorithm.spec, out, algorithm.params["log_std"].flat, None)
-    log_prob, entropy = squashed.log_prob(action), squashed.entropy_at(action)
-    torch.testing.assert_close(log_prob, torch.from_numpy(columns["log_prob"]), rtol=1e-4, atol=1e-4)
-    assert entropy.mean().item() == pytest.approx(-log_prob.mean().item(), abs=0.2)
-    greedy = make_policy(algorithm, "box").greedy(obs.numpy())
-    torch.testing.assert_close(torch.from_numpy(greedy), out.tanh(), rtol=1e-4, atol=1e-5)
-
-
-def test_the_recorded_log_probability_is_of_the_action_also_where_it_is_rounded_to_1():
-    algorithm = make("box", squash=True)
-    algorithm.params["log_std"].flat.fill_(2.0)
-    obs = torch.zeros(2000, 5)
-    columns = make_policy(algorithm, "box").act(obs.numpy())
-    assert (abs(columns["action"]) == 1).any()
-    squashed = distribution(
-        algorithm.config, algorithm.spec, algorithm.nets.actor(obs).detach(), algorithm.params["log_std"].flat, None
-    )
-    log_prob = squashed.log_prob(torch.from_numpy(columns["action"]))
-    torch.testing.assert_close(torch.from_numpy(columns["log_prob"]), log_prob, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(squashed.log_prob(columns["action"]), columns["log_prob"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(policy.greedy(obs.numpy())), out.tanh(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import drl_cli.api as drl
 from drl_cli.algos.epochs import Epochs, Minibatches
 from drl_cli.api import torch
-from drl_cli.optim.schedules import linear
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 TABLES = ("fifo-once",)
@@ -135,7 +134,7 @@ class Algorithm(drl.Algorithm):
             old = distribution(config, self.spec, rows["old_out"], rows.get("old_log_std"), mask)
             kl = drl.losses.mean(sum(old.kl_parts(pi)), weight)
             loss = loss + nets.kl_weight().detach() * kl
-            metrics |= {"kl": kl, "kl_weight": nets.kl_weight().clone()}
+            metrics |= {"kl": kl, "kl_weight": nets.kl_weight().clone()}  # a copy, because `adapt` changes it
 
         # values: (V(s) - target)^2 / 2, and the same for a clipped V(s) (Engstrom et al. 2020, arXiv 2005.12729)
         value, target = nets.critic(x, masks).squeeze(-1), rows["target"]
@@ -153,7 +152,7 @@ class Algorithm(drl.Algorithm):
         config, nets, clock = self.config, self.nets, self.context.clock
         if config.entropy_end is not None:
             start, position = config.entropy_coef, clock.of(counts)  # environment steps, or updates without workers
-            self.entropy_coef.fill_(linear(position, start=start, end=config.entropy_end, length=clock.total))
+            self.entropy_coef.fill_(drl.linear(position, start=start, end=config.entropy_end, length=clock.total))
         rollout = self.minibatches.rollout(batch)
         rows, epochs = rollout.rows, Epochs(self.minibatches, rollout)
 
