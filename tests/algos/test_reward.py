@@ -1,6 +1,7 @@
 import pytest
 import torch
 from learners import first_rows
+from outside import my_a2c
 from pages import blocks
 
 from drl_cli.algos.reward_config import RewardConfig
@@ -40,6 +41,17 @@ def test_the_module_learns_and_its_random_network_does_not():
     }
     assert (changed, algorithm.stream.module.moments[0]) == ({"predictor"}, 4)
     assert float(updates[-1].metrics["reward_loss"]) < float(updates[0].metrics["reward_loss"])
+
+
+def test_a_file_with_networks_gets_the_stream_and_a_critic_of_observations(monkeypatch):
+    monkeypatch.setattr(my_a2c, "REWARDS", True, raising=False)
+    case = Case("outside.my_a2c", *SMALL[:2], "algo.lr=0.01", "reward=my_rnd:RND")
+    algorithm, batch = case.algorithm(), case.batch()
+    assert algorithm.nets.reward_critic(batch["obs"]).shape == (len(batch["obs"]), 1)
+    assert algorithm.optimizer.lrs["reward"] == algorithm.stream.module.lr != case.config.algo.lr
+    before = algorithm.params["reward"].flat.clone()
+    assert algorithm.stream.learn(batch, algorithm.optimizer) > 0
+    assert not torch.equal(algorithm.params["reward"].flat, before)
 
 
 def test_the_modules_seed_leaves_the_generators_of_other_networks_and_of_gpus_alone(monkeypatch):
