@@ -86,5 +86,5 @@ def test_ppo_forever(gae_lambda):
     """As above: the value is 10 if and only if truncated episodes and the ends of rollouts bootstrap."""
     options = (*PPO, f"algo.gae_lambda={gae_lambda}", "env.max_episode_steps=5")
     algorithm = learn("ppo", "Forever", 80, *options)
-    value = algorithm.critic(torch.zeros(1, 1))
+    value = algorithm.nets.critic(torch.zeros(1, 1))
     assert value.item() == pytest.approx(10.0, abs=0.5)

@@ -83,3 +83,14 @@ def test_an_update_equals_an_independent_implementation(kind):
     expected |= {"log_std": log_std.grad} if kind == "box" else {}
     for name, one in expected.items():
         torch.testing.assert_close(params[name].grad.double(), one, rtol=2e-3, atol=1e-5, msg=f"gradient of {name}")
+
+
+def test_each_epoch_has_its_own_e_step():
+    case, seen = Case("vmpo", "env=CartPole-v1", *SMALL, "algo.epochs=2", "algo.dual_lr=0.2"), []
+    algorithm = case.algorithm()
+    assert [algorithm.optimizer.lrs[name] for name in ("temperature", "alpha")] == [0.2, 0.2]
+    make_steps = algorithm.minibatches.of
+    algorithm.minibatches.of = lambda rollout: (seen.append(rollout.rows["psi"]), make_steps(rollout))[1]
+    assert algorithm.learn(case.batch(0, NUM), Counts()).steps == len(seen) == 2
+    assert ((seen[0] > 0) == (seen[1] > 0)).all()
+    assert (seen[0] - seen[1]).abs().max() > 0.01  # the temperature has changed
