@@ -54,6 +54,20 @@ def random_rows(obs, rng, rows=8):
     return stacked([columns])
 
 
+def test_the_options_of_the_optimizer_are_those_of_the_papers():
+    """Adam's betas of CrossQ, the clipped critics of MR.Q, and learning rates that differ by network."""
+    soft, dual = {"lr": 1e-3, "alpha_lr": 2e-3}, {"lr": 1e-3, "dual_lr": 4e-3}
+    crossq, mpo = make(load_algorithm("crossq"), **soft).optimizer, make(load_algorithm("mpo"), **dual).optimizer
+    mrq = make(load_algorithm("mrq"), lr=1e-3, encoder_lr=5e-3, value_max_norm=7.0).optimizer
+    assert {name: (part.lr, part.betas) for name, part in crossq.parts.items()} == {
+        **dict.fromkeys(("actor", "critic"), (1e-3, (0.5, 0.999))),
+        "log_alpha": (2e-3, None),
+    }
+    assert mpo.lrs == {"actor": 1e-3, "critic": 1e-3, "duals": 4e-3}
+    assert mrq.lrs == {**dict.fromkeys(("state", "pair", "model"), 5e-3), "value": 1e-3, "actor": 1e-3}
+    assert mrq.limits == {"value": 7.0}
+
+
 class Asymmetric(Reach):
     """The probe Reach with actions from -2 to 6: the best action in [-1, 1] equals the observation."""
 
