@@ -49,37 +49,55 @@ def check_running(moved, stats, seen):
                 torch.testing.assert_close(own[n, 0], 0.8 * old[n, 0] + 0.2 * new, rtol=1e-4, atol=1e-5)
 
 
-def test_an_update_equals_an_independent_implementation():
-    algorithm, batch = make(crossq, **OPTIONS), make_batch()
-    for norm in algorithm.params.modules["critic"].norms:
+def started(module, options):
+    """Return an algorithm, its critics, a batch, the log-probabilities of the next actions, and the joined inputs.
+
+    Also return a function that checks the loss of the actor, given the values of observations and actions `[B, 8]`.
+    """
+    algorithm, batch = make(module, **options), make_batch()
+    critic, generator = algorithm.params.modules["critic"], torch.Generator()
+    for norm in critic.norms:
         norm.mean.normal_(0, 0.3)
         norm.std.uniform_(0.5, 2)
-    params, generator = algorithm.params, torch.Generator()
     generator.set_state(algorithm.state()["generator.noise"])
     noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
-    actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
-    leaves, stats = doubles(algorithm.params.modules["critic"])
-    obs, action, reward, next_obs, discount, weight = doubled(batch)
+    actor = sequential(algorithm.params["actor"].flat, (5, 16, 12, 6), "tanh")
+    obs, action, _, next_obs, *_ = doubled(batch)
     with torch.no_grad():
         next_action, next_log_prob = sample(actor, next_obs, noise[0])
     x = torch.cat([torch.cat([obs, next_obs]), torch.cat([action, next_action])], 1)
+
+    def check_actor(update, value_of):
+        new, log_prob = sample(actor, obs, noise[1])
+        actor_loss = (0.3 * log_prob - value_of(torch.cat([obs, new], 1))).mean()
+        assert float(update.metrics["actor_loss"].detach()) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
+
+    return algorithm, critic, batch, next_log_prob, x, check_actor
+
+
+def check_critics(update, loss, error, critic, leaves):
+    """Check the loss of the critics, the priorities, and the gradients."""
+    assert float(update.metrics["critic_loss"].detach()) == pytest.approx(float(loss.detach()), rel=1e-4)
+    torch.testing.assert_close(update.priorities.detach().double(), error.detach(), rtol=1e-3, atol=1e-4)
+    for name, parameter in [(name, p) for name, p in critic.named_parameters() if p.requires_grad]:
+        torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
+
+
+def test_an_update_equals_an_independent_implementation():
+    algorithm, critic, batch, next_log_prob, x, check_actor = started(crossq, OPTIONS)
+    leaves, stats = doubles(critic)
+    _, _, reward, _, discount, weight = doubled(batch)
     values, seen = forward(leaves, stats, x, trains=True)
     q, next_q = values[:, :32], values[:, 32:].detach()
     target = reward + discount * (next_q.amin(0) - 0.3 * next_log_prob)
     critic_loss = (weight * (q - target) ** 2).mean(1).sum()
     critic_loss.backward()
     update = algorithm.learn(batch, Counts(0))
-    assert float(update.metrics["critic_loss"]) == pytest.approx(float(critic_loss.detach()), rel=1e-4)
-    torch.testing.assert_close(update.priorities.double(), (q - target).abs().mean(0).detach(), rtol=1e-3, atol=1e-4)
-    for name, parameter in params.modules["critic"].named_parameters():
-        torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
-    after, moved = doubles(algorithm.params.modules["critic"])
+    check_critics(update, critic_loss, (q - target).abs().mean(0), critic, leaves)
+    after, moved = doubles(critic)
     check_running(moved, stats, seen)
-    new, log_prob = sample(actor, obs, noise[1])
-    value = forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].amin(0)
-    actor_loss = (0.3 * log_prob - value).mean()
-    assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
-    assert not params.targets
+    check_actor(update, lambda x: forward(after, moved, x, trains=False)[0].amin(0))
+    assert not algorithm.params.targets
 
 
 def test_batch_renormalisation_is_batch_norm_while_it_warms_up_and_for_equal_statistics():
@@ -142,24 +160,11 @@ def xqc_forward(leaves, stats, x, trains):
 
 
 def test_an_update_of_xqc_equals_an_independent_implementation():
-    algorithm, batch = make(xqc, **XQC), make_batch()
-    params, generator, values = algorithm.params, torch.Generator(), torch.linspace(V_MIN, V_MAX, ATOMS).double()
-    critic, slow = params.modules["critic"], params.targets["critic"]
-    for norm in critic.norms:
-        norm.mean.normal_(0, 0.3)
-        norm.std.uniform_(0.5, 2)
-    generator.set_state(algorithm.state()["generator.noise"])
-    noise = [torch.randn(32, 3, generator=generator).double() for _ in range(2)]
-    actor = sequential(params["actor"].flat, (5, 16, 12, 6), "tanh")
-    (leaves, stats), (slow_leaves, slow_stats), slow_before = (
-        doubles(critic),
-        doubles(slow.module),
-        slow.flat.clone(),
-    )
-    obs, action, reward, next_obs, discount, weight = doubled(batch)
-    with torch.no_grad():
-        next_action, next_log_prob = sample(actor, next_obs, noise[0])
-    x = torch.cat([torch.cat([obs, next_obs]), torch.cat([action, next_action])], 1)
+    algorithm, critic, batch, next_log_prob, x, check_actor = started(xqc, XQC)
+    values, slow = torch.linspace(V_MIN, V_MAX, ATOMS).double(), algorithm.params.targets["critic"]
+    (leaves, stats), (slow_leaves, slow_stats) = doubles(critic), doubles(slow.module)
+    slow_before = slow.flat.clone()
+    _, _, reward, _, discount, weight = doubled(batch)
     next_probs = xqc_forward(slow_leaves, slow_stats, x, trains=True)[0][:, 32:].exp().detach()
     is_second = next_probs[1] @ values < next_probs[0] @ values
     assert 0 < is_second.sum() < 32
@@ -172,19 +177,13 @@ def test_an_update_of_xqc_equals_an_independent_implementation():
     critic_loss = sum(-(weight * (target * one).sum(1)).mean() for one in log_probs)
     critic_loss.backward()
     update = algorithm.learn(batch, Counts(0))
-    assert float(update.metrics["critic_loss"]) == pytest.approx(float(critic_loss.detach()), rel=1e-4)
     divergence = (torch.xlogy(target, target) - target * log_probs.detach()).sum(2).mean(0)
-    torch.testing.assert_close(update.priorities.double(), divergence, rtol=1e-3, atol=1e-5)
+    check_critics(update, critic_loss, divergence, critic, leaves)
     assert [name for name, parameter in critic.named_parameters() if parameter.grad is None] == ["norms.0.bias"]
-    for name, parameter in [(name, p) for name, p in critic.named_parameters() if p.requires_grad]:
-        torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5)
     for weight in critic.weights:
         torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]))
-    torch.testing.assert_close(slow.flat, slow_before + 0.1 * (params["critic"].flat - slow_before))
+    torch.testing.assert_close(slow.flat, slow_before + 0.1 * (algorithm.params["critic"].flat - slow_before))
     after, moved = doubles(critic)
     check_running(moved, stats, seen)
-    new, log_prob = sample(actor, obs, noise[1])
-    value = (xqc_forward(after, moved, torch.cat([obs, new], 1), trains=False)[0].exp() @ values).amin(0)
-    actor_loss = (0.3 * log_prob - value).mean()
-    assert float(update.metrics["actor_loss"]) == pytest.approx(float(actor_loss.detach()), rel=1e-4)
+    check_actor(update, lambda x: (xqc_forward(after, moved, x, trains=False)[0].exp() @ values).amin(0))
     assert algorithm.config.target_entropy == -1.5

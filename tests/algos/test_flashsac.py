@@ -76,6 +76,11 @@ def test_the_temperature_aims_at_the_entropy_of_the_target_deviation():
     algorithm = make(flashsac, target_std=0.2)
     expected = torch.distributions.Normal(0.0, 0.2).entropy() * algorithm.spec.action.size
     assert algorithm.target_entropy == pytest.approx(float(expected))
+    update = algorithm.update(batch_of(), Counts())
+    missing = update.metrics["entropy"] - algorithm.target_entropy
+    torch.testing.assert_close(algorithm.params["log_alpha"].grad[0], missing, rtol=1e-4, atol=1e-5)
+    for norm in algorithm.params.modules["actor"].net.norms:
+        assert norm.batches == 1, "only the loss of the actor has the statistics of the batch"
 
 
 def stepped(policy, num, begins, rows=40):

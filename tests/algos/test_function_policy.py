@@ -194,6 +194,21 @@ def test_the_policy_stores_the_state_of_an_encoder_with_a_memory(memory, names):
     assert algorithm.policy_parts == (*["memory"] * (memory != "none"), "actor")
 
 
+def test_a_policy_of_two_mlps_has_no_head():
+    def networks(config, network, spec):
+        encoder = drl.encoder(network, spec)
+        return {"encoder": encoder, "mean": drl.MLP(encoder.size, 2, network), "std": drl.MLP(encoder.size, 2, network)}
+
+    def policy(nets, obs, explore):
+        x = nets.encoder(obs)
+        return drl.Gaussian(nets.mean(x), nets.std(x))
+
+    file = {"networks": networks, "policy": policy}
+    algorithm = type("Algorithm", (), {"file": file, "policy_parts": ("encoder", "mean", "std")})
+    kind = type("Policy", (FunctionPolicy,), {"algorithm": algorithm, "extra_columns": lambda *args: {}})
+    assert kind(None, NETWORK, spec_of(sac), 0).exported_head() is None
+
+
 def test_a_memory_beside_own_modules_is_refused():
     def networks(config, network, spec):
         encoder = drl.encoder(network, spec)

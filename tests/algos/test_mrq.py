@@ -206,6 +206,21 @@ def test_forbidden_actions_are_never_chosen():
         assert set(action.tolist()) <= {1, 2}
 
 
+def test_forbidden_actions_are_not_learned_from(known_noise):
+    """A very high output of the actor for a forbidden action changes neither the targets nor the actor's loss."""
+    spec = EnvSpec("x", {"x": Column((5,), "float32"), "action_mask": Column((3,), "bool")}, DISCRETE.action)
+    batch, mask, found = windows(DISCRETE), torch.tensor([False, True, True]).expand(ROWS, STEPS, 3), []
+    batch |= {name: {"x": batch[name], "action_mask": mask} for name in ("obs", "next_obs")}
+    for bias in (0.0, 1e4):
+        algorithm = make(mrq, spec=spec, pre_activation_weight=0.0)
+        for part in (algorithm.params["actor"], algorithm.params.targets["actor"]):
+            part.flat[-3] = bias  # of the first action
+        update = algorithm.learn(batch, Counts(1))
+        found.append((update.priorities, update.metrics["actor_loss"]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize(
     ("options", "network", "says"),
     [
