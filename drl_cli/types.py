@@ -186,11 +186,14 @@ def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tenso
     return rest | {name: tree(columns, name) for name in ("obs", "next_obs")}
 
 
-def map_parts(function: Callable[[Any], Any], tree: Any) -> Any:  # Any: arrays, tensors, or dicts of them
-    """Apply the function to an array or tensor, or to each array or tensor in a dict, which may be nested."""
+def map_parts(function: Callable[..., Any], tree: Any, *others: Any) -> Any:  # Any: arrays, tensors, or dicts of them
+    """Apply the function to an array or tensor, or to each array or tensor in a dict, which may be nested.
+
+    With `others`, which have the same names as `tree`, the function gets one part of each.
+    """
     if isinstance(tree, Mapping):
-        return {name: map_parts(function, part) for name, part in tree.items()}
-    return function(tree)
+        return {name: map_parts(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+    return function(tree, *others)
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

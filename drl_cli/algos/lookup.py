@@ -180,6 +180,7 @@ TITLES = {
     **{"muzero": "MuZero", "gumbel_muzero": "Gumbel MuZero", "sampled_muzero": "Sampled MuZero", "mrq": "MR.Q"},
     **{"sac_discrete": "discrete SAC", "cql_discrete": "discrete CQL", "crossq": "CrossQ", "vmpo": "V-MPO"},
     **{"cal_ql": "Cal-QL", "td3_bc": "TD3+BC", "rebrac": "ReBRAC", "qr_dqn": "QR-DQN", "flashsac": "FlashSAC"},
+    "dreamer": "DreamerV3",
 }
 """The names of the built-in algorithms whose papers do not write them in capitals."""
 

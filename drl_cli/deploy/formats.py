@@ -29,7 +29,7 @@ TRACED = Kind("`flashsac`, or your own `TorchPolicy`", ("torch", "onnx"))
 SEARCHES = Kind(
     "a policy that searches: `muzero` ..., or your own `TorchPolicy` that overrides `prior`", ("torch", "onnx")
 )
-REMEMBERS = Kind("your own `TorchPolicy` with a memory", ())
+REMEMBERS = Kind("`dreamer`, or your own `TorchPolicy` with a memory", ())
 OWN = Kind("your own policy with a method `greedy` or `forward`", ())
 
 

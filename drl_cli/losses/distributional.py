@@ -88,11 +88,15 @@ def two_hot_loss(logits: Tensor, value: Tensor, bins: Tensor) -> Tensor:
     probability 1 between the two bins next to the value, by linear interpolation (MuZero, Schrittwieser et al. 2020,
     appendix F). Values outside the range of the bins are clipped.
     """
+    return two_hot_error(logits.log_softmax(-1), value, bins)
+
+
+def two_hot_error(log_probs: Tensor, value: Tensor, bins: Tensor) -> Tensor:
+    """Return what `two_hot_loss` returns, given the log-probabilities `[..., K]` instead of logits."""
     first_larger = torch.bucketize(value.contiguous(), bins, right=True)  # contiguous is faster
     upper = first_larger.clamp(1, len(bins) - 1)  # so that both neighbours exist
     lower = upper - 1
     upper_share = ((value - bins[lower]) / (bins[upper] - bins[lower])).clamp(0.0, 1.0)
-    log_probs = logits.log_softmax(-1)
     neighbours = log_probs.gather(-1, torch.stack([lower, upper], -1))  # [..., 2]
     return -((1.0 - upper_share) * neighbours[..., 0] + upper_share * neighbours[..., 1])
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from drl_cli.chains import recording
 from drl_cli.optim.context import Context
+from drl_cli.optim.laprop import LaProp
 from drl_cli.optim.optimizer_config import Part
 from drl_cli.optim.params import Params
 from drl_cli.optim.rules import FusedAdam, Rule, filled
@@ -54,6 +55,8 @@ class Optimizer:
             self.rule = UserRule(params, self.parts, self.config, rule or self.config.kind)
         elif self.config.name in ("adam", "adamw"):
             self.rule = FusedAdam(params, self.parts, self.config)
+        elif self.config.name == "laprop":
+            self.rule = LaProp(params, self.parts, self.config)
         else:
             self.rule = TorchOptim(params, self.parts, self.config)
         self.factor = 1.0  # the schedule's factor of all learning rates
@@ -141,7 +144,7 @@ class Optimizer:
         not possible, tell the recorder, which then gives up the record.
         """
         if recorder.wants_plain and not self.rule.is_plain:
-            recorder.fail(f"optimizer={self.config.name} is not one of adam, adamw, radam, rmsprop and sgd")
+            recorder.fail(f"optimizer={self.config.name} is not one of adam, adamw, laprop, radam, rmsprop and sgd")
         elif not self.is_constant:
             if self.rule.is_plain:
                 return recorder.scalar(lambda counts: self.factor)

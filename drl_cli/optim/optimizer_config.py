@@ -11,12 +11,14 @@ from drl_cli.utils.outside import NotFound, import_object
 from drl_cli.utils.ranges import Fraction, NameOrClass, Natural, NonNegative, Positive
 
 NAMES = (
-    *("adam", "adamw", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad"),
+    *("adam", "adamw", "laprop", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad"),
     *("adadelta", "adafactor", "asgd", "rprop"),
 )
+OWN_OPTIONS = {"adam": {"betas", "eps"}, "adamw": {"betas", "eps"}, "laprop": {"betas", "eps", "clip"}}
+"""The options in `optimizer.kwargs` of the rules that are not classes of torch.optim (FusedAdam, LaProp)."""
 _CAPITALS = {"rmsprop": "RMSprop", "sgd": "SGD", "asgd": "ASGD", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"}
 """Names of torch.optim classes that have more than one capital letter."""
-OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in NAMES}
+OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in NAMES if name != "laprop"}
 """The class name in torch.optim for each `optimizer.name`. All these classes work on flat tensors."""
 
 
@@ -90,8 +92,8 @@ def option_problems(config: OptimizerConfig) -> list[str]:
     A class that cannot be imported, that is no optimizer, or that takes no `lr` gives an error message, too. Raise
     ModuleRaised if the import of the user's module raises.
     """
-    if config.name in ("adam", "adamw"):
-        return _unknown(config, {"betas", "eps"})
+    if config.name in OWN_OPTIONS:
+        return _unknown(config, OWN_OPTIONS[config.name])
     is_users_class = ":" in config.name
     if not is_users_class and not config.kwargs and not config.weight_decay:
         return []  # without an import of torch, which takes seconds

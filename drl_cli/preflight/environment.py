@@ -18,7 +18,7 @@ from drl_cli.utils.outside import missing_arguments, raised
 from drl_cli.utils.run_log import tell
 from drl_cli.utils.spelling import did_you_mean
 
-OWN_SCALE = ("flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
+OWN_SCALE = ("dreamer", "flashsac", "mrq", "muzero", "gumbel_muzero", "sampled_muzero")
 """The algorithms that scale rewards by themselves."""
 
 

@@ -74,14 +74,17 @@ def small(config: Config) -> Config:
     The network and the batches are small, and the learning rate is ten times higher, so that few updates take the
     policy far enough for a clip or a target network to have an effect.
     """
-    sizes = {"minibatch_size": 32, "epochs": 2}
+    sizes = {"minibatch_size": 32, "epochs": 2, "horizon": 2}
     given = {name: getattr(config.algo, name, None) for name in sizes}
     own = {name: min(size, given[name]) for name, size in sizes.items() if given[name] is not None}
+    batch_size = 64
+    if "horizon" in own:  # DreamerV3 imagines from each step of a window
+        batch_size, config = 8, dataclasses.replace(config, replay=dataclasses.replace(config.replay, seq_len=4))
     return dataclasses.replace(
         config,
         algo=dataclasses.replace(config.algo, **own, lr=10 * config.algo.lr),
         network=dataclasses.replace(config.network, hidden=(32, 32), memory_size=16),
-        trainer=dataclasses.replace(config.trainer, batch_size=64),
+        trainer=dataclasses.replace(config.trainer, batch_size=batch_size),
         worker=dataclasses.replace(config.worker, envs=4),
     )
 

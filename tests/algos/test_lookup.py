@@ -74,7 +74,7 @@ def test_refusal_says_why(monkeypatch):
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
     assert refusal("c51", several, "async", "uniform", typed="rainbow") == (
         "rainbow needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). "
-        "For this: algo=ppo, or one of a2c, appo, impala, reinforce, vmpo"
+        "For this: algo=ppo, or one of a2c, appo, dreamer, impala, reinforce, vmpo"
     )
     line = refusal("ppo", BOX, "async", "uniform", typed="a2c", replay="hindsight")
     assert line == "a2c can't learn from replay=hindsight; say replay=fifo-once"

@@ -6,7 +6,9 @@ from choices import some
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.testing import check_algorithm, contract
 
-CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
+OWN_TEST = ("dreamer",)
+"""Their tests call check_algorithm with options that keep rounding small."""
+CASES = [(name, kind) for name in algorithms() if name not in OWN_TEST for kind in load_algorithm(name).ACTIONS]
 FEW = [
     *(("dqn", "discrete"), ("gumbel_muzero", "discrete"), ("impala", "discrete"), ("ppo", "box")),
     *(("iql", "box"), ("mpo", "box"), ("mrq", "box"), ("sac", "box")),

@@ -134,7 +134,8 @@ def test_every_algorithm_is_of_the_kind_that_can_always_be_exported():
     network = make_config("env=CartPole-v1", "algo=dqn").network
     for name in algorithms():
         policy = load_algorithm(name).Policy
-        kind = SEARCHES if issubclass(policy, muzero.Policy) else TRACED if name == "flashsac" else BUILT_IN
+        others = {"dreamer": REMEMBERS, "flashsac": TRACED}
+        kind = SEARCHES if issubclass(policy, muzero.Policy) else others.get(name, BUILT_IN)
         assert kind_of(policy, network) is kind, name
     for method in ("build", "choose", "greedy"):
         own = type("Own", (mrq.Policy,), {method: lambda *args: None})

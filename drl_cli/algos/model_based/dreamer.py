@@ -1,0 +1,361 @@
+"""DreamerV3 (Hafner et al. 2023, "Mastering Diverse Domains through World Models", arXiv 2301.04104).
+
+A recurrent world model predicts observations, rewards and ends of episodes from a latent state. The latent state has a
+deterministic part h and a stochastic part z, which consists of 32 categorical variables. Actor and critic learn only
+from states that the model imagines. Equation numbers are those of the paper.
+
+A policy carries h from step to step. Replay stores h before each step in the column `state`, so that a window of steps
+begins with a state that was computed before. Each update writes the states that it computed back into replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
+
+import drl_cli.api as drl
+from drl_cli.api import nn, torch
+from drl_cli.losses.policy import one_hot
+from drl_cli.networks.decoder import Decoder
+from drl_cli.networks.normed import BlockLinear, linear, mlp
+from drl_cli.types import MASK, map_parts
+from drl_cli.utils.lazy import Tensor
+
+ACTIONS = ("box", "discrete", "multidiscrete")
+TABLES = ("windows",)
+WRITES = ("state",)
+STEP_STATES = True
+
+VARIABLES, BLOCKS, BINS = 32, 8, 255
+UNIFORM = 0.01  # share of the uniform distribution in each categorical distribution
+FREE_NATS = 1.0
+SCALES = {"representation": 0.1, "replay_value": 0.3}  # of the losses; of all others 1
+LEAST_STD, MOST_STD = 0.1, 1.0  # of box actions
+RETURN_RATE = 0.01  # of the moving average of the returns' range
+
+
+class Size(NamedTuple):
+    """The length of h, the units of hidden layers, the classes of each variable of z, and the channels of images."""
+
+    deter: int
+    units: int
+    classes: int
+    channels: int
+
+
+SIZES = {"1m": Size(512, 64, 4, 16), "12m": Size(2048, 256, 16, 64)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(drl.AlgoConfig):
+    """The options of DreamerV3, which conf/algo/dreamer.yaml explains."""
+
+    size: Literal["1m", "12m"]
+    lr: drl.Positive
+    horizon: drl.Count
+    lambda_: drl.Fraction
+    entropy: drl.NonNegative
+    tau: drl.Fraction
+
+
+class Rssm(nn.Module):
+    """The recurrent state space model (eq. 3): h `[N, deter]`, z `[N, C V]`, and probabilities of z `[N, C, V]`.
+
+    V is the number of variables, and C the number of their classes.
+    """
+
+    def __init__(self, size: Size, actions: int) -> None:
+        super().__init__()
+        width, latent, shared = size.deter // BLOCKS, size.classes * VARIABLES, 3 * size.units
+        self.from_h, self.from_z = mlp(size.deter, size.units, 1), mlp(latent, size.units, 1)
+        self.from_action = mlp(actions, size.units, 1)
+        own = width / (width + shared)  # the inputs of a hidden unit: its block of h, and features of h, z and action
+        self.hidden = BlockLinear(BLOCKS, width, width, own**0.5)
+        self.hidden_shared = linear(shared, size.deter, (1.0 - own) ** 0.5)
+        self.norm = nn.RMSNorm(size.deter, eps=1e-4)
+        self.gates = BlockLinear(BLOCKS, width, 3 * width)
+        self.prior_mlp = mlp(size.deter, size.units, 2, latent)
+        self.posterior_mlp = mlp(size.deter + size.units, size.units, 1, latent)
+
+    def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
+        """Return the next h: a step of a GRU whose weights are block-diagonal."""
+        shared = torch.cat([self.from_h(h), self.from_z(z), self.from_action(action)], -1)
+        blocks = h.view(len(h), BLOCKS, -1).transpose(0, 1)
+        x = self.norm(self.hidden_shared(shared) + self.hidden(blocks).transpose(0, 1).flatten(1))
+        x = nn.functional.silu(x).view(len(h), BLOCKS, -1).transpose(0, 1)
+        reset, candidate, update = self.gates(x).chunk(3, -1)
+        candidate = (reset.sigmoid() * candidate).tanh()
+        return torch.lerp(blocks, candidate, (update - 1.0).sigmoid()).transpose(0, 1).flatten(1)
+
+    def prior(self, h: Tensor) -> Tensor:
+        """Return the probabilities of z, predicted from h."""
+        return mixed(self.prior_mlp(h).view(*h.shape[:-1], -1, VARIABLES), -2)
+
+    def posterior(self, h: Tensor, tokens: Tensor) -> Tensor:
+        """Return the probabilities of z, given h and the observation."""
+        return mixed(self.posterior_mlp(torch.cat([h, tokens], -1)).view(len(h), -1, VARIABLES), -2)
+
+
+def squashed(obs: Any) -> Any:
+    """Return observations with the symlog of real numbers (eq. 9). Images of bytes and choices stay the same."""
+    return map_parts(lambda x: drl.losses.symlog(x) if x.is_floating_point() else x, obs)
+
+
+def mixed(logits: Tensor, axis: int = -1) -> Tensor:
+    """Return the probabilities softmax(logits), mixed with a uniform distribution."""
+    return logits.softmax(axis) * (1.0 - UNIFORM) + UNIFORM / logits.shape[axis]
+
+
+def sample(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Return one-hot samples `[N, C, V]` of the probabilities `[N, C, V]`, given uniform numbers `[N, V]`."""
+    is_later = (probs[:, :-1].cumsum(1) <= uniform.unsqueeze(1)).float()  # than class 0, 1, ..., C - 2
+    return nn.functional.pad(is_later, (0, 0, 1, 0), value=1.0) - nn.functional.pad(is_later, (0, 0, 0, 1))
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """Return KL(p || q) summed over the variables, at least FREE_NATS, `[...]`. The probabilities are `[..., C, V]`."""
+    return (p * (p.log() - q.log())).sum((-1, -2)).clamp(min=FREE_NATS)
+
+
+class ReturnRange(nn.Module):
+    """The moving averages of the 5% quantile and the 95% quantile of imagined returns (eq. 7)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: Tensor
+        self.register_buffer("ends", torch.zeros(2))
+
+    def scale(self, returns: Tensor) -> Tensor:
+        """Move the averages to the quantiles of `returns` without NaN. Return their distance, at least 1."""
+        quantiles = returns.nanquantile(torch.tensor([0.05, 0.95], device=returns.device))
+        self.ends += RETURN_RATE * (quantiles - self.ends)
+        return (self.ends[1] - self.ends[0]).clamp(min=1.0)
+
+
+def networks(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> dict[str, nn.Module]:
+    """Return the networks by name."""
+    size, torso = SIZES[config.size], cast(Any, drl.torso(network, spec))
+    features, units = size.deter + size.classes * VARIABLES, size.units
+    outputs = (2 if spec.action.kind == "box" else 1) * spec.action.size
+    return {
+        "torso": torso,
+        "encoder": mlp(torso.size, units, 3),
+        "rssm": Rssm(size, spec.action.size),
+        "actor": mlp(features, units, 3, outputs, scale=0.01),
+        "decoder": Decoder(features, spec, units, size.channels),
+        "reward": mlp(features, units, 1, BINS, scale=0.0),
+        "continues": mlp(features, units, 1, 1),
+        "critic": mlp(features, units, 3, BINS, scale=0.0),
+        "returns": ReturnRange(),
+    }
+
+
+def action_distribution(out: Tensor, spec: Any) -> drl.Distribution:
+    """Return the distribution of the actions, given the actor's outputs `[..., O]`."""
+    if spec.kind == "box":
+        mean, std = out.chunk(2, -1)
+        return drl.Gaussian(mean.tanh(), ((MOST_STD - LEAST_STD) * (std + 2.0).sigmoid() + LEAST_STD).log())
+    logits = torch.cat([mixed(part).log() for part in torch.split(out, list(spec.choices), -1)], -1)
+    return drl.Categorical(logits) if spec.kind == "discrete" else drl.MultiCategorical(logits, spec.choices)
+
+
+def action_inputs(action: Tensor, spec: Any) -> Tensor:
+    """Return actions as inputs of the model `[..., A]`: one-hot, or box actions clipped to [-1, 1]."""
+    if spec.kind == "box":
+        return action.clamp(-1.0, 1.0)
+    parts = [action] if spec.kind == "discrete" else action.unbind(-1)
+    return torch.cat([one_hot(part, num) for part, num in zip(parts, spec.choices, strict=True)], -1)
+
+
+class Policy(drl.TorchPolicy):
+    """Carries h. Evaluations use the most likely z and the mode of the actions."""
+
+    memory_size = SIZES["1m"].deter  # the constructor sets the length for `algo.size`
+
+    @classmethod
+    def check(cls, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> None:
+        if network.memory != "none":
+            raise drl.Refused(f"network.memory={network.memory}: dreamer has its own memory; say network.memory=none")
+        if config.n_step > 1:
+            raise drl.Refused(f"algo.n_step={config.n_step}: dreamer learns lambda-returns; say algo.n_step=1")
+        if MASK in (spec.obs if isinstance(spec.obs, Mapping) else {}):
+            raise drl.Refused("dreamer does not imagine which actions are legal; say algo=gumbel_muzero")
+
+    @staticmethod
+    def extra_columns(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> drl.Schema:
+        return {"state": drl.Column((SIZES[config.size].deter,), "float32")}
+
+    @staticmethod
+    def build(config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec) -> Mapping[str, nn.Module]:
+        made = networks(config, network, spec)
+        return {name: made[name] for name in Algorithm.policy_parts}
+
+    def __init__(self, config: Any, network: drl.NetworkConfig, spec: drl.EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        self.memory_size, self.nets = SIZES[config.size].deter, drl.Nets(self.modules)
+
+    def act_on(self, obs: Any, explores: bool, drawn: Tensor | None = None) -> Tensor:
+        """Return actions, `drawn` if given, and carry h one step further."""
+        nets, spec, h = self.nets, self.action, self.memory
+        assert h is not None
+        probs = nets.rssm.posterior(h, nets.encoder(nets.torso(squashed(obs))))
+        z = one_hot(probs.argmax(1), probs.shape[1]).transpose(1, 2).flatten(1)
+        if explores:
+            z = sample(probs, torch.from_numpy(self.rng.random((len(h), VARIABLES), "float32"))).flatten(1)
+        pi = action_distribution(nets.actor(torch.cat([h, z], -1)), spec)
+        action: Tensor = (pi.sample(self.rng) if explores else pi.mode) if drawn is None else drawn
+        self.memory = nets.rssm.step(h, z, action_inputs(action, spec))
+        return action.clamp(-1.0, 1.0) if spec.kind == "box" else action
+
+    def sample(self, obs: Any, last: drl.PreviousStep | None) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.act_on(obs, explores=True), {}
+
+    def random(self, obs: drl.Obs, last: drl.PreviousStep | None = None) -> drl.Columns:
+        self.drawn = self.draw(obs)
+        return {**self._run("random", obs, last), "action": self.drawn}
+
+    def warm_up(self, obs: Any, last: drl.PreviousStep | None) -> dict[str, Tensor]:
+        self.act_on(obs, explores=True, drawn=torch.from_numpy(self.drawn))
+        return {}
+
+    def choose(self, obs: Any) -> Tensor:
+        return self.act_on(obs, explores=False)
+
+
+class Algorithm(drl.Algorithm):
+    """Learns world model, actor and critic with one loss from B windows of T steps, which have T + 1 states."""
+
+    policy_parts, targets = ("torso", "encoder", "rssm", "actor"), ("critic",)
+    file = {"networks": networks}
+
+    def __init__(self, config: Any, network: Any, spec: drl.EnvSpec, seed: int, context: drl.Context) -> None:
+        super().__init__(config, network, spec, seed, context)
+        self.bins = drl.losses.symexp_bins(BINS, device=context.device)
+
+    def update(self, batch: drl.Batch, counts: drl.Counts) -> drl.Update:
+        loss, metrics, h = self.loss(self.nets, batch, self.noise(*batch["reward"].shape))
+        self.optimizer.minimize(loss)
+        self.params.follow(self.config.tau)
+        state = torch.cat([batch["state"][:, :1], h[:, 1:-1].detach()], 1)  # the last h belongs to no row
+        return drl.Update(metrics, columns={"state": state})
+
+    def noise(self, rows: int, steps: int) -> dict[str, Tensor]:
+        """Draw the random numbers of an update: of z, and of z and of the actions in imagination."""
+        states, horizon, actions = steps + 1, self.config.horizon, self.spec.action.size
+        draw = self.context.randn if self.spec.action.kind == "box" else self.context.rand
+        z = self.context.rand(rows, states * VARIABLES, self.generator).view(rows, states, VARIABLES)
+        imagined = self.context.rand(rows, states * horizon * VARIABLES, self.generator)
+        action = draw(rows, states * horizon * actions, self.generator).view(-1, horizon, actions)
+        return {"z": z, "imagined": imagined.view(-1, horizon, VARIABLES), "action": action}
+
+    def loss(self, nets: Any, batch: drl.Batch, noise: drl.Batch) -> tuple[Tensor, drl.Metrics, Tensor]:
+        """Return the loss, metrics, and h of all states `[B, T + 1, deter]`."""
+        valid = batch["valid"]
+        is_state = torch.cat([torch.ones_like(valid[:, :1]), valid], 1)  # [B, T + 1]; padding has no states
+        losses, h, z = self.model_losses(nets, batch, noise["z"])
+        imagined, action = self.imagine(nets, h.detach().flatten(0, 1), z.detach().flatten(0, 1), noise)
+        learned, returns, metrics = self.behavior_losses(nets, imagined, action, is_state.flatten())
+        losses |= {name: loss.view_as(is_state) for name, loss in learned.items()}
+        x, boot = torch.cat([h, z], -1), returns[:, 0].view_as(is_state)
+        losses["replay_value"] = self.replay_value_loss(nets, batch, x[:, :-1], boot[:, 1:])
+        weight = self.weight(is_state)
+        means = {name: (weight * loss).mean() for name, loss in losses.items()}
+        total = torch.stack([SCALES.get(name, 1.0) * mean for name, mean in means.items()]).sum()
+        return total, {**{f"{name}_loss": mean.detach() for name, mean in means.items()}, **metrics}, h
+
+    def model_losses(self, nets: Any, batch: drl.Batch, uniform: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Return the losses of the world model `[B, T + 1]` (eq. 4 and 5), and h and z of the observations."""
+        obs = squashed(map_parts(lambda x, y: torch.cat([x[:, :1], y], 1), batch["obs"], batch["next_obs"]))
+        h, z, posterior = self.observe(nets, nets.encoder(nets.torso(obs)), batch, uniform)
+        x, prior, pad = torch.cat([h, z], -1), nets.rssm.prior(h), nn.functional.pad
+        reward = nets.reward(x[:, 1:]).log_softmax(-1)  # of a step: predicted from the state after the step
+        continues = nets.continues(x[:, 1:]).squeeze(-1)  # the target is gamma, or 0 if the episode terminated
+        end_loss = nn.functional.binary_cross_entropy_with_logits(continues, batch["discount"], reduction="none")
+        flat_obs = map_parts(lambda part: part.flatten(0, 1), obs)
+        losses = {
+            "decoder": nets.decoder.error(x.flatten(0, 1), flat_obs).square().sum(1).view(x.shape[:2]),
+            "reward": pad(self.number_loss(reward, batch["reward"]), (1, 0)),
+            "continue": pad(end_loss, (1, 0)),
+            "dynamics": kl(posterior.detach(), prior),
+            "representation": kl(posterior, prior.detach()),
+        }
+        return losses, h, z
+
+    def observe(self, nets: Any, tokens: Tensor, batch: drl.Batch, uniform: Tensor) -> tuple[Tensor, ...]:
+        """Return h, z and the posteriors of all states. Gradients flow through z to the posteriors."""
+        action, h = action_inputs(batch["action"], self.spec.action), batch["state"][:, 0]
+        states = list[tuple[Tensor, ...]]()
+        for t in range(tokens.shape[1]):
+            h = nets.rssm.step(h, states[-1][1], action[:, t - 1]) if t else h
+            probs = nets.rssm.posterior(h, tokens[:, t])
+            z = sample(probs.detach(), uniform[:, t]) + probs - probs.detach()  # straight-through
+            states.append((h, z.flatten(1), probs))
+        return tuple(torch.stack(parts, 1) for parts in zip(*states, strict=True))
+
+    def imagine(self, nets: Any, h: Tensor, z: Tensor, noise: drl.Batch) -> tuple[Tensor, Tensor]:
+        """Imagine H steps from states `[N, ...]`. Return all states `[N, H + 1, F]`, and the actions `[N, H, ...]`."""
+        xs, actions, spec = [torch.cat([h, z], -1)], list[Tensor](), self.spec.action
+        with torch.no_grad():
+            for t in range(self.config.horizon):
+                actions.append(action_distribution(nets.actor(xs[-1]), spec).sample(noise["action"][:, t]))
+                h = nets.rssm.step(h, z, action_inputs(actions[-1], spec))
+                z = sample(nets.rssm.prior(h), noise["imagined"][:, t]).flatten(1)
+                xs.append(torch.cat([h, z], -1))
+        return torch.stack(xs, 1), torch.stack(actions, 1)
+
+    def behavior_losses(
+        self, nets: Any, x: Tensor, action: Tensor, is_state: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor, drl.Metrics]:
+        """Return the losses of actor and critic `[N]` (eq. 6, 7 and 10), the imagined returns `[N, H]`, and metrics.
+
+        Imagination has begun in real states where `is_state` `[N]` is True, and otherwise in padding.
+        """
+        config, critic = self.config, nets.critic(x).log_softmax(-1)
+        with torch.no_grad():
+            value, reward = self.number(critic), self.number(nets.reward(x[:, 1:]).log_softmax(-1))
+            discount = nets.continues(x).squeeze(-1).sigmoid()  # gamma, and less where the episode may end
+            no_cut = torch.zeros_like(reward, dtype=torch.bool)
+            returns = drl.losses.lambda_returns(reward, discount[:, 1:], value[:, 1:], no_cut, config.lambda_)
+            of_states = returns.masked_fill(~is_state.unsqueeze(1), torch.nan)
+            scale = nets.returns.scale(self.context.group.gather(of_states))
+            advantage = (returns - value[:, :-1]) / scale
+            weight = discount.cumprod(1)[:, :-1]  # the probability that the imagined episode has not ended
+        pi = action_distribution(nets.actor(x[:, :-1]), self.spec.action)
+        entropy = pi.entropy()
+        actor_loss = -weight * (pi.log_prob(action) * advantage + config.entropy * entropy)
+        critic_loss = weight * self.critic_loss(nets, critic[:, :-1], x[:, :-1], returns)
+        each = self.weight(is_state).unsqueeze(1)
+        metrics = {
+            "return_scale": scale,
+            "return": (each * returns).mean(),
+            "entropy": (each * entropy).detach().mean(),
+        }
+        return {"actor": actor_loss.mean(1), "critic": critic_loss.mean(1)}, returns, metrics
+
+    def replay_value_loss(self, nets: Any, batch: drl.Batch, x: Tensor, boot: Tensor) -> Tensor:
+        """Return the critic's loss `[B, T + 1]` at the states `x` before T steps; imagined returns `boot` bootstrap."""
+        reward, discount, valid = batch["reward"], batch["discount"], batch["valid"]
+        is_cut = nn.functional.pad(~valid[:, 1:], (0, 1), value=True)  # the next row is padding
+        target = drl.losses.lambda_returns(reward, discount, boot, is_cut, self.config.lambda_)
+        loss = self.critic_loss(nets, nets.critic(x).log_softmax(-1), x, target)
+        return nn.functional.pad(torch.where(valid, loss, 0.0), (0, 1))
+
+    def critic_loss(self, nets: Any, critic: Tensor, x: Tensor, target: Tensor) -> Tensor:
+        """Return the cross-entropy with the targets, and with the values of the target network."""
+        with torch.no_grad():
+            slow = self.number(nets.target.critic(x).log_softmax(-1))
+        return self.number_loss(critic, target) + self.number_loss(critic, slow)
+
+    def number(self, log_probs: Tensor) -> Tensor:
+        return drl.losses.bins_mean(log_probs.exp(), self.bins)
+
+    def number_loss(self, log_probs: Tensor, target: Tensor) -> Tensor:
+        """Return the cross-entropy with the two-hot vectors of the targets; NaN for a target that is not finite."""
+        return drl.losses.two_hot_error(log_probs, target, self.bins) + 0.0 * target
+
+    def weight(self, mask: Tensor) -> Tensor:
+        """Return the mask divided by its mean over the rows of all trainers."""
+        mean = mask.float().mean()
+        self.context.group.mean_(mean)
+        return mask / mean

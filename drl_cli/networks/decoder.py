@@ -1,0 +1,71 @@
+"""Decoder: predicts observations from a latent state. It is the counterpart of a torso."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drl_cli.networks.images import Image, as_image
+from drl_cli.networks.inputs import Inputs, visible
+from drl_cli.networks.normed import mlp
+from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.deferred import nn, torch
+
+LEAST_SIDE = 6
+"""An image is upscaled from a side of at most this number of pixels."""
+
+
+class Decoder(nn.Module):
+    """Predicts observations from latent states `[N, F]`: vectors of any numbers, and images with values in [0, 1].
+
+    `channels` is the number of channels of an image before the last layer. Each layer before has twice as many.
+    """
+
+    def __init__(self, features: int, spec: EnvSpec, units: int, channels: int) -> None:
+        super().__init__()
+        parts = leaves(visible(spec.obs))
+        images = {path: as_image(column) for path, column in parts.items()}
+        self.images = {path: image for path, image in images.items() if image is not None}
+        self.vector = Inputs({path: column for path, column in parts.items() if path not in self.images})
+        self.mlp = mlp(features, units, 3, self.vector.size) if self.vector.size else None
+        self.cnns = nn.ModuleList([ImageDecoder(features, image, channels) for image in self.images.values()])
+
+    def error(self, latent: torch.Tensor, obs: Any) -> torch.Tensor:  # Any: a tensor, or a dict of tensors
+        """Return the error of the prediction for each number of the observations, `[N, numbers]`."""
+        parts, errors = obs if isinstance(obs, Mapping) else {"": obs}, []
+        if self.mlp is not None:
+            errors.append(self.mlp(latent) - self.vector.tensor(parts))
+        for (path, image), cnn in zip(self.images.items(), self.cnns, strict=True):
+            errors.append((cnn(latent) - pixels(parts[path], image)).flatten(1))
+        return torch.cat(errors, 1)
+
+
+class ImageDecoder(nn.Module):
+    """Predicts images `[N, channels, height, width]`: a linear layer, and convolutions that upscale by 2."""
+
+    def __init__(self, features: int, image: Image, channels: int) -> None:
+        super().__init__()
+        self.shapes = [(image.height, image.width)]
+        while min(self.shapes[0]) > LEAST_SIDE:
+            height, width = self.shapes[0]
+            self.shapes.insert(0, ((height + 1) // 2, (width + 1) // 2))
+        widths = [channels * 2**step for step in reversed(range(len(self.shapes)))]
+        height, width = self.shapes[0]
+        self.first = mlp(features, widths[0] * height * width, 1)
+        outputs = [*widths[1:], image.frames * image.channels]
+        self.convs = nn.ModuleList([nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, outputs, strict=True)])
+
+    def forward(self, latent: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.first(latent).unflatten(1, (-1, *self.shapes[0]))
+        *hidden, last = self.convs
+        for conv, shape in zip(hidden, self.shapes[1:], strict=True):
+            x = nn.functional.interpolate(nn.functional.silu(conv(x)), shape)
+        image: torch.Tensor = last(x).sigmoid()
+        return image
+
+
+def pixels(obs: torch.Tensor, image: Image) -> torch.Tensor:
+    """Return images as `[N, channels, height, width]`. Bytes are scaled to [0, 1], and frames are more channels."""
+    shape, axes = image.layout
+    x = obs.reshape(len(obs), *shape).permute(axes).flatten(1, 2).float()
+    return x / 255.0 if obs.dtype == torch.uint8 else x
