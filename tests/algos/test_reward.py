@@ -34,6 +34,7 @@ def test_ppo_with_the_module_of_the_page_keeps_the_contract():
 def test_the_module_learns_and_its_random_network_does_not():
     case = Case("ppo", *SMALL, "reward=my_rnd:RND")
     algorithm = case.algorithm()
+    assert {*algorithm.params.slices} - {*algorithm.minibatches.gradients.parts} == {"reward"}
     before = {name: p.clone() for name, p in algorithm.stream.module.named_parameters()}
     updates = case.learn(algorithm, 0, 4)
     changed = {
