@@ -50,7 +50,7 @@ class AlgoConfig:
     the built-in algorithms are in conf/algo/*.yaml. A Config derived from a built-in Config inherits these values.
 
     `gamma` is the discount factor. Workers compute the n-step rewards of transitions, with n = `n_step`. Sequences
-    contain 1-step rewards, which the class Learner replaces by n-step rewards in the trainer.
+    contain 1-step rewards, which the trainer replaces by n-step rewards.
     """
 
     name: str

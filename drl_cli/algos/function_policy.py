@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from drl_cli.algos.noise import Noise
-from drl_cli.algos.policy import RandomActions, mlp_head
+from drl_cli.algos.policy import RandomActions
 from drl_cli.algos.torch_policy import RANDOM, TorchPolicy
 from drl_cli.errors import Refused
 from drl_cli.losses.distributions import Distribution, TanhGaussian
@@ -213,9 +212,14 @@ class FunctionPolicy(TorchPolicy):
             fields |= network.head()
         if "layers" not in fields:
             return None
-        head = mlp_head(self.encoder, fields["layers"], self.network, len(fields["layers"][-1]), is_squashed=False)
-        more = file["head"](self.config) if "head" in file else {}
-        exported: Head = distribution.exported(replace(head, **fields, **more))
+        from drl_cli.networks.modules import Flat  # imports torch
+
+        inner = self.encoder.torch_encoder  # None without torso and memory
+        torso = Flat(self.encoder.inputs) if inner is None or inner.torso is None else inner.torso
+        common = {"activation": self.network.activation, "layer_norm": self.network.layer_norm}
+        fields = {**common, **fields, **(file["head"](self.config) if "head" in file else {})}
+        head = Head(torso=torso, memory=None if inner is None else inner.memory, **fields)
+        exported: Head = distribution.exported(head)
         return exported
 
     def state(self) -> State:

@@ -2,7 +2,6 @@
 
 from drl_cli.algos.function_policy import FunctionPolicy
 from drl_cli.algos.lookup import algorithms, is_for_data, load_algorithm, module_path, title
-from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.data.dataset import Dataset
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.products import has_bf16
@@ -27,9 +26,7 @@ def start_text(config: Config, spec: EnvSpec, dataset: Dataset | None) -> list[s
 def uses_network_group(config: Config) -> bool:
     """Return whether the algorithm builds its networks from the group `network`. A user's algorithm need not do so."""
     policy = load_algorithm(config.algo.name).Policy
-    return issubclass(policy, NetworkPolicy) or (
-        config.algo.name in algorithms() and issubclass(policy, FunctionPolicy)
-    )
+    return config.algo.name in algorithms() and issubclass(policy, FunctionPolicy)
 
 
 def network_text(config: Config, spec: EnvSpec) -> str:

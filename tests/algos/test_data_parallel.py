@@ -11,7 +11,6 @@ from peers import together
 from drl_cli.algos.base import Counts
 from drl_cli.testing import Case
 from drl_cli.testing.contract import check_trainers
-from drl_cli.testing.together import Together
 
 PROBES = "env=drl_cli.envs.probes"
 SMALL_IMAGE = ("+env.kwargs.size=36", "network.channels=0.25")
@@ -87,12 +86,6 @@ def test_an_update_that_is_not_finite_for_one_is_skipped_by_all(name):
 
 NORMED = pytest.mark.parametrize("name", ["td3_bc", "rebrac", "fql"])
 """Their actors' losses divide by a mean over all trainers."""
-
-
-def test_losses_that_average_over_trainers_are_compiled_only_for_one():
-    case = case_of("fql")
-    contexts = [case.context(), case.context(Together.pair()[0])]
-    assert [case.algorithm(0, replace(one, compiles=True)).context.compiles for one in contexts] == [True, False]
 
 
 class Compiled(Weighted):
