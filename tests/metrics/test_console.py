@@ -216,7 +216,8 @@ def test_the_number_of_steps_never_falls():
     assert (console.status.env_steps, console.status.opt_steps) == (2048, 3)
 
 
-def test_the_thread_shows_reports_so_that_a_slow_terminal_delays_no_training():
+def test_the_thread_shows_reports_so_that_a_slow_terminal_delays_no_training(monkeypatch):
+    monkeypatch.setattr(module, "TICK_S", 1000.0)
     console, _ = make("plain")
     begun, go_on, shown = threading.Event(), threading.Event(), []
 
