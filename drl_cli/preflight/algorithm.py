@@ -119,14 +119,11 @@ def check_network(config: Config, spec: EnvSpec) -> None:
     problems += config.reward.problems() if load_algorithm(config.algo.name).REWARDS else _reward_problems(config)
     if uses_network_group(config) or issubclass(load_algorithm(config.algo.name).Policy, FunctionPolicy):
         problems += memory_problems(config)
-    if uses_network_group(config):
-        try:
-            describe(config.network, spec)
-        except ValueError as error:
-            problems.append(str(error))
     try:
+        if uses_network_group(config):
+            describe(config.network, spec)
         load_algorithm(config.algo.name).Policy.check(config.algo, config.network, spec)
-    except Refused as error:
+    except ValueError as error:  # also Refused
         problems.append(str(error))
     if problems:
         raise UsageError(problems)

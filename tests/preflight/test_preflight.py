@@ -430,6 +430,7 @@ def test_an_algorithm_that_needs_all_rows_refuses_several_trainers(config):
         (f"{PATCH[0]} algo=ppo algo.squash=true", "algo.squash=true needs actions with bounds"),
         (f"{PATCH[0]} algo=appo algo.target_period=4", "algo.target_period=4 needs a network without torso"),
         ("env=CartPole-v1 algo=appo algo.target_period=4 network=lstm", "algo.target_period=4 needs a network without"),
+        ("env=CartPole-v1 algo=appo network=cnn", "network.torso=cnn needs an image"),
     ],
 )
 def test_an_option_that_does_not_fit_the_algorithm_or_its_actions_is_refused_before_the_run(config, overrides, line):
