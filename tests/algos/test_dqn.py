@@ -20,66 +20,52 @@ from drl_cli.types import ActionSpec, Column, EnvSpec
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
 CONFIG = algo_config(
-    "dqn", Config, lr=1e-3, double=True, loss="huber", target_period=3,
+    "dqn", Config, lr=1e-3, double=False, loss="huber", target_period=1000,
     epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=400,
 )  # fmt: skip
+NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
+SOFT = {"soft_temperature": 0.2, "munchausen": 0.9, "munchausen_floor": -0.25}  # clips some of the terms
 
 
-def make(activation="tanh", seed=0, spec=SPEC, **options):
-    config = dataclasses.replace(CONFIG, **options)
-    return Algorithm(config, NetworkConfig((16, 12), activation, "uniform"), spec, seed, CPU)
+def make(seed=0, network=NETWORK, **options):
+    return Algorithm(dataclasses.replace(CONFIG, **options), network, SPEC, seed, CPU)
 
 
-def make_policy(seed=0, activation="tanh"):
-    policy = Policy(CONFIG, NetworkConfig((16, 12), activation, "uniform"), SPEC, seed)
-    policy.load(make(activation).policy_params())
+def make_policy(algorithm, seed=0):
+    policy = Policy(algorithm.config, algorithm.network, SPEC, seed)
+    policy.load(algorithm.policy_params())
     return policy
+
+
+def observations(rows):
+    return np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)
 
 
 def test_epsilon_falls_with_the_environment_steps():
     algorithm = make()
     values = [algorithm.exploration(env_steps)["epsilon"] for env_steps in (0, 100, 200, 400, 10**6)]
-    assert (values, make_policy().first) == (pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1]), {"epsilon": 0.9})
+    assert values == pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1])
+    assert make_policy(algorithm).first == {"epsilon": 0.9}
+    assert make(noisy=True).exploration(0) == {"epsilon": 0.0}
+    assert make(temperature=0.1).exploration(400) == {"epsilon": 0.1, "temperature": 0.1}
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_epsilon_is_the_share_of_random_actions(epsilon):
-    policy, obs = make_policy(seed=3), np.zeros((20_000, 5), np.float32)
+    policy, obs = make_policy(make(), seed=3), np.zeros((20_000, 5), np.float32)
     policy.explore({"epsilon": epsilon})
-    action, greedy = policy.act(obs)["action"], policy.greedy(obs)
-    counts = np.bincount(action, minlength=4) / len(obs)
+    counts = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
     expected = np.full(4, epsilon / 4)
-    expected[greedy[0]] += 1 - epsilon
+    expected[policy.greedy(obs)[0]] += 1 - epsilon
     np.testing.assert_allclose(counts, expected, atol=0.02 if epsilon else 0)
 
 
-@pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_priorities_of_policy_and_trainer_are_equal(double, activation):
-    algorithm, batch = make(activation, double=double), q_batch(3, weighted=False)
-    rows = {name: column.numpy() for name, column in batch.items()}
-    np.testing.assert_allclose(
-        make_policy(0, activation).priorities(rows), algorithm.learn(batch, Counts()).priorities, rtol=1e-4, atol=1e-6
-    )
-
-
-NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
-OPTION_CONFIG = algo_config(
-    "dqn", Config, lr=1e-3, double=False, loss="huber", target_period=1000,
-    epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1,
-)  # fmt: skip
-SOFT = {"soft_temperature": 0.2, "munchausen": 0.9, "munchausen_floor": -0.25}  # clips some of the terms
-
-
-def with_options(seed=0, network=NETWORK, **options):
-    return Algorithm(dataclasses.replace(OPTION_CONFIG, **options), network, SPEC, seed, CPU)
-
-
-def policy_with_options(algorithm, seed=0, network=NETWORK):
-    policy = Policy(algorithm.config, network, SPEC, seed)
-    policy.load(algorithm.policy_params())
-    policy.explore(algorithm.exploration(0))
-    return policy
+def test_priorities_of_policy_and_trainer_are_equal(activation):
+    algorithm = make(network=dataclasses.replace(NETWORK, activation=activation))
+    batch = q_batch(3, weighted=False)
+    priorities = make_policy(algorithm).priorities({name: column.numpy() for name, column in batch.items()})
+    np.testing.assert_allclose(priorities, algorithm.learn(batch, Counts()).priorities, rtol=1e-4, atol=1e-6)
 
 
 def values_of(policy, obs):
@@ -171,9 +157,9 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_gradients_equal_autograd(options):
-    algorithm = with_options(**options)
+    algorithm = make(**options)
     for name, target in algorithm.params.targets.items():  # the two networks differ
-        target.flat.copy_(with_options(seed=1, **options).params[name].flat)
+        target.flat.copy_(make(seed=1, **options).params[name].flat)
     for i in range(2):  # the second update has new noise, and no weights
         batch = q_batch(i, weighted=i == 0)
         metrics, error, grad = reference(algorithm, batch)
@@ -189,21 +175,18 @@ def test_all_options_together_keep_the_contract():
 
 
 def test_streams_stay_apart():
-    algorithm = with_options(dueling=True, noisy=True)
+    algorithm = make(dueling=True, noisy=True)
     for i in range(5):
         algorithm.learn(q_batch(i), Counts(i))
     for part in ("online", "sigma"):
-        views = layers(algorithm.nets.online, algorithm.params[part].flat)
-        assert views[-2].shape == (24, 5)
-        assert not views[-2][:12, 1:].any()
-        assert not views[-2][12:, :1].any()
-        assert views[-2][:12, :1].all()
-        assert views[-2][12:, 1:].all()
+        weight = layers(algorithm.nets.online, algorithm.params[part].flat)[-2]
+        is_within = torch.zeros(24, 5, dtype=torch.bool)
+        is_within[:12, :1] = is_within[12:, 1:] = True
+        assert torch.equal(weight != 0, is_within)
 
 
 def test_sigma_begins_at_half_over_the_root_of_the_inputs():
-    network = dataclasses.replace(NETWORK, layer_norm=True)
-    algorithm = with_options(network=network, noisy=True)
+    algorithm = make(network=dataclasses.replace(NETWORK, layer_norm=True), noisy=True)
     sigmas = layers(algorithm.nets.online, algorithm.params["sigma"].flat)
     assert [float(sigma.unique()) for sigma in sigmas] == pytest.approx(
         [0.5 / 5**0.5] * 2 + [0] * 2 + [0.5 / 4] * 2 + [0] * 2 + [0.5 / 12**0.5] * 2
@@ -215,7 +198,7 @@ def test_sigma_begins_at_half_over_the_root_of_the_inputs():
 
 def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
     """E[f(x) f(y)] = 0, E[|x| |y|] = 2 / pi."""
-    algorithm = with_options(noisy=True)
+    algorithm = make(noisy=True)
     draws = [one["online"] for one in algorithm.nets.q.noise(300, algorithm.generator)]
     assert all(torch.linalg.matrix_rank(layers(algorithm.nets.online, one)[0]) == 1 for one in draws[:30])
     draws = torch.stack(draws)[:, : 5 * 16]
@@ -224,10 +207,9 @@ def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
 
 
 def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
-    algorithm = with_options(noisy=True)
+    algorithm = make(noisy=True)
     algorithm.params["sigma"].flat.mul_(3)
-    policy, obs = policy_with_options(algorithm), np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
-    assert algorithm.exploration(0)["epsilon"] == 0.0
+    policy, obs = make_policy(algorithm), observations(200)
     first, second = (policy.act(obs)["action"] for _ in range(2))
     assert not np.array_equal(first, second)
     assert np.array_equal(policy.greedy(obs), policy.greedy(obs))
@@ -235,7 +217,7 @@ def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
     assert np.array_equal(policy.greedy(obs), mean.argmax(-1))
     normals = torch.from_numpy(np.random.default_rng(7).standard_normal(num_normals(False), np.float32))
     noisy = algorithm.params["online"].flat + algorithm.params["sigma"].flat * factorised(normals, False)
-    again = policy_with_options(algorithm, seed=7)
+    again = make_policy(algorithm, seed=7)
     expected = q_values(torch.from_numpy(obs), noisy, False).argmax(-1)
     assert np.array_equal(again.act(obs)["action"], expected)
     in_torch = dqn.policy(algorithm.nets, torch.from_numpy(obs), {"rng": np.random.default_rng(7)})
@@ -243,16 +225,15 @@ def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
 
 
 def test_the_dueling_policy_in_numpy_equals_the_network():
-    algorithm = with_options(dueling=True)
-    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32)
+    algorithm = make(dueling=True)
+    obs = observations(64)
     expected = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, True)
-    np.testing.assert_allclose(values_of(policy_with_options(algorithm), obs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(values_of(make_policy(algorithm), obs), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_boltzmann_exploration_samples_from_the_softmax():
-    algorithm = with_options(temperature=0.1)
-    policy, obs = policy_with_options(algorithm), np.zeros((40_000, 5), np.float32)
-    assert algorithm.exploration(10) == {"epsilon": 0.0, "temperature": 0.1}
+    policy, obs = make_policy(make(temperature=0.1)), np.zeros((40_000, 5), np.float32)
+    policy.explore({"epsilon": 0.0})
     share = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
     expected = torch.softmax(torch.from_numpy(values_of(policy, obs[:1])[0]) / 0.1, -1)
     np.testing.assert_allclose(share, expected, atol=0.01)
@@ -261,7 +242,7 @@ def test_boltzmann_exploration_samples_from_the_softmax():
 
 
 def test_a_target_network_moves_by_tau_every_period():
-    algorithm = with_options(tau=0.1, target_period=2)
+    algorithm = make(tau=0.1, target_period=2)
     target = algorithm.params.targets["online"].flat
     before, moved = target.clone(), []
     for i in range(2):

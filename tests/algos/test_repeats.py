@@ -1,18 +1,15 @@
 """Repeats, and the policy of DQN that explores with them."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from confs import algo_config
 
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.algos.noise import Repeats
+from drl_cli.algos.value import dqn
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
 
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 50, "Discrete(50)"))
-NETWORK = NetworkConfig((16,), "relu", "uniform")
 
 
 def previous(begins):
@@ -20,11 +17,10 @@ def previous(begins):
 
 
 def policy_of(repeat, seed=0, epsilon=1.0):
-    module = load_algorithm("dqn")
-    config = dataclasses.replace(
-        algo_config("dqn", module.Config), epsilon_repeat=repeat, epsilon_start=epsilon, epsilon_end=epsilon
-    )
-    return module.Policy(config, NETWORK, SPEC, seed)
+    config = algo_config("dqn", dqn.Config, epsilon_repeat=repeat, epsilon_start=epsilon, epsilon_end=epsilon)
+    policy = dqn.Policy(config, NetworkConfig((16,), "relu", "uniform"), SPEC, seed)
+    policy.load(np.random.default_rng(0).standard_normal(5 * 16 + 16 + 16 * 50 + 50).astype(np.float32))
+    return policy
 
 
 def lengths_of(choices):
@@ -68,23 +64,17 @@ def test_a_repetition_ends_with_the_episode():
     assert action[0] == 3
 
 
+OBS = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
+
+
 @pytest.mark.parametrize("repeat", [1, 32])
 def test_a_policy_repeats_random_choices_and_goes_on_from_its_state(repeat):
-    obs = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
-    module = load_algorithm("dqn")
     policy, other = policy_of(repeat), policy_of(repeat, seed=9)
-    import torch
-
-    from drl_cli.api import Context  # imports torch
-
-    params = module.Algorithm(policy.config, NETWORK, SPEC, 0, Context(torch.device("cpu"))).policy_params()
-    policy.load(params)
-    other.load(params)
-    policy.act(obs, previous([True] * 6))
+    policy.act(OBS, previous([True] * 6))
     other.load_state(policy.state())
     acted = []
     for _ in range(40):
-        one, two = (each.act(obs, previous([False] * 6))["action"] for each in (policy, other))
+        one, two = (each.act(OBS, previous([False] * 6))["action"] for each in (policy, other))
         np.testing.assert_array_equal(one, two)
         acted.append(one)
     same = np.mean(np.array(acted)[1:] == np.array(acted)[:-1])
@@ -94,10 +84,5 @@ def test_a_policy_repeats_random_choices_and_goes_on_from_its_state(repeat):
 
 def test_greedy_steps_are_greedy():
     policy, plain = policy_of(32, epsilon=0.0), policy_of(1, epsilon=0.0)
-    rng = np.random.default_rng(0)
-    params = rng.standard_normal(5 * 16 + 16 + 16 * 50 + 50).astype(np.float32)
-    for each in (policy, plain):
-        each.load(params)
-    obs = rng.standard_normal((6, 5)).astype(np.float32)
     for _ in range(5):
-        np.testing.assert_array_equal(policy.act(obs)["action"], plain.greedy(obs))
+        np.testing.assert_array_equal(policy.act(OBS)["action"], plain.greedy(OBS))
