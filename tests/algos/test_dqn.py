@@ -237,8 +237,10 @@ def test_boltzmann_exploration_samples_from_the_softmax():
     share = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
     expected = torch.softmax(torch.from_numpy(values_of(policy, obs[:1])[0]) / 0.1, -1)
     np.testing.assert_allclose(share, expected, atol=0.01)
-    policy.explore({"epsilon": 0.0, "temperature": 0.0})
-    assert len(np.unique(policy.act(obs)["action"])) == 1
+    policy.explore({"epsilon": 0.0, "temperature": np.repeat([1e-3, 100.0], 20_000)})  # one for each environment
+    greedy, uniform = np.split(policy.act(obs)["action"], 2)
+    assert len(np.unique(greedy)) == 1
+    np.testing.assert_allclose(np.bincount(uniform) / 20_000, 0.25, atol=0.02)
 
 
 def test_a_target_network_moves_by_tau_every_period():

@@ -153,6 +153,16 @@ def test_dqns_targets_use_allowed_actions_only(double, memory):
         np.testing.assert_allclose(policy.priorities(rows), fresh.learn(batch, Counts()).priorities, rtol=1e-4)
 
 
+def test_pqns_targets_use_allowed_actions_only():
+    learner = masked("pqn", "discrete", epochs=1)
+    algorithm = learner.algorithm()
+    batch = learner.batch(algorithm)
+    batch["next_obs"]["action_mask"][...] = torch.tensor([True, False, True, False])
+    batch["action"] = 2 * (batch["action"] // 2)
+    layers(algorithm.nets.q)[-1][1::2] = 1e4
+    assert algorithm.learn(batch, Counts()).metrics["q_loss"] < 100
+
+
 def test_munchausens_policy_has_allowed_actions_only():
     """Illegal actions have very high values, so the log-probabilities of legal actions would be very small."""
     learner = masked("dqn", "discrete", loss="mse", soft_temperature=1.0, munchausen=0.9, munchausen_floor=-1e3)
